@@ -34,7 +34,7 @@ def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None
         arrays |= {name: getattr(plan, name) for name in _OF_PLAN}
         figures = {n: math.nan if value is None else value for n, value in data["run"].items()}
         run = run_from(Message("done", {**data, "run": figures}, arrays), problem)
-    except (AttributeError, KeyError, TypeError, ValueError, EnplaceError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, EnplaceError):
         return None
     by_op = (run.op_time_us, run.op_start_us, run.op_finish_us, run.op_device)
     fits = all(array.shape == (problem.profile.n_ops,) for array in by_op)

@@ -14,6 +14,7 @@ from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.clusters import cluster_from, presets
+from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -144,13 +145,9 @@ def open_copy(path: Path) -> Opened:
 
 def _scales(value: Any) -> tuple[float, float]:
     """Read the scales saved in a project; 1 if they are damaged."""
-    if (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(isinstance(v, int | float) for v in value)
-    ):
-        return float(value[0]), float(value[1])
-    return 1.0, 1.0
+    found = [finite(each) for each in value] if isinstance(value, list) else []
+    compute, links = found if len(found) == 2 else (None, None)
+    return (1.0, 1.0) if compute is None or links is None else (compute, links)
 
 
 def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:

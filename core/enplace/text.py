@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection
+from contextlib import suppress
 
 UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -24,8 +25,9 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def finite(value: object) -> float | None:
     """Return the finite number in a value from a file; None if it is not one."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
+    with suppress(OverflowError):  # an integer beyond every float
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
     return None
 
 

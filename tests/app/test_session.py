@@ -201,7 +201,16 @@ def test_copies_are_private_and_old_locks_are_removed(tmp_path):
     recovery.close()
 
 
-@pytest.mark.parametrize("view", [[], "x", {"studio": []}, {"studio": {"plans": 1, "scale": "x"}}])
+@pytest.mark.parametrize(
+    "view",
+    [
+        [],
+        "x",
+        {"studio": []},
+        {"studio": {"plans": 1, "scale": "x"}},
+        {"studio": {"scale": [10**400, 1]}},
+    ],
+)
 def test_a_damaged_view_does_not_keep_a_project_from_opening(tmp_path, view):
     document = chain_document()
     path = tmp_path / "p.enplace"

@@ -79,3 +79,10 @@ def test_elided_text_keeps_both_ends_and_the_length(length):
 
 def test_a_short_text_stays_whole():
     assert text.elide_middle("lstm", 4) == "lstm"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(2, 2.0), ("2", None), (float("inf"), None), (10**400, None)]
+)
+def test_a_number_from_a_file_is_finite_or_none(value, found):
+    assert text.finite(value) == found

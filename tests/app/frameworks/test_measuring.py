@@ -389,7 +389,16 @@ def test_an_op_without_measurement_stays_so_in_a_project(ran):
     np.testing.assert_array_equal(again.op_time_us, unseen.op_time_us)
 
 
-@pytest.mark.parametrize("damage", [None, {}, {"arrays": {}}, {"arrays": {"op_time_us": [1]}}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        {},
+        {"arrays": {}},
+        {"arrays": {"op_time_us": [1]}},
+        {"arrays": {"op_time_us": [10**400]}, "run": {}},
+    ],
+)
 def test_a_damaged_run_is_dropped(ran, damage):
     assert run_from_json(damage, ran.document.problem, ran.document.current.plan) is None
 
