@@ -17,6 +17,11 @@ def commands(with_tensorflow: bool) -> list[str]:
     return [line for line in typed if not line.startswith("enplace studio")]
 
 
+def limit_search(command: str) -> str:
+    """End a search of the default method after one round instead of its time limit."""
+    return f"{command} --rounds 1" if command.startswith("enplace place ") else command
+
+
 def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
     """Run a command in a shell."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

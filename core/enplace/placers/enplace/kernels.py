@@ -2,7 +2,7 @@
 
 numba compiles a kernel when it first runs on a machine, and holds a lock over the whole process
 meanwhile. So the work is cut into steps. This process takes them from the first on, in the order in
-which the search needs them; another process takes them from the last on and leaves what it compiles
+which the search needs them; another process takes some of the later ones and leaves what it compiles
 in numba's cache on disk. Where everything is in that cache, a step takes a moment and no other
 process is started.
 """
@@ -91,8 +91,12 @@ STEPS: dict[str, Step] = {
 Keys are the parts of the search that must not start before their step is done.
 """
 
+OTHER_PROCESS_STEPS = (WINDOWS, MERGES, BLOCKS, *SEARCHES, "celeritas", "dpos")
+"""What the other process takes, in this order. No two steps that share kernels of their own, such
+as m-ETF and m-SCT, are in both processes at once, or both would compile those kernels."""
+
 WITHOUT_SIMULATION = (WINDOWS, MERGES)
-"""Steps that another process may take while this one compiles the simulation."""
+"""Which of these may start while the simulation is being compiled."""
 
 
 @cache
@@ -144,9 +148,9 @@ def load_all_kernels(report: Report) -> None:
 
 
 def compile_for_another_process(connection: Connection) -> Message:
-    """Handle the other process: take steps, the last one first, until none is left."""
+    """Handle the other process: take its steps until none is left."""
     claims = _Claims(Path(connection.receive().details["folder"]))
-    for step in reversed(STEPS):
+    for step in OTHER_PROCESS_STEPS:
         if step not in WITHOUT_SIMULATION:
             claims.wait_for(SIMULATE)  # or both would compile it
         if claims.claim(step):
