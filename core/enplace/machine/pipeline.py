@@ -219,15 +219,15 @@ def _time_per_sample_us(
 ) -> float:
     """Return the time that each further microbatch adds, from twice as many microbatches.
 
-    There are enough to keep the pipeline full for a while, within :data:`MOST_SLOTS`.
+    There are enough to keep the pipeline full for a while, within :data:`MOST_SLOTS`. The slowest
+    stage counts, which need not be the last to finish until a great many microbatches have passed.
     """
     together = _microbatches_per_round(stages)
     rounds = min(8 * len(stages) + 8, MOST_SLOTS // len(stages) // together)
     enough = together * max(1, rounds)
-    once, twice = (
-        max(_run(stages, kind, n, rule, owner)[1].values()) for n in (enough, 2 * enough)
-    )
-    return (twice - once) / enough
+    once, twice = (_run(stages, kind, n, rule, owner)[1] for n in (enough, 2 * enough))
+    added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
+    return max(added_us) / enough
 
 
 def _in_flight(slots: list[Slot]) -> int:

@@ -82,6 +82,18 @@ def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
     assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
 
 
+def test_the_slowest_stage_counts_long_before_it_is_the_last_to_finish():
+    """Six stages of 9.9 µs follow each other; the seventh op, of 10 µs, waits for nothing."""
+    chained = [f"f{i}" for i in range(6)]
+    edges = [(a, b, 0) for a, b in pairwise(chained)]
+    profile = profile_of({**dict.fromkeys(chained, 9.9), "slow": 10}, edges)
+    problem = Problem(profile, cluster_of(7, b0_us=0.0))
+    plan = plan_of(problem, {name: i for i, name in enumerate(profile.op_names)})
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert found.makespan_us == pytest.approx((6 + MANY - 1) * 9.9)
+    assert found.time_per_sample_us == pytest.approx(10)
+
+
 @settings(deadline=None, max_examples=60)
 @given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
 def test_inference_takes_the_largest_load_per_sample(planned, transfers):
