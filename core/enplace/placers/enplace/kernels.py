@@ -1,10 +1,10 @@
 """Compile the kernels of this method before their first use, once after installation.
 
 numba compiles a kernel when it first runs on a machine, and holds a lock over the whole process
-meanwhile. So the work is cut into steps. This process takes them from the first on, in the order in
-which the search needs them; another process takes some of the later ones and leaves what it compiles
-in numba's cache on disk. Where everything is in that cache, a step takes a moment and no other
-process is started.
+meanwhile. So the work is cut into steps. This process takes them in the order in which the search
+needs them; another process takes some of the later ones and leaves what it compiles in numba's
+cache on disk. Where everything is in that cache, a step takes a moment and no other process is
+started.
 """
 
 from __future__ import annotations
