@@ -31,7 +31,7 @@ endef
 define check_the_code
 $(BIN)/ruff check
 $(BIN)/ruff format --check
-$(BIN)/mypy core app
+$(BIN)/mypy core app benchmarks
 $(BIN)/lint-imports --no-logo
 endef
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from benchmarks.place import CLUSTERS, measured_profiles
 from benchmarks.report import figure, title
-from enplace.bounds.step_time import lower_bound_us
-from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -35,8 +33,8 @@ def _gap(path: Path, cluster: str) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = Problem(read_profile(path), presets()[cluster])
-    plan = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=SECONDS)).plan
-    step_us, bound_us = simulate(problem, plan).makespan_us, lower_bound_us(problem)
+    found = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=SECONDS))
+    step_us, bound_us = found.schedule.makespan_us, found.bound_us or 0.0
     gap = 1 - bound_us / step_us
     name = path.name.split(".")[0]
     print(f"{name:<28}{step_us / 1e3:>10.2f}{bound_us / 1e3:>10.2f}{100 * gap:>8.1f} %", flush=True)

@@ -22,7 +22,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.loads import max_load_us
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
-from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.contract import find_static_excess
 from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -144,7 +144,7 @@ def _step(problem: Problem, plan: Plan) -> Cell:
 
 def _sample(problem: Problem, plan: Plan) -> Cell:
     load_us = max_load_us(problem, plan.device, replicas=plan.replicas)
-    return Cell(load_us / 1e3, excess_bytes(problem, plan.device) == 0)
+    return Cell(load_us / 1e3, find_static_excess(problem, plan.device) == 0)
 
 
 def _rank(cell: Cell) -> tuple[bool, float]:

@@ -81,7 +81,7 @@ def _settle() -> None:
 
 def _measure(name: str, canvas: QWidget, document: Document) -> None:
     """Zoom in, pan, zoom out, then do the same with a group selected."""
-    assert document.project.grouping is not None
+    assert document.project is not None
     for what, ops in (("", ()), (", a group selected", document.project.grouping.ops(10))):
         document.select(ops)
         QTest.keyClick(canvas, Qt.Key.Key_0)

@@ -69,7 +69,7 @@ def _read(path: Path) -> Profile:
 def _one_device(profiles: dict[str, Profile]) -> None:
     """Simulate each profile with its own launch gap, and with the median gap of all others."""
     title("One GPU: error of the simulated step, own launch gap / the other profiles' gap")
-    gaps = {name: profile.measured.launch_gap_us for name, profile in profiles.items()}
+    gaps = {name: _gap_us(profile) for name, profile in profiles.items()}
     own, held_out = [], []
     for name, profile in profiles.items():
         others = statistics.median(gap for other, gap in gaps.items() if other != name)
@@ -77,7 +77,7 @@ def _one_device(profiles: dict[str, Profile]) -> None:
         moved = _with_gap(profile, others)
         held_out.append(_simulated(name, moved).error)
         figure(
-            f"{name} (gap {gaps[name]:.2f} us, {profile.measured['step_time_us'] / 1e3:.1f} ms)",
+            f"{name} (gap {gaps[name]:.2f} us, {_measured_ms(profile):.1f} ms)",
             f"{own[-1]:+.1%} / {held_out[-1]:+.1%}",
         )
     _summary("own gap (fitted to this step)", own)
@@ -106,7 +106,7 @@ def _with_gap(profile: Profile, gap_us: float) -> Profile:
     """Replace the launch gap of a profile's kernels."""
     kernels = _kernels(profile)
     time_us = profile.time_us.copy()
-    time_us[:, KINDS.index("gpu")] += (gap_us - profile.measured.launch_gap_us) * kernels
+    time_us[:, KINDS.index("gpu")] += (gap_us - _gap_us(profile)) * kernels
     return profile.with_costs(np.where(time_us < 0, 0, time_us))
 
 
@@ -135,6 +135,17 @@ def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> 
         _summary("all of these", errors)
 
 
+def _gap_us(profile: Profile) -> float:
+    """Return the measured gap between two kernels."""
+    assert profile.measured.launch_gap_us is not None
+    return profile.measured.launch_gap_us
+
+
+def _measured_ms(profile: Profile) -> float:
+    assert profile.measured.step_time_us is not None
+    return profile.measured.step_time_us / 1e3
+
+
 def _kernels(profile: Profile) -> IntArray:
     """Count each op's kernels, shape (n_ops,)."""
     counts = profile.measured.op_kernels
@@ -144,7 +155,7 @@ def _kernels(profile: Profile) -> IntArray:
 def _kernel_ms(profile: Profile) -> float:
     kernels = _kernels(profile)
     total = np.nansum(profile.time_us[:, KINDS.index("gpu")])
-    return float(total - profile.measured.launch_gap_us * kernels.sum()) / 1e3
+    return float(total - _gap_us(profile) * kernels.sum()) / 1e3
 
 
 def _simulated(name: str, run: Profile) -> Case:
@@ -153,7 +164,7 @@ def _simulated(name: str, run: Profile) -> Case:
     path = critical_path(schedule)
     return Case(
         name,
-        run.measured.step_time_us / 1e3,
+        _measured_ms(run),
         schedule.makespan_us / 1e3,
         path.transfer_us / 1e3,
     )
