@@ -48,7 +48,7 @@ lint: $(VENV)/.installed-lint
 fuzz: $(VENV)/.installed-lint
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-# The studio, its solver and commands killed at random moments; KILL_ARGS is how often each.
+# The studio, solvers, workers and commands killed at random moments; KILL_ARGS is how often each.
 kills: $(VENV)/.installed-lint
 	$(BIN)/python -m tests.kills $(KILL_ARGS)
 

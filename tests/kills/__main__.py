@@ -1,4 +1,4 @@
-"""Kill the studio, its solver and commands at random moments: ``python -m tests.kills [COUNT]``.
+"""Kill the studio, solvers, workers and commands at random: ``python -m tests.kills [COUNT]``.
 
 Prints how often each was killed, and every fault: work lost that was older than two seconds, a file
 that cannot be read, litter, a process that lives on, a message of more than one line.

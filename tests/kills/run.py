@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 
 import psutil
@@ -23,7 +26,25 @@ ROOT = Path(__file__).parents[2]
 LOST_S, GONE_S = 2.0, 10.0
 """Work that may be lost, and how long orphans may take to notice that they are orphans."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C; while the command loads, it ends without a word."""
+
 SAMPLE = next(str(each.path) for each in samples() if each.name == "vgg-19")
+SCRIPT = """
+import tensorflow as tf
+
+weights = tf.Variable(tf.random.normal((64, 64), seed=1))
+
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(tf.nn.relu(x @ weights) @ weights))
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+for step in range(10):
+    print("loss", float(train_step(tf.ones((32, 64)))))
+"""
 COMMANDS = {
     "place": ["place", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20", "-o", "out.json"],
     "compare": ["compare", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20"],
@@ -31,6 +52,8 @@ COMMANDS = {
         *("place", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20"),
         *("--method", "max-load-ip", "--objective", "throughput", "-o", "out.json"),
     ],
+    "profile": ["profile", "train.py", "--trust", "--devices", "cpu:2", "-o", "out.enplace"],
+    "run": ["run", "train.py", "plan.json", "--profile", "train.enplace", "--trust"],
 }
 
 
@@ -69,13 +92,37 @@ def kill_solver(draw: random.Random) -> list[str]:
         return [] if after else ["the studio stopped when its solver was killed"]
 
 
-def interrupt(command: list[str], draw: random.Random) -> list[str]:
+def interrupt(name: str, draw: random.Random) -> list[str]:
     """Press Ctrl-C while a command works."""
+
+    def press(process: psutil.Process) -> None:
+        os.killpg(process.pid, signal.SIGINT)
+
     # A shell starts its background jobs without Ctrl-C, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _disturb(name, draw, press)
+
+
+def kill_worker(name: str, draw: random.Random) -> list[str]:
+    """Kill the process in which TensorFlow works for a command."""
+
+    def kill(process: psutil.Process) -> None:
+        for child in process.children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()
+
+    return _disturb(name, draw, kill)
+
+
+def _disturb(
+    name: str, draw: random.Random, disturb: Callable[[psutil.Process], None]
+) -> list[str]:
+    """Disturb a command at a random moment; it must end, with one line and nothing left behind."""
     with _workplace() as (folder, environment):
+        for file in _trained() if "train.py" in COMMANDS[name] else ():
+            shutil.copy(file, folder)
         process = subprocess.Popen(
-            [sys.executable, "-m", "enplace", *command],
+            [sys.executable, "-m", "enplace", *COMMANDS[name]],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -84,31 +131,54 @@ def interrupt(command: list[str], draw: random.Random) -> list[str]:
             start_new_session=True,
         )
         time.sleep(draw.uniform(0.1, 8.0))
-        children = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
+            parent = psutil.Process(process.pid)
+            children = parent.children(recursive=True)
+            disturb(parent)
         try:
             _, errors = process.communicate(timeout=GONE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return [f"{command[0]} goes on after Ctrl-C"]
+            return [f"{name} goes on"]
         faults = _lives_on(children)
-        if "Traceback" in errors or len(errors.strip().splitlines()) > 1:
+        lines = [line for line in errors.splitlines() if line and not line.startswith("  | ")]
+        if "Traceback" in errors or len(lines) > 1:
             faults.append(f"not one line: {errors.strip()[-200:]!r}")
+        if process.returncode > 0 and process.returncode != INTERRUPTED and not lines:
+            faults.append(f"silent, with status {process.returncode}")
         names = sorted(path.name for path in folder.rglob("*") if path.is_file())
         if litter := [name for name in names if name.endswith(".tmp")]:
             faults.append(f"litter: {', '.join(litter)}")
-        return faults
+        if left := [path.name for path in (folder / "tmp").iterdir()]:
+            faults.append(f"litter in the folder for temporary files: {', '.join(left)}")
+        return faults + _newest_work(folder)[1]
 
 
-def _command(name: str) -> Callable[[random.Random], list[str]]:
-    return lambda draw: interrupt(COMMANDS[name], draw)
+@cache
+def _trained() -> tuple[Path, ...]:
+    """Make a script, its profile and a plan, in a folder that lasts as long as this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    (folder / "train.py").write_text(SCRIPT)
+    for command in (
+        ["profile", "train.py", "--trust", "--devices", "cpu:2", "-o", "train.enplace"],
+        ["place", "train.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "enplace", *command],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+    return tuple(folder / name for name in ("train.py", "train.enplace", "plan.json"))
 
 
 KINDS: dict[str, Callable[[random.Random], list[str]]] = {
     "studio": kill_studio,
     "solver of the studio": kill_solver,
-    **{f"Ctrl-C: {name}": _command(name) for name in COMMANDS},
+    **{f"Ctrl-C: {name}": partial(interrupt, name) for name in COMMANDS},
+    **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run")},
 }
 
 

@@ -82,6 +82,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stdout.flush()
         return int(status or 0)
     except (KeyboardInterrupt, click.Abort, CancelledError):
+        print("\nenplace: interrupted", file=sys.stderr)  # "^C" may be on the line before
         return INTERRUPTED
     except ReaderGoneError:  # as in ``-o /dev/stdout | head -1``
         return PIPE_CLOSED

@@ -2,7 +2,8 @@
 
 Every worker starts in a session of its own, so stopping it stops everything it started, and
 isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. A worker ends
-when the process that started it does.
+when the process that started it does. Its temporary files are in a folder of its own, which is
+removed with whatever a killed worker leaves in it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from enplace import errors
+from enplace.disk import temporary_folder
 from enplace.errors import CancelledError, EnplaceError
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 
@@ -119,8 +121,6 @@ class Worker:
     ----------
     messages : iterable of Message
         The first messages to send to it.
-    environment : mapping of str to str, optional
-        Further variables of its environment.
 
     Raises
     ------
@@ -128,25 +128,23 @@ class Worker:
         If it cannot be started.
     """
 
-    def __init__(
-        self,
-        program: WorkerProgram,
-        messages: Iterable[Message] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, program: WorkerProgram, messages: Iterable[Message] = ()) -> None:
         self._program = program
+        self._folder = ExitStack()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
+                folder = self._folder.enter_context(temporary_folder())
                 self._popen = subprocess.Popen(
                     program.command,
                     stdin=theirs.fileno(),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    env={**safe_environment(), **(environment or {})},
+                    env={**safe_environment(), "TMPDIR": str(folder)},
                     start_new_session=True,
                 )
             except OSError as error:
+                self._folder.close()
                 ours.close()
                 why = f"the {program.name} process does not start: {error.strerror}"
                 raise WorkerError(why) from None
@@ -234,6 +232,7 @@ class Worker:
             os.close(self._exit)
             for stream in (self._popen.stdout, self._popen.stderr):
                 _stream(stream).close()
+            self._folder.close()
 
     def _take(self) -> Iterator[Message]:
         """Yield the complete messages that have arrived; after the worker's last one, stop."""
@@ -371,7 +370,6 @@ def converse(
     messages: Iterable[Message],
     cancelled: Callable[[], bool] = never,
     limit_s: float = math.inf,
-    environment: Mapping[str, str] | None = None,
 ) -> Generator[Message, None, None]:
     """Start a worker, send it a job, and yield its messages up to ``done`` or ``failed``.
 
@@ -379,7 +377,7 @@ def converse(
     """
     until = time.monotonic() + limit_s
     try:
-        worker = Worker(program, messages, environment)
+        worker = Worker(program, messages)
     except WorkerError as error:
         yield failed(str(error))
         return

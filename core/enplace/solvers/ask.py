@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from enplace.disk import temporary_folder
 from enplace.processes.wire import DONE, FAILED, Message
 from enplace.processes.worker import converse, handler_program
 
@@ -21,10 +20,7 @@ def ask_solver(
     message if the job is cancelled or the solver exceeds its time limit.
     """
     program = handler_program(f"enplace.solvers.{handler}", "solver")
-    # The folder is removed together with any files that a killed solver leaves.
-    with temporary_folder() as folder:
-        environment = {"TMPDIR": str(folder)}
-        for message in converse(program, [job], cancelled, limit_s + _GRACE_S, environment):
-            if message.do == FAILED:
-                message = Message(DONE, {"status": "failed", "why": message.details["why"]})
-            yield message
+    for message in converse(program, [job], cancelled, limit_s + _GRACE_S):
+        if message.do == FAILED:
+            message = Message(DONE, {"status": "failed", "why": message.details["why"]})
+        yield message

@@ -275,7 +275,8 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert len(err.splitlines()) <= 1
+    assert err.splitlines()[-1] == "enplace: interrupted"
+    assert len(err.split("\n\n")) <= 2
     assert (folder / "P.enplace").read_bytes() == b"precious"
 
 

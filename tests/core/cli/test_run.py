@@ -52,14 +52,14 @@ def test_a_closed_pipe_ends_the_command_quietly():
     process.wait()
 
 
-def test_an_interrupt_ends_the_command_quietly(temporary, enplace):
+def test_an_interrupt_ends_the_command_with_one_line(temporary, enplace):
     @temporary("wait")
     def wait() -> Answer:
         raise KeyboardInterrupt
 
     done = enplace("wait")
     assert done.status == 130
-    assert done.err.strip() == ""
+    assert done.err.strip() == "enplace: interrupted"
 
 
 def test_a_bug_has_its_own_exit_status_and_one_line(temporary, enplace, monkeypatch):

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -207,6 +208,25 @@ def test_an_interrupt_ends_the_worker():
     with pytest.raises(KeyboardInterrupt):
         work("send('progress', message=str(os.getpid())); time.sleep(3600)", progress=interrupt)
     assert is_gone(pids[0])
+
+
+def test_what_a_killed_worker_leaves_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(WorkerError):
+        work(
+            """
+            import tempfile
+            open(tempfile.mkdtemp() + "/checkpoint", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_for_temporary_files_no_worker_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "does not start: No such file or directory" in str(fail_work(""))
 
 
 def test_a_worker_that_never_reads_its_job_does_not_end_the_command():

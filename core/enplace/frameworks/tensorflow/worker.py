@@ -6,13 +6,11 @@ import contextlib
 import ctypes
 import importlib.util
 import os
-import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import shorten
 
-from enplace.disk import temporary_folder
 from enplace.errors import DoesNotFitError, EnplaceError, PlanError
 from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
@@ -39,10 +37,7 @@ def work(connection: Connection) -> Message:
     """Do the job that is received; see :mod:`enplace.frameworks.jobs`."""
     _keep_memory()
     values, job = _receive(connection)
-    # AutoGraph and scripts leave files there, and this process ends without Python's own clean-up.
-    with temporary_folder() as folder:
-        tempfile.tempdir = str(folder)
-        return _answer(job, values, connection.report)
+    return _answer(job, values, connection.report)
 
 
 def serve(connection: Connection) -> Message:
