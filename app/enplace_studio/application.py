@@ -64,6 +64,7 @@ def user_window() -> MainWindow:
     config = Path(platformdirs.user_config_dir(NAME, ensure_exists=True))
     state = Path(platformdirs.user_state_dir(NAME, ensure_exists=True))
     log_file = state / "studio.log"
+    logging.raiseExceptions = False  # a full disk must not cover the terminal with tracebacks
     logging.getLogger().addHandler(RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1))
     install_excepthook(log_file)
     settings = QSettings(str(config / "studio.ini"), QSettings.Format.IniFormat)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from PySide6.QtCore import QLockFile, QObject, QThreadPool, QTimer
+from PySide6.QtCore import QLockFile, QObject, QThreadPool, QTimer, Signal
 
 from enplace.disk import make_private_folder
 from enplace.errors import EnplaceError
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 AUTOSAVE_MS = 1000
 """Time from the first change that is not in the copy to the next copy."""
+
+RETRY_MS = 10_000
+"""Time from a copy that could not be written to the next try."""
 
 BACKUPS = 10
 
@@ -36,11 +39,14 @@ class Backups:
 
     def add_copy(self, path: Path) -> None:
         """Copy a project that is about to be overwritten, if there is one."""
+        if not path.exists():
+            return
+        backup = self._new(path.stem)
         try:
-            if path.exists():
-                shutil.copyfile(path, self._new(path.stem))
+            shutil.copyfile(path, backup)
         except OSError as error:  # the new version matters more
             log.warning("backup: %s", error)
+            backup.unlink(missing_ok=True)
 
     def add(self, path: Path) -> None:
         """Turn a copy of unsaved work into a backup, if there is one."""
@@ -62,11 +68,15 @@ class Recovery(QObject):
     """Keeps a copy of unsaved work on disk, and finds copies that a crash left behind.
 
     Each running studio holds a lock next to its copy; a copy without a lock is from a crash.
+    Signal ``failed`` carries one line for the user when unsaved work cannot be copied any more.
 
     Attributes
     ----------
     backups : Backups
     """
+
+    failed = Signal(str)
+    _tried = Signal(str)
 
     def __init__(self, document: Document, folder: Path) -> None:
         super().__init__(document)
@@ -78,6 +88,8 @@ class Recovery(QObject):
             _is_abandoned(lock.with_suffix(""))
         self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
         self._recovered: Path | None = None
+        self._fault = ""
+        self._tried.connect(self._note_fault)
         self._lock = _lock_of(self._file)
         self._lock.tryLock(0)
         self._pool = QThreadPool(self)
@@ -106,8 +118,18 @@ class Recovery(QObject):
             write_project(self._file, project)
         except EnplaceError as error:
             log.warning("autosave: %s", error)
+            self._tried.emit(str(error))
         else:
             self._drop_recovered()
+            self._tried.emit("")
+
+    def _note_fault(self, fault: str) -> None:
+        """Tell the user about the first fault of several, and try again later."""
+        if fault and not self._fault:
+            self.failed.emit(f"A crash would lose your unsaved work: {fault}")
+        if fault:
+            QTimer.singleShot(RETRY_MS, self, self._note_change)
+        self._fault = fault
 
     def _remove(self) -> None:
         self._file.unlink(missing_ok=True)

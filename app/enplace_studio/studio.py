@@ -77,6 +77,7 @@ class Studio(QObject):
             part.done.connect(self.done)
             part.failed.connect(self.failed)
         document.failed.connect(self.failed)
+        self.recovery.failed.connect(self.failed)
         for signal in (
             document.opened, document.current_changed, document.selection_changed,
             document.file_changed, solver.idle, solver.methods_changed,

@@ -1,9 +1,12 @@
+import errno
 import json
 import socket
 import stat
 import zipfile
+from pathlib import Path
 
 import pytest
+from PySide6.QtCore import QCoreApplication
 
 from documents import add_plan, chain_document
 from enplace.errors import EnplaceError, FileError
@@ -11,7 +14,7 @@ from enplace.readers import readers
 from enplace.writers import write_profile, write_project
 from enplace_studio import session
 from enplace_studio.document import Document
-from enplace_studio.recovery import BACKUPS, Recovery
+from enplace_studio.recovery import BACKUPS, Backups, Recovery
 from problems import profile_of
 
 
@@ -152,6 +155,40 @@ def test_a_recovered_copy_stays_until_another_one_is_written(tmp_path, monkeypat
     assert not copy.exists()
     assert recovery._file.exists()
     recovery.close()
+
+
+def test_unsaved_work_that_cannot_be_copied_is_reported_once(qtbot, tmp_path, monkeypatch):
+    document = chain_document()
+    document.place([2], 0)
+    recovery = Recovery(document, tmp_path)
+    told = []
+    recovery.failed.connect(told.append)
+    monkeypatch.setattr("enplace_studio.recovery.write_project", fail_to_write)
+    for _ in range(2):
+        write_now(recovery)
+        QCoreApplication.processEvents()
+    assert len(told) == 1
+    assert "A crash would lose your unsaved work" in told[0]
+    assert "no space left" in told[0]
+    monkeypatch.undo()
+    write_now(recovery)
+    QCoreApplication.processEvents()
+    assert recovery._file.exists()
+    recovery.close()
+
+
+def test_a_backup_that_the_disk_has_no_room_for_is_not_left_incomplete(tmp_path, monkeypatch):
+    file = tmp_path / "mine.enplace"
+    save(chain_document(), file)
+
+    def fill_disk(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("enplace_studio.recovery.shutil.copyfile", fill_disk)
+    backups = Backups(tmp_path / "backups")
+    backups.add_copy(file)
+    assert list(backups.folder.iterdir()) == []
 
 
 def fail_to_write(path, project):

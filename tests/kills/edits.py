@@ -30,14 +30,14 @@ def main() -> int:
     files.open_sample(next(each for each in samples() if each.name == "vgg-19"))
     files.wait()
     files.save_to(path)
+    ops = iter(range(1 << 30))
     timer = QTimer(singleShot=True)
 
     def edit() -> None:
-        problem = document.problem
-        assert problem is not None
-        op = next(op for op in range(problem.profile.n_ops) if op not in problem.pins)
-        document.place([op], draw.choice(problem.cluster.gpus))
         assert document.problem is not None
+        gpus = document.problem.cluster.gpus
+        while not document.place([next(ops)], draw.choice(gpus)):
+            pass  # it may not run on a GPU
         edits = len(document.problem.pins)
         print(edits, time.monotonic(), flush=True)
         if edits % SAVE_EVERY == 0:
@@ -46,9 +46,14 @@ def main() -> int:
             window.studio.solving.solve()
         timer.start(draw.choice((5, 50, 150, 400, 900)))
 
+    def begin() -> None:
+        if document.current is not None:
+            document.plans_changed.disconnect(begin)
+            print("ready", flush=True)
+            timer.start(0)
+
     timer.timeout.connect(edit)
-    print("ready", flush=True)
-    timer.start(0)
+    document.plans_changed.connect(begin)  # the expert's plan is the one to change
     return app.exec()
 
 

@@ -69,6 +69,8 @@ def kill_studio(draw: random.Random) -> list[str]:
             edits += [line.split() for line in studio.communicate()[0].splitlines()]
         faults = _lives_on(children)
         pins, unreadable = _newest_work(folder)
+        if not edits or int(edits[-1][0]) == 0:
+            faults.append("nothing was edited")
         due = [int(n) for n, when in edits if float(when) < killed_s - LOST_S]
         if due and pins < due[-1]:
             faults.append(f"lost {due[-1] - pins} edits that were older than {LOST_S:g} s")
