@@ -24,7 +24,7 @@ endif
 
 # The kernels of the default method, once after installation; later, this takes a few seconds.
 define compile_kernels
-@echo "Compiling; once after installation, this takes a minute or two"
+@echo "Compiling; once after installation, this takes a minute"
 $(BIN)/enplace compile
 endef
 

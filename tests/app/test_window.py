@@ -607,9 +607,9 @@ def test_saving_a_deleted_file_says_so(window, tmp_path, qtbot):
     window.studio.files.wait()
     path.unlink()
     window.document.place([2], 0)
-    with qtbot.waitSignal(window.studio.files.done) as said:
+    with qtbot.waitSignal(window.studio.files.done) as done:
         window.studio.files.save()
-    assert said.args == ["Saved mine.enplace, which had been deleted"]
+    assert done.args == ["Saved mine.enplace, which had been deleted"]
     assert path.exists()
 
 

@@ -44,7 +44,7 @@ def main() -> None:
 
 def _file_of(target: Target, folder: Path) -> Path:
     """Return the path of a target's file, in a folder that has everything else it needs."""
-    for name, content in {**target.beside, target.name: b""}.items():
+    for name, content in {**target.neighbours, target.name: b""}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -43,7 +43,7 @@ class Target:
         Takes a seed and a source of random numbers, and returns a broken file.
     name : str
         The file's path in a folder.
-    beside : dict
+    neighbours : dict
         By its path there, what else the folder holds.
     """
 
@@ -51,12 +51,12 @@ class Target:
     read: Callable[[Path], object]
     mutate: Callable[[bytes, Random], bytes] = mutate
     name: str = "input"
-    beside: dict[str, bytes] = field(default_factory=dict)
+    neighbours: dict[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A target that is not made yet, because that may take long.
+    """A target that is built when it is needed, which may take long.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Entry:
     share : float
         How many files it gets, relative to the others.
     harmless : tuple of str
-        What may also become of a file.
+        Further outcomes that are no fault.
     """
 
     build: Callable[[], Target]
@@ -149,7 +149,7 @@ def _message() -> Target:
 
 
 def _trusted() -> Target:
-    """What is remembered of trust: a damaged file trusts nothing, and can be replaced."""
+    """The file of trusted places: if it is damaged, nothing is trusted, and it can be replaced."""
     folder = Path("/x/trusted")
     known, new = (
         Source(str(folder / "train.py"), "script", ("--a",)),

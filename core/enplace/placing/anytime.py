@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -58,21 +57,26 @@ class Limits:
 
     Attributes
     ----------
-    seconds : float
+    left_s : callable
+        Returns how many seconds are left, by a clock of the caller's.
     cancelled : callable
         Called often; once it returns true, the search ends with its incumbent.
     report : callable
         Called with each better placement or bound.
     """
 
-    seconds: float
+    left_s: Callable[[], float]
     cancelled: Callable[[], bool]
     report: Callable[[Incumbent], None]
 
-    def stop_after(self, seconds: float) -> Callable[[], bool]:
-        """Return a check for whether the search is cancelled or has run this long from now."""
-        deadline_s = time.monotonic() + seconds
-        return lambda: self.cancelled() or time.monotonic() > deadline_s
+    def is_over(self) -> bool:
+        """Whether the search must end."""
+        return self.cancelled() or self.left_s() <= 0
+
+    def stop_after(self, share: float) -> Callable[[], bool]:
+        """Return a check for whether this share of the time that is left now has passed."""
+        reserve_s = (1 - share) * self.left_s()
+        return lambda: self.cancelled() or self.left_s() <= reserve_s
 
 
 class Incumbents:
@@ -126,7 +130,6 @@ def improve_by_program(
     incumbents: Incumbents,
     write: Callable[[], ImprovingProgram],
     limits: Limits,
-    deadline_s: float,
     solver: str,
     take_others: Callable[[], None] = lambda: None,
 ) -> MilpAnswer:
@@ -136,8 +139,6 @@ def improve_by_program(
     ----------
     write : callable
         Writes the program for the current incumbent.
-    deadline_s : float
-        When to stop, on the monotonic clock.
     take_others : callable
         Called often while the solver runs, to offer the results of other searches.
     """
@@ -153,7 +154,7 @@ def improve_by_program(
                 program.offer(answer.values)
             incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)
 
-        left_s = deadline_s - time.monotonic()
+        left_s = limits.left_s()
         answer = solve_milp(program.model, program.start, left_s, stopped, take, solver=solver)
         take(answer)
         best = incumbents.best

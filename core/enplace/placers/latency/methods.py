@@ -110,7 +110,7 @@ def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -
     options.check_cancelled()
     plans = _Plans(problem, method, q, options)
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    limits = Limits(limit_s - options.seconds, options.cancelled, plans.report)
+    limits = Limits(lambda: limit_s - options.seconds, options.cancelled, plans.report)
     solver = options.solver_or("HiGHS")
     return plans.make(search_latency(plans.problem, limits, q, options.seed, solver))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -66,19 +65,17 @@ def search_latency(
     q : int
         Subgraphs of each accelerator in each pass: 1 for Fig. 3, more for Fig. 4.
     """
-    deadline_s = time.monotonic() + limits.seconds
-    late = limits.stop_after(limits.seconds)
     groups = build_groups(problem)
     start = np.zeros((groups.n_groups, 2), dtype=np.int64)
     start[:, 0] = greedy_places(groups)
     search = _Search(problem, groups, limits, q)
     search.offer(start)
-    pipeline = _pipeline_places(problem, groups, late)
+    pipeline = _pipeline_places(problem, groups, limits.is_over)
     if search.offer(pipeline):
         start = pipeline
     if groups.op_us.size < SMALL or not search.has_found:
-        return search.solve(deadline_s, solver)
-    search.offer(anneal(groups, start, 1, STEPS, late, seed))
+        return search.solve(solver)
+    search.offer(anneal(groups, start, 1, STEPS, limits.is_over, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         # Runs with several subgraphs alternate with runs with one: where several are allowed, good
@@ -86,8 +83,8 @@ def search_latency(
         round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
         return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
 
-    with BackgroundRuns(again, late) as background:
-        return search.solve(deadline_s, solver, take_each(background.results, search.offer))
+    with BackgroundRuns(again, limits.is_over) as background:
+        return search.solve(solver, take_each(background.results, search.offer))
 
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
@@ -139,19 +136,17 @@ class _Search:
         us = latency_us(self._problem, device, subgraph)
         return self._incumbents.offer(device, us, subgraph)
 
-    def solve(
-        self, deadline_s: float, solver: str, take_others: Callable[[], None] = lambda: None
-    ) -> Incumbent:
+    def solve(self, solver: str, take_others: Callable[[], None] = lambda: None) -> Incumbent:
         """Continue with the integer program; meanwhile, take the results of other searches."""
         best = self._incumbents.best
         choices = self._groups.op_us.size * self._q
         if choices > MOST_CHOICES:
             why = f"{choices:,} choices are too many for the integer program: only annealing ran"
             return replace(best, why=why)
-        if self._limits.cancelled() or time.monotonic() >= deadline_s:
+        if self._limits.is_over():
             return best
         answer = improve_by_program(
-            self._incumbents, self._write, self._limits, deadline_s, solver, take_others
+            self._incumbents, self._write, self._limits, solver, take_others
         )
         why = f"{solver}: {answer.why}" if answer.why else ""
         return replace(self._incumbents.best, why=why)

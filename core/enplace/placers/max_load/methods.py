@@ -239,7 +239,7 @@ def _search_plan(
         report_plan(options, plan, found.objective_us, found.bound_us, bound_by=solver)
 
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    limits = Limits(limit_s - options.seconds, options.cancelled, report)
+    limits = Limits(lambda: limit_s - options.seconds, options.cancelled, report)
     return make_plan(search(problem, limits, options.load_rule, options.seed, solver))
 
 

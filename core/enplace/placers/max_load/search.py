@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -55,24 +54,22 @@ def search_anywhere(
     Meanwhile, annealing restarts again and again on another core: many short runs find more than a
     long one.
     """
-    deadline_s = time.monotonic() + limits.seconds
     graph = build_hypergraph(problem, rule)
-    late = limits.stop_after(limits.seconds)
-    start_by = limits.stop_after(DP_SHARE * limits.seconds)
-    partition = partition_exactly(problem, rule, seed=seed, stopped=start_by)
+    late = limits.stop_after(DP_SHARE)
+    partition = partition_exactly(problem, rule, seed=seed, stopped=late)
     start = _place_units(problem, graph, partition.device)
     search = _Search(problem, graph, limits)
     search.offer(start)
     if graph.unit_us.size < SMALL or not search.is_feasible(start):
-        return _with_note(search.solve((), deadline_s, solver), partition)
-    search.offer(anneal(graph, start, late, seed))
+        return _with_note(search.solve((), solver), partition)
+    search.offer(anneal(graph, start, limits.is_over, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         return anneal(graph, start, stopped, seed + number * _SEEDS_APART)
 
-    with BackgroundRuns(again, late) as background:
+    with BackgroundRuns(again, limits.is_over) as background:
         take_others = take_each(background.results, search.offer)
-        return _with_note(search.solve((), deadline_s, solver, take_others), partition)
+        return _with_note(search.solve((), solver, take_others), partition)
 
 
 def search_contiguous(
@@ -87,14 +84,13 @@ def search_contiguous(
     Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
     not allow. CP-SAT proves in seconds what HiGHS does in minutes.
     """
-    deadline_s = time.monotonic() + limits.seconds
     search = _Search(problem, build_hypergraph(problem, rule), limits)
-    late = limits.stop_after(DP_SHARE * limits.seconds)
+    late = limits.stop_after(DP_SHARE)
     partition = partition_exactly(problem, rule, seed=seed, stopped=late)
     device = unit_devices(problem, partition.device)
     if is_contiguous(problem, device[problem.unit]):
         search.offer(device)
-    return _with_note(search.solve(find_passes(problem), deadline_s, solver), partition)
+    return _with_note(search.solve(find_passes(problem), solver), partition)
 
 
 def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
@@ -130,13 +126,12 @@ class _Search:
     def solve(
         self,
         passes: Sequence[Pass],
-        deadline_s: float,
         solver: str,
         take_others: Callable[[], None] = lambda: None,
     ) -> Incumbent:
         """Continue with the integer program; meanwhile, take the results of other searches."""
         best = self._incumbents.best
-        if best.proven or self._limits.cancelled() or time.monotonic() >= deadline_s:
+        if best.proven or self._limits.is_over():
             return best
         own: IntArray | None = None
 
@@ -152,9 +147,7 @@ class _Search:
 
             return ImprovingProgram(program.model, start, scale_us, offer)
 
-        answer = improve_by_program(
-            self._incumbents, write, self._limits, deadline_s, solver, take_others
-        )
+        answer = improve_by_program(self._incumbents, write, self._limits, solver, take_others)
         best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
         if answer.status == "optimal" and own is not None and self.is_feasible(own):

@@ -117,7 +117,7 @@ def test_a_damaged_trace_is_refused_in_one_line(record, tmp_path):
         profile_of_trace(str(tmp_path / "empty.pbtxt"))
 
 
-def made_up(path, rows=(), nodes=()):
+def write_trace(path, rows=(), nodes=()):
     """Write a trace with these rows on a CPU, and a partition with these nodes."""
     metadata = tf1.RunMetadata()
     metadata.step_stats.dev_stats.add(device="/device:CPU:0").node_stats.extend(rows)
@@ -160,7 +160,7 @@ def output(dtype, *lengths):
     ],
 )
 def test_an_impossible_trace_is_refused_in_one_line(tmp_path, rows, nodes, message):
-    path = made_up(tmp_path / "odd.pb", rows, nodes)
+    path = write_trace(tmp_path / "odd.pb", rows, nodes)
     with pytest.raises(LoadError, match=rf"odd\.pb: .*{message}") as refused:
         profile_of_trace(path)
     assert str(refused.value).isprintable()
@@ -168,11 +168,11 @@ def test_an_impossible_trace_is_refused_in_one_line(tmp_path, rows, nodes, messa
 
 def test_a_transfer_that_sends_nothing_is_left_out(tmp_path):
     nodes = [NodeDef(name="send", op="_Send"), NodeDef(name="b", op="Relu")]
-    assert profile_of_trace(made_up(tmp_path / "odd.pb", nodes=nodes)).op_names == ("b",)
+    assert profile_of_trace(write_trace(tmp_path / "odd.pb", nodes=nodes)).op_names == ("b",)
 
 
 def test_a_label_of_many_brackets_takes_no_longer_than_reading_it(tmp_path):
-    path = made_up(tmp_path / "odd.pb", [row("[]" * 500_000), row("[x] a = Add()"), row()])
+    path = write_trace(tmp_path / "odd.pb", [row("[]" * 500_000), row("[x] a = Add()"), row()])
     assert profile_of_trace(path).op_names == ("a",)
 
 
@@ -181,7 +181,7 @@ def test_a_chain_of_transfers_takes_no_longer_than_reading_it(tmp_path):
     chain = [NodeDef(name=f"a/_{i}", op="Identity", input=[f"a/_{i + 1}"]) for i in range(n)]
     users = [NodeDef(name=f"b{i}", op="Relu", input=["a/_0"]) for i in range(n)]
     origin = NodeDef(name=f"a/_{n}", op="Const")
-    path = made_up(tmp_path / "odd.pb", nodes=[*chain, *users, origin])
+    path = write_trace(tmp_path / "odd.pb", nodes=[*chain, *users, origin])
     profile = profile_of_trace(path)
     assert profile.n_edges == n
     assert set(profile.edge_source.tolist()) == {profile.index[f"a/_{n}"]}

@@ -163,7 +163,7 @@ def test_no_placement_beats_that_of_the_program(rule, problem):
         held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
         if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
             expected = min(expected, max_load_us(problem, device, rule))
-    found = search_anywhere(problem, Limits(600.0, lambda: False, lambda _: None), rule)
+    found = search_anywhere(problem, Limits(lambda: 600.0, lambda: False, lambda _: None), rule)
     assert found.objective_us == pytest.approx(expected)
     assert not np.isfinite(expected) or found.proven
 

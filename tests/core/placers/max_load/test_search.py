@@ -33,9 +33,10 @@ def never():
     return False
 
 
-def limits(seconds=600.0):
+def limits(left_s=lambda: 600.0):
+    """Return limits with a clock that stands still, and the list of what is reported."""
     reported = []
-    return Limits(seconds, never, reported.append), reported
+    return Limits(left_s, never, reported.append), reported
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +192,6 @@ def test_reported_loads_only_improve(solver):
 
 
 def test_a_cancelled_search_returns_its_start_partition(bert):
-    found = search_anywhere(bert, Limits(60.0, lambda: True, lambda _: None))
+    found = search_anywhere(bert, Limits(lambda: 60.0, lambda: True, lambda _: None))
     assert found.objective_us == pytest.approx(partition_along_order(bert).load_us)
     assert not found.proven
