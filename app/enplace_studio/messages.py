@@ -88,7 +88,7 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A line about what was just done, shown for a few seconds, with Undo if possible."""
+    """A line about what was just done, shown for a few seconds; Undo takes back that edit."""
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)
@@ -118,6 +118,11 @@ class Toast(QFrame):
         self.show()
         self.raise_()
         self._timer.start()
+
+    def drop_undo(self) -> None:
+        """Hide an offered Undo: another edit would be taken back."""
+        if not self._undo.isHidden():
+            self.hide()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Resize:

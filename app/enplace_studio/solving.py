@@ -24,7 +24,7 @@ from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.method_menu import MethodMenu, why_not_for
 from enplace_studio.titles import short_title, values_text
-from enplace_studio.views.plans.facts import headline, why_stale
+from enplace_studio.views.plans.facts import headline, lack, why_stale
 
 EXPERT = "expert"
 FIRST_METHOD = EXPERT
@@ -237,6 +237,8 @@ class Solving(QWidget):
         if project is not None and entry.plan.value_us is None and not is_expert:
             change = project.against_expert(entry.schedule)
         against = "" if change is None else f", {percent(change, signed=True)} vs expert"
+        if lacking := lack(entry.schedule):
+            against = f", but it does not fit: {lacking}"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
 
     def _on_failed(self, job: Job, why: str) -> None:

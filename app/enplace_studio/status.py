@@ -9,6 +9,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.titles import short_title
+from enplace_studio.views.plans.facts import lack
 
 
 class StatusLine(QWidget):
@@ -40,7 +41,10 @@ class StatusLine(QWidget):
 
     def _show_document(self) -> None:
         schedule = self._document.schedule
-        self.step.setText(f"Predicted step {ms(schedule.makespan_us)}" if schedule else "")
+        text = f"Predicted step {ms(schedule.makespan_us)}" if schedule else ""
+        lacking = lack(schedule) if schedule else ""
+        self.step.setText(f"{text}, does not fit: {lacking}" if lacking else text)
+        set_role(self.step, "bad" if lacking else "strong")
         bound_us = self._document.bounds.find_us(schedule.problem) if schedule else None
         self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
         self.unsaved.set_text(unsaved_text(self._document))

@@ -95,6 +95,8 @@ class MainWindow(QMainWindow):
         """Show edits in the toast, and errors in the banner."""
         self.studio.done.connect(self.toast.show_text)
         self.studio.failed.connect(self.banner.show_error)
+        # A notice follows its own step of undo.
+        self.document.undo_stack.indexChanged.connect(self.toast.drop_undo)
         self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self.banner.hide)

@@ -7,7 +7,7 @@ from PySide6.QtCore import QSettings, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
-from documents import add_plan, wide_document
+from documents import add_plan, document_of, wide_document
 from enplace.machine import simulate
 from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
@@ -273,7 +273,7 @@ def test_each_objective_has_its_own_menu_and_comparison(make_window, qtbot):
         pass
     menus = {action.text(): action.menu() for action in window.header.method_menu.actions()}
     pipelines = [action.text() for action in menus["Highest pipeline throughput"].actions()]
-    assert "Max-load DP, exact" in pipelines
+    assert "Max-load DP, contiguous" in pipelines
     assert "Enplace" in menus
     assert "Enplace" not in pipelines
     window.header.method_menu.set_method("max-load-dp")
@@ -339,6 +339,25 @@ def test_number_keys_pin_the_selection(window):
     assert window.toast.text == "Pinned c to GPU 0: −0.021 ms."
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {}
+
+
+def test_the_toast_takes_back_its_own_edit_or_is_gone(window):
+    for op, key in ((2, Qt.Key.Key_1), (1, Qt.Key.Key_2)):
+        window.document.select([op])
+        press(window, key)
+    assert window.toast.isVisibleTo(window)
+    press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert window.document.problem.pins == {2: 0}
+    assert not window.toast.isVisibleTo(window)
+
+
+def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window):
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
+    window.document.open(document.project)
+    step = window.status_line.step
+    assert step.text() == "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    assert step.property("role") == "bad"
 
 
 def test_a_number_without_a_device_does_nothing(window):

@@ -11,7 +11,14 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.panel import plain_tip
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.theme import theme
-from enplace_studio.views.plans.facts import headline, sent_bytes, standing, tooltip, why_stale
+from enplace_studio.views.plans.facts import (
+    headline,
+    lack,
+    sent_bytes,
+    standing,
+    tooltip,
+    why_stale,
+)
 
 
 class PlanCard(QAbstractButton):
@@ -48,7 +55,7 @@ class PlanCard(QAbstractButton):
         first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
         if self.entry.plan.value_us is not None:
             first = [f"one step {ms(schedule.makespan_us)}"]
-        unfit = [] if schedule.fits else ["does not fit"]
+        unfit = [] if schedule.fits else [lack(schedule)]
         stale = [self.stale] if self.stale else []
         run = self.entry.run
         measured = [f"measured {ms(run.step_time_us)}"] if run is not None else []

@@ -31,18 +31,31 @@ def headline(plan: Plan, schedule: Schedule) -> str:
     return ms(plan.value_us) + PER[plan.objective]
 
 
+def lack(schedule: Schedule) -> str:
+    """Say what memory a schedule lacks: ``GPU 0 needs 1.5 GiB more``; empty if it fits."""
+    if schedule.fits:
+        return ""
+    cluster = schedule.problem.cluster
+    over = schedule.peak_bytes - cluster.capacity_bytes
+    worst = int(np.argmax(over))
+    return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
+
+
 def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
     """Return how good a plan is, and the role of the label for it.
 
-    A step time is compared with the expert's; a time per sample or query with the lower bound.
+    A plan that does not fit is no good, however short its step. A step time is compared with the
+    expert's; a time per sample or query with the lower bound.
     """
+    if not entry.schedule.fits:
+        return "does not fit", "bad"
     if entry.plan.value_us is not None:
         gap = entry.plan.gap
         if entry.plan.proven:
             return "proven best", "good"
         return (f"gap {percent(gap)}" if gap is not None else ""), "dim"
     change = project.against_expert(entry.schedule)
-    if entry is project.expert and entry.schedule.fits:
+    if entry is project.expert:
         return "reference", "dim"
     if change is None:
         return "", "dim"
@@ -103,10 +116,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
-        over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
-        worst = int(np.argmax(over))
-        name = device_label(schedule.problem.cluster.devices[worst].name)
-        lines.append(f"does not fit: {name} needs {size(int(over[worst]))} more")
+        lines.append(f"does not fit: {lack(schedule)}")
     if why := why_stale(project.problem, entry):
         lines.append(f"made {why}" if "pins" in why else why)
         lines.append("right-click and choose “Bring up to date” to run its method again")

@@ -34,15 +34,19 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     return view
 
 
-def _rank(entry: PlanEntry) -> tuple[int, float]:
-    """Sort key: plans for a step first, fastest on top; then those for samples and queries."""
+def _rank(entry: PlanEntry) -> tuple[bool, int, float]:
+    """Sort key: plans for a step, then for samples, for queries, and last those that do not fit.
+
+    The fastest of each kind is on top.
+    """
     us = entry.plan.value_us
     own = entry.schedule.makespan_us if us is None else us
-    return (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective), own
+    objective = (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective)
+    return not entry.schedule.fits, objective, own
 
 
 class PlansView(Panel):
-    """All plans, fastest first; a click shows a plan, Ctrl + click compares it with the current."""
+    """All plans, best first; a click shows a plan, Ctrl + click compares it with the current."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)

@@ -51,7 +51,7 @@ PROGRAM_S = 60.0
 
 @placer(
     "max-load-dp",
-    title="Max-load DP, exact",
+    title="Max-load DP, contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
     capabilities=(MEMORY, PROOF),

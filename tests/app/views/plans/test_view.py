@@ -98,10 +98,20 @@ def test_a_plan_that_does_not_fit_is_marked(open_view):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     card = open_view(document).cards[0]
-    assert card.notes[0] == "does not fit"
+    assert (card.standing, card._standing_role) == ("does not fit", "bad")
+    assert card.notes[0] == "GPU 0 needs 20 B more"
     assert "does not fit: GPU 0 needs 20 B more" in tooltip(
         document.project, document.bounds, card.entry
     )
+
+
+def test_a_plan_that_does_not_fit_is_listed_last_however_fast(open_view):
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 8)], persistent={"a": 60, "b": 60})
+    cluster = cluster_of(2, b0_us=50.0, capacity_bytes=100)
+    document = document_of(profile, cluster, {"a": 0, "b": 0}, {"a": 0, "b": 1})
+    slow, fast = open_view(document).cards
+    assert (slow.entry.name, fast.entry.name) == ("plan 2", "plan 1")
+    assert fast.entry.schedule.makespan_us < slow.entry.schedule.makespan_us
 
 
 def test_a_click_shows_a_plan(open_view, qtbot):
@@ -208,5 +218,5 @@ def test_nothing_is_compared_with_an_expert_plan_that_does_not_fit():
     expert = replace(document.plans[0], plan=replace(document.plans[0].plan, method="expert"))
     document.open(replace(document.project, plans=(expert, document.plans[1])))
     assert document.project.expert is not None
-    assert standing(document.project, document.project.expert) == ("", "dim")
+    assert standing(document.project, document.project.expert) == ("does not fit", "bad")
     assert standing(document.project, document.plans[1]) == ("", "dim")
