@@ -854,3 +854,12 @@ def test_an_error_while_one_view_paints_does_not_affect_the_others(window, monke
 def _is_painted(widget: QWidget) -> bool:
     image = widget.grab().toImage()
     return len({image.pixel(x, y) for x in range(0, image.width(), 3) for y in (5, 30)}) > 1
+
+
+def test_a_what_if_pane_keeps_its_height_so_that_no_slider_moves_under_the_pointer(window):
+    view = window.panes.views["whatif"]
+    before = view.minimumSizeHint().height()
+    window.document.set_scale(2.0, 1.0)
+    assert view.reset_button.isVisibleTo(view)
+    view.layout().activate()
+    assert view.minimumSizeHint().height() == before

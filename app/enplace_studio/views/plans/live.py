@@ -69,7 +69,7 @@ class LiveCard(QFrame):
         layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
 
     def refresh(self) -> None:
-        """Show the running job, or else the last search if it was on the open model."""
+        """Show the running job, or else the last search if its times still hold."""
         job, last = self._solver.job, self._solver.last_search
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
@@ -77,7 +77,7 @@ class LiveCard(QFrame):
             self._show(SearchRecord(job, self._solver.report, self._solver.seconds), "is running")
             self._show_share(job, self._solver.report)
             self.go_on.hide()
-        elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
+        elif last and last.seconds > SHOW_AFTER_S and problem and _has_same_costs(last, problem):
             self._shown = None
             self._show(last, "has finished")
             self.bar.hide()
@@ -88,11 +88,10 @@ class LiveCard(QFrame):
             self.hide()
 
     def _can_continue(self, search: SearchRecord, problem: Problem) -> bool:
-        """Return whether it found a step-time plan for the open graph and cluster."""
+        """Return whether it found a step-time plan for the open graph."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
-        same = job.problem.cluster is problem.cluster
-        return plan is not None and same and aim == STEP_TIME and plan.splits == problem.splits
+        return plan is not None and aim == STEP_TIME and plan.splits == problem.splits
 
     def _ask_to_go_on(self) -> None:
         if self._solver.last_search is not None:
@@ -157,8 +156,10 @@ def marks(report: Report) -> dict[str, str]:
     return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
 
 
-def _same_model(search: SearchRecord, problem: Problem) -> bool:
-    return search.job.problem.profile is problem.profile
+def _has_same_costs(search: SearchRecord, problem: Problem) -> bool:
+    """Return whether the model and the speeds of the cluster are those of the search."""
+    own = search.job.problem
+    return own.profile is problem.profile and own.cluster == problem.cluster
 
 
 def bound_line(report: Report) -> str:

@@ -31,6 +31,9 @@ class WhatIfView(Panel):
         self._compute, self._compute_text = self._row("Compute speed")
         self._links, self._links_text = self._row("Link speed")
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
+        policy = self.reset_button.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
+        self.reset_button.setSizePolicy(policy)
         self.body.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
         self.body.addStretch()
         # A drag is faster than the simulation of a large schedule.

@@ -47,11 +47,13 @@ def test_a_search_is_compared_with_the_expert(card_after, step_us, text, role):
     assert (card.standing.text(), card.standing.property("role")) == (text, role)
 
 
-def test_a_search_on_another_cluster_is_not_compared(card_after, document):
+def test_the_times_of_a_search_are_hidden_while_speeds_are_others(card_after, document):
     card = card_after(10.0)
     document.set_scale(8.0, 1.0)
-    card.refresh()
-    assert card.standing.text() == ""
+    assert card.isHidden()
+    document.set_scale(1.0, 1.0)
+    assert not card.isHidden()
+    assert card.standing.text() == "−50.0 % vs expert"
 
 
 def test_a_long_text_does_not_widen_the_pane(card_after, monkeypatch):
