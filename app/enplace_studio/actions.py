@@ -17,7 +17,8 @@ from enplace_studio.view import View, ViewAction
 from enplace_studio.views import all_views
 
 MENUS = ("File", "Edit", "Plan", "View", "Help")
-DEVICE_KEYS = 8
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+DEVICE_KEYS = len(ORDINALS)
 
 EXPORTS = {
     name: (f"Export {exporter.title}…", exporter.suffix) for name, exporter in exporters().items()
@@ -102,7 +103,7 @@ def _device_action(number: int) -> Action:
 
     return Action(
         f"place-{number + 1}",
-        f"Pin selection to device {number + 1}",
+        f"Pin selection to the {ORDINALS[number]} device",
         "",
         (str(number + 1),),
         lambda studio: studio.document.place(studio.document.selection, number),

@@ -80,7 +80,7 @@ class DeviceBar(TipWidget):
         self.document = document
         self._meanings: Legend = []
         self._target: int | None = None
-        self._dragging = False
+        self._dragging, self._has_hint = False, True
         self._placed: list[tuple[QRect, _Item]] = []
         self.setMouseTracking(True)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
@@ -91,6 +91,11 @@ class DeviceBar(TipWidget):
     def set_meanings(self, meanings: Legend) -> None:
         """Set the legend of the other colours."""
         self._meanings = meanings
+        self._lay_out()
+
+    def show_hint(self, shown: bool) -> None:
+        """Show the hint on how to move groups; a picture of the graph has none."""
+        self._has_hint = shown
         self._lay_out()
 
     def device_at(self, global_pos: QPoint) -> int | None:
@@ -135,7 +140,7 @@ class DeviceBar(TipWidget):
 
     def _hint(self) -> str:
         """Make a hint on how to change a placement; it names only keys that work now."""
-        problem = self.document.problem
+        problem = self.document.problem if self._has_hint else None
         keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
@@ -155,8 +160,8 @@ class DeviceBar(TipWidget):
         """Place items from left to right; the hint comes last, if it still fits on the line."""
         left = top = 0
         placed = []
-        hint = _Item((_Run(self._hint()),)) if items else None
-        for item in [*items, hint] if hint else []:
+        hint = _Item((_Run(self._hint()),))
+        for item in [*items, hint] if items and self._hint() else items:
             widths = item.widths()
             width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
             if left and left + width > self.width():

@@ -234,5 +234,10 @@ class GraphView(Panel):
 
     def export_picture(self, path: Path) -> None:
         """Write the whole picture with its legend, as SVG or PNG depending on the file name."""
-        if self.model.scene is not None:
+        if self.model.scene is None:
+            return
+        self.devices.show_hint(False)
+        try:
             write_picture(path, self.model.scene, self.devices)
+        finally:
+            self.devices.show_hint(True)

@@ -566,6 +566,8 @@ def test_the_picture_is_written_with_its_legend(view, tmp_path, suffix):
     content = path.read_bytes()
     assert len(content) > 5000
     assert suffix == ".png" or b"crosses devices" in content
+    assert b"drag a group" not in content
+    assert "drag a group" in view.devices._hint()
 
 
 def test_repainting_loses_no_reference_to_none(view):
