@@ -44,6 +44,7 @@ class Backups:
         backup = self._new(path.stem)
         try:
             shutil.copyfile(path, backup)
+            backup.chmod(0o600)
         except OSError as error:  # the new version matters more
             log.warning("backup: %s", error)
             backup.unlink(missing_ok=True)

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core import config
 from numba.core.dispatcher import Dispatcher
+
+# numba reads settings from a file in the current folder, which may be a stranger's: one of them
+# names a folder with compiled code, and numba unpickles what it finds there.
+config._config_fname = ""
+config.reload_config()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -23,6 +23,11 @@ _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def one_line(text: str) -> str:
+    """Return text without line breaks and other control characters."""
+    return re.sub(f"(?:{UNPRINTABLE.pattern})+", " ", text).strip()
+
+
 def finite(value: object) -> float | None:
     """Return the finite number in a value from a file; None if it is not one."""
     with suppress(OverflowError):  # an integer beyond every float

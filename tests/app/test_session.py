@@ -177,7 +177,7 @@ def test_unsaved_work_that_cannot_be_copied_is_reported_once(qtbot, tmp_path, mo
     recovery.close()
 
 
-def test_a_backup_that_the_disk_has_no_room_for_is_not_left_incomplete(tmp_path, monkeypatch):
+def test_a_backup_is_complete_and_private(tmp_path, monkeypatch):
     file = tmp_path / "mine.enplace"
     save(chain_document(), file)
 
@@ -189,6 +189,10 @@ def test_a_backup_that_the_disk_has_no_room_for_is_not_left_incomplete(tmp_path,
     backups = Backups(tmp_path / "backups")
     backups.add_copy(file)
     assert list(backups.folder.iterdir()) == []
+    monkeypatch.undo()
+    backups.add_copy(file)
+    (backup,) = backups.folder.iterdir()
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
 
 
 def fail_to_write(path, project):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from enplace.errors import (
     ReaderGoneError,
     UnplaceableOpError,
 )
-from enplace.text import UNPRINTABLE, elide_middle, shortened
+from enplace.text import elide_middle, one_line, shortened
 
 __all__ = ["about", "compiling", "converting", "main", "profiling", "run", "running", "solving"]
 
@@ -101,11 +100,6 @@ def run(arguments: Sequence[str]) -> int:
             raise
         message = f"a fault in Enplace, {type(error).__name__}: {error}; please report it with the "
         return _refuse(error, f"{message}output under ENPLACE_DEBUG=1", FAULT, as_json)
-
-
-def one_line(text: str) -> str:
-    """Return text without line breaks and other control characters."""
-    return re.sub(f"(?:{UNPRINTABLE.pattern})+", " ", text).strip()
 
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:

@@ -10,6 +10,7 @@ import click
 
 from enplace.cli.options import FILE, RegistryType, all_of
 from enplace.errors import EnplaceWarning, FileError
+from enplace.text import one_line
 
 if TYPE_CHECKING:
     from enplace.frameworks.source import Source
@@ -113,7 +114,8 @@ def _check_trust(source: Source, trusted: bool, brought: bool) -> None:
         what = f"{source.path}: this runs the model's code{command}"
         if not _can_ask():
             raise TrustError(f"{what}; if you trust it, add --trust")
-        if not click.confirm(f"{what}. Do you trust {place_of(source)}?", err=True):
+        question = one_line(f"{what}. Do you trust {place_of(source)}?")
+        if not click.confirm(question, err=True):
             raise TrustError(f"{source.path}: not trusted, so nothing was run")
     if not source.is_recorded:
         try:

@@ -348,12 +348,20 @@ def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("\n", 2), ("n\n", 2)])
 def test_on_a_terminal_enter_means_no(script, folder, typed, status):
-    """Ask in a pseudo-terminal."""
+    returncode, out, output = answer_on_a_terminal("train.py", folder, typed)
+    assert returncode == status
+    assert "[y/N]" in output
+    json.loads(out)  # the question is not part of the JSON
+    assert (folder / "P.enplace").exists() == (status == 0)
+
+
+def answer_on_a_terminal(model, folder, typed):
+    """Profile a model in a pseudo-terminal; return status, standard output and the screen."""
     master, slave = os.openpty()
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE), 'well')}"
         "import sys; from enplace.cli import main; sys.argv[1:] = "
-        "['profile', 'train.py', '-o', 'P.enplace', '--json']; main()"
+        f"['profile', {model!r}, '-o', 'P.enplace', '--json']; main()"
     )
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
     process = subprocess.Popen(
@@ -368,10 +376,17 @@ def test_on_a_terminal_enter_means_no(script, folder, typed, status):
     os.close(slave)
     output = os.read(master, 1 << 16).decode()
     os.close(master)
-    assert process.returncode == status
-    assert "[y/N]" in output
-    json.loads(out)  # the question is not part of the JSON
-    assert (folder / "P.enplace").exists() == (status == 0)
+    return process.returncode, out, output
+
+
+def test_the_question_of_trust_sends_nothing_to_the_terminal_that_a_path_hides(script, folder):
+    target = folder / "a\r\x1b[2K\x1b]0;owned\a.py"
+    target.write_text((folder / "train.py").read_text())
+    (folder / "model.py").symlink_to(target)
+    status, _, screen = answer_on_a_terminal("model.py", folder, "n\n")
+    assert status == 2
+    assert "owned" in screen
+    assert not set("\x1b\a") & set(screen)
 
 
 def test_the_trust_flag_is_not_remembered(enplace, script):

@@ -1,5 +1,6 @@
 """No worker runs code from the current folder."""
 
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,20 @@ def test_plain_python_does_import_from_the_current_folder(evil_folder):
     subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=False)
     subprocess.run([sys.executable, "-c", "import numpy"], capture_output=True, check=False)
     assert evil_folder.exists()
+
+
+def test_numba_takes_no_settings_from_the_current_folder(tmp_path):
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: cache\n")
+    shown = {}
+    for module in ("numba", "enplace.compiling"):
+        code = f"import {module}; from numba.core import config; print(repr(config.CACHE_DIR))"
+        command = [sys.executable, "-P", "-c", code]
+        environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        shown[module] = done.stdout.strip()
+    assert shown == {"numba": "'cache'", "enplace.compiling": "''"}
 
 
 def test_a_module_is_started_in_isolation(evil_folder):
