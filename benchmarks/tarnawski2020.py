@@ -256,9 +256,9 @@ _TABLE_4: _Table = (
 )
 
 
-def _check(said_us: float, evaluated_us: float) -> None:
+def _check(reported_us: float, evaluated_us: float) -> None:
     """Compare a solver's value with one computed by independent code."""
-    assert abs(evaluated_us - said_us) <= 1e-6 * said_us, f"{said_us} is {evaluated_us}"
+    assert abs(evaluated_us - reported_us) <= 1e-6 * reported_us, f"{reported_us} is {evaluated_us}"
 
 
 def _proof(value_us: float, bound_us: float) -> str:

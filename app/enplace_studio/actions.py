@@ -13,12 +13,11 @@ from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.studio import Studio
 from enplace_studio.theme import theme
-from enplace_studio.view import View, ViewAction
+from enplace_studio.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.views import all_views
 
 MENUS = ("File", "Edit", "Plan", "View", "Help")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-DEVICE_KEYS = len(ORDINALS)
 
 EXPORTS = {
     name: (f"Export {exporter.title}…", exporter.suffix) for name, exporter in exporters().items()

@@ -135,6 +135,7 @@ class Recovery(QObject):
     def _remove(self) -> None:
         self._file.unlink(missing_ok=True)
         self._drop_recovered()
+        self._tried.emit("")
 
     def _drop_recovered(self) -> None:
         """Remove the copy that was recovered: its work is in the new copy, or in a file."""

@@ -20,6 +20,9 @@ from PySide6.QtWidgets import QWidget
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 
+DEVICE_KEYS = 8
+"""Number of keys, from 1 on, that pin the selection to a device."""
+
 
 @runtime_checkable
 class Zoomable(Protocol):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from enplace.cli.answer import INTERRUPTED
 from enplace.errors import EnplaceError
 from enplace.readers import read_project
 from enplace.readers.samples import samples
@@ -25,9 +26,6 @@ from enplace.readers.samples import samples
 ROOT = Path(__file__).parents[2]
 LOST_S, GONE_S = 2.0, 10.0
 """Work that may be lost, and how long orphans may take to notice that they are orphans."""
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C; while the command loads, it ends without a word."""
 
 SAMPLE = next(str(each.path) for each in samples() if each.name == "vgg-19")
 SCRIPT = """
@@ -133,9 +131,9 @@ def _disturb(
             start_new_session=True,
         )
         time.sleep(draw.uniform(0.1, 8.0))
+        parent = psutil.Process(process.pid)
+        children = parent.children(recursive=True)
         with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
-            parent = psutil.Process(process.pid)
-            children = parent.children(recursive=True)
             disturb(parent)
         try:
             _, errors = process.communicate(timeout=GONE_S)
@@ -147,6 +145,7 @@ def _disturb(
         lines = [line for line in errors.splitlines() if line and not line.startswith("  | ")]
         if "Traceback" in errors or len(lines) > 1:
             faults.append(f"not one line: {errors.strip()[-200:]!r}")
+        # While a command loads, Ctrl-C ends it without a word.
         if process.returncode > 0 and process.returncode != INTERRUPTED and not lines:
             faults.append(f"silent, with status {process.returncode}")
         names = sorted(path.name for path in folder.rglob("*") if path.is_file())

@@ -15,7 +15,6 @@ from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.descent import descend as descend_in_load
 from enplace.placers.max_load.descent import draw_placement, score
 from enplace.placers.max_load.hypergraph import build_hypergraph
-from enplace.placers.max_load.methods import PROGRAM_S
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress
@@ -64,8 +63,7 @@ def _with_note(plan: Plan, completed: int, wanted: int) -> Plan:
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best of ten local optima of the time per sample, or of as many as time allows."""
     options.check_cancelled()
-    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    options = replace(options, time_limit_s=limit_s)
+    options = options.limited
     graph, draw = build_hypergraph(problem, options.load_rule), np.random.default_rng(options.seed)
     best, plan, completed = (np.inf, np.inf), None, 0
     restarts = options.rounds or RESTARTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Limits:
     Attributes
     ----------
     left_s : callable
-        Returns how many seconds are left, by a clock of the caller's.
+        Returns how many seconds are left, by a clock of the caller's; never infinite.
     cancelled : callable
         Called often; once it returns true, the search ends with its incumbent.
     report : callable
@@ -77,6 +77,12 @@ class Limits:
         """Return a check for whether this share of the time that is left now has passed."""
         reserve_s = (1 - share) * self.left_s()
         return lambda: self.cancelled() or self.left_s() <= reserve_s
+
+
+def limits_of(options: PlaceOptions, report: Callable[[Incumbent], None]) -> Limits:
+    """Return the limits of a search by the clock of its options."""
+    limit_s = cast("float", options.limited.time_limit_s)
+    return Limits(lambda: limit_s - options.seconds, options.cancelled, report)
 
 
 class Incumbents:

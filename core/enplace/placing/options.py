@@ -25,6 +25,9 @@ _KINDS = {SWITCH: "yes or no", FILE: "a file"}
 _KINDS |= {WHOLE: "a whole number, 0 or more", NUMBER: "a number, 0 or more"}
 """The values of each kind, in words."""
 
+PROGRAM_S = 60.0
+"""Time limit of a program, dynamic or integer, if none is set."""
+
 Value = str | bool | int | float
 
 _SWITCH = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
@@ -241,6 +244,11 @@ class PlaceOptions:
         """Whether a placer that has a plan should return it now."""
         late = self.time_limit_s is not None and self.seconds > self.time_limit_s
         return late or self.cancelled()
+
+    @property
+    def limited(self) -> PlaceOptions:
+        """Return the options with a time limit, whether or not one is set."""
+        return self if self.time_limit_s is not None else replace(self, time_limit_s=PROGRAM_S)
 
     @property
     def quiet(self) -> PlaceOptions:

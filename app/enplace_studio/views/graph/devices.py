@@ -22,6 +22,7 @@ from enplace_studio.document import Document
 from enplace_studio.hatch import paint_hatching
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
+from enplace_studio.view import DEVICE_KEYS
 from enplace_studio.views.graph.colours import Legend
 from enplace_studio.views.graph.paint import fitted
 
@@ -30,8 +31,6 @@ _H, _GAP, _PAD, _SWATCH = 26, 6, 8, 11
 _LINE_GAP, _RUN_GAP, _HATCH = 2, 7, 5.5
 _MOST_LINES = 5
 _WIDEST = 180
-_MOST_KEYS = 8
-"""Number of keys that pin; see the actions."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class _Item:
 
     runs: tuple[_Run, ...]
     device: int | None = None
+    is_hint: bool = False
 
     @property
     def font(self) -> QFont:
@@ -70,6 +70,9 @@ class _Item:
         ]
 
 
+PlacedItems = list[tuple[QRect, _Item]]
+
+
 class DeviceBar(TipWidget):
     """Chips with names in the devices' colours, then the rest of the legend."""
 
@@ -80,8 +83,8 @@ class DeviceBar(TipWidget):
         self.document = document
         self._meanings: Legend = []
         self._target: int | None = None
-        self._dragging, self._has_hint = False, True
-        self._placed: list[tuple[QRect, _Item]] = []
+        self._dragging = False
+        self._placed: PlacedItems = []
         self.setMouseTracking(True)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         for signal in (document.opened, document.problem_changed, theme.changed):
@@ -93,10 +96,9 @@ class DeviceBar(TipWidget):
         self._meanings = meanings
         self._lay_out()
 
-    def show_hint(self, shown: bool) -> None:
-        """Show the hint on how to move groups; a picture of the graph has none."""
-        self._has_hint = shown
-        self._lay_out()
+    def legend(self) -> PlacedItems:
+        """Return the items as they are shown, without the hint, for :func:`paint_items`."""
+        return [(rect, item) for rect, item in self._placed if not item.is_hint]
 
     def device_at(self, global_pos: QPoint) -> int | None:
         """Return the device whose chip is at a point of the screen."""
@@ -140,8 +142,8 @@ class DeviceBar(TipWidget):
 
     def _hint(self) -> str:
         """Make a hint on how to change a placement; it names only keys that work now."""
-        problem = self.document.problem if self._has_hint else None
-        keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
+        problem = self.document.problem
+        keys = min(problem.cluster.n_devices, DEVICE_KEYS) if problem is not None else 0
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:
@@ -156,16 +158,16 @@ class DeviceBar(TipWidget):
     def _height(self) -> int:
         return self._placed[-1][0].bottom() + 1 if self._placed else _H
 
-    def _flow(self, items: list[_Item]) -> list[tuple[QRect, _Item]]:
+    def _flow(self, items: list[_Item]) -> PlacedItems:
         """Place items from left to right; the hint comes last, if it still fits on the line."""
         left = top = 0
         placed = []
-        hint = _Item((_Run(self._hint()),))
+        hint = _Item((_Run(self._hint()),), is_hint=True)
         for item in [*items, hint] if items and self._hint() else items:
             widths = item.widths()
             width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
             if left and left + width > self.width():
-                if item is hint:
+                if item.is_hint:
                     break
                 left, top = 0, top + _H + _LINE_GAP
             placed.append((QRect(left, top, width, _H), item))
@@ -182,13 +184,10 @@ class DeviceBar(TipWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         with QPainter(self) as painter:
-            self._paint(painter)
-
-    def _paint(self, painter: QPainter) -> None:
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for rect, item in self._placed:
-            self._paint_frame(painter, QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), item)
-            self._paint_item(painter, rect, item)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            for rect, item in self._placed:
+                self._paint_frame(painter, QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), item)
+            paint_items(painter, self._placed)
 
     def _paint_frame(self, painter: QPainter, rect: QRectF, item: _Item) -> None:
         tokens = theme.tokens
@@ -203,35 +202,6 @@ class DeviceBar(TipWidget):
         else:
             painter.setPen(Qt.PenStyle.NoPen)
         painter.drawRoundedRect(rect, 6, 6)
-
-    def _paint_item(self, painter: QPainter, rect: QRect, item: _Item) -> None:
-        left, font = rect.left() + _PAD, item.font
-        painter.setFont(font)
-        for run, width in zip(item.runs, item.widths(), strict=True):
-            self._paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
-            painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
-            run_width = width - run.mark_width
-            area = QRectF(left + run.mark_width, rect.top(), run_width + 2, rect.height())
-            painter.drawText(
-                area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, run_width + 1)
-            )
-            left += width + _RUN_GAP
-
-    def _paint_mark(self, painter: QPainter, left: QPointF, run: _Run) -> None:
-        if run.color is None:
-            return
-        if run.dashed:
-            pen = QPen(run.color, 1.6)
-            pen.setDashPattern([4, 2.5])
-            painter.setPen(pen)
-            painter.drawLine(left, left + QPointF(24, 0))
-            return
-        swatch = QRectF(left.x(), left.y() - _SWATCH / 2, _SWATCH, _SWATCH)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(run.color)
-        painter.drawRoundedRect(swatch, 3, 3)
-        if run.hatched:
-            paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)
 
     # Mouse
 
@@ -254,10 +224,45 @@ class DeviceBar(TipWidget):
         if device is None or problem is None:
             return ""
         one = problem.cluster.devices[device]
-        key = f"; press {device + 1}" if device < 8 else ""
+        key = f"; press {device + 1}" if device < DEVICE_KEYS else ""
         lines = [
             f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
             *(meaning.tip for meaning in self._meanings if meaning.device == device),
             f"Click, or drop a group here, to run it on this device{key}",
         ]
         return "\n".join(lines)
+
+
+def paint_items(painter: QPainter, placed: PlacedItems) -> None:
+    """Paint items of the legend; any thread may call this."""
+    for rect, item in placed:
+        _paint_item(painter, rect, item)
+
+
+def _paint_item(painter: QPainter, rect: QRect, item: _Item) -> None:
+    left, font = rect.left() + _PAD, item.font
+    painter.setFont(font)
+    for run, width in zip(item.runs, item.widths(), strict=True):
+        _paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
+        painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
+        run_width = width - run.mark_width
+        area = QRectF(left + run.mark_width, rect.top(), run_width + 2, rect.height())
+        painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, run_width + 1))
+        left += width + _RUN_GAP
+
+
+def _paint_mark(painter: QPainter, left: QPointF, run: _Run) -> None:
+    if run.color is None:
+        return
+    if run.dashed:
+        pen = QPen(run.color, 1.6)
+        pen.setDashPattern([4, 2.5])
+        painter.setPen(pen)
+        painter.drawLine(left, left + QPointF(24, 0))
+        return
+    swatch = QRectF(left.x(), left.y() - _SWATCH / 2, _SWATCH, _SWATCH)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(run.color)
+    painter.drawRoundedRect(swatch, 3, 3)
+    if run.hatched:
+        paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QPoint, QRectF, QSize
+from PySide6.QtCore import QRectF, QSize
 from PySide6.QtGui import QImage, QPainter
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QWidget
 
 from enplace.errors import FileError
 from enplace_studio.theme import theme
+from enplace_studio.views.graph.devices import PlacedItems, paint_items
 from enplace_studio.views.graph.paint import Marks, paint_scene
 from enplace_studio.views.graph.scene import Scene
 
@@ -18,16 +18,18 @@ _MARGIN = 16
 _SHARPNESS = 2
 
 
-def write_picture(path: Path, scene: Scene, legend: QWidget) -> None:
+def write_picture(path: Path, scene: Scene, legend: PlacedItems) -> None:
     """Write a scene below its legend, as SVG or PNG depending on the file name.
+
+    It reads no widget, so any thread may call it.
 
     Raises
     ------
     FileError
         If the file cannot be written.
     """
-    wide = max(int(scene.bounds.width()), legend.width())
-    high = int(scene.bounds.height()) + legend.height()
+    wide = max(int(scene.bounds.width()), *(rect.right() + 1 for rect, _ in legend))
+    high = int(scene.bounds.height()) + _height(legend)
     size = QSize(wide + 2 * _MARGIN, high + 3 * _MARGIN)
     if path.suffix.lower() == ".svg":
         drawing = QSvgGenerator()
@@ -43,11 +45,16 @@ def write_picture(path: Path, scene: Scene, legend: QWidget) -> None:
         raise FileError(f"{path} cannot be written; choose another folder, or .svg or .png")
 
 
-def _paint(painter: QPainter, scene: Scene, legend: QWidget, size: QSize) -> bool:
+def _paint(painter: QPainter, scene: Scene, legend: PlacedItems, size: QSize) -> bool:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillRect(QRectF(0, 0, size.width(), size.height()), theme.tokens.panel)
-    legend.render(painter, QPoint(_MARGIN, _MARGIN))
-    painter.translate(_MARGIN, 2 * _MARGIN + legend.height())
+    painter.translate(_MARGIN, _MARGIN)
+    paint_items(painter, legend)
+    painter.translate(0, _height(legend) + _MARGIN)
     painter.translate(-scene.bounds.topLeft())
     paint_scene(painter, scene, Marks(), scene.bounds)
     return painter.end()
+
+
+def _height(legend: PlacedItems) -> int:
+    return max((rect.bottom() + 1 for rect, _ in legend), default=0)

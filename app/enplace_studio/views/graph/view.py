@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
 from PySide6.QtGui import QContextMenuEvent
@@ -228,16 +228,7 @@ class GraphView(Panel):
             place_menu(self.document, project, self, open_card).popup(event.globalPos())
 
     def ask_export(self) -> None:
-        """Ask for a file and write the picture there."""
-        write = self.document.requests.write_file
-        write.emit("Export the graph", ".svg", self.export_picture)
-
-    def export_picture(self, path: Path) -> None:
-        """Write the whole picture with its legend, as SVG or PNG depending on the file name."""
-        if self.model.scene is None:
-            return
-        self.devices.show_hint(False)
-        try:
-            write_picture(path, self.model.scene, self.devices)
-        finally:
-            self.devices.show_hint(True)
+        """Ask for a file and write the whole picture with its legend there, as SVG or PNG."""
+        if self.model.scene is not None:
+            write = partial(write_picture, scene=self.model.scene, legend=self.devices.legend())
+            self.document.requests.write_file.emit("Export the graph", ".svg", write)

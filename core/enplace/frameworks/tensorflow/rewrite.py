@@ -91,10 +91,10 @@ def complete_devices(
             found[name] = host
         else:
             found[name] = around[0]
-    return found | _beside_variables(nodes, found)
+    return found | _ops_of_variables(nodes, found)
 
 
-def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) -> dict[str, str]:
+def _ops_of_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) -> dict[str, str]:
     """Find the variable's device for every op that takes its handle or its reference."""
     return {
         name: devices[node_of(tensor)]

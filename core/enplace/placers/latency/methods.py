@@ -17,7 +17,7 @@ from enplace.machine.passes import backward_ops
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.caveats import ONE_CHIP, explain_failure, simplify
 from enplace.placers.max_load.contract import find_static_excess
-from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, report_plan
+from enplace.placing.anytime import PROVEN_GAP, Incumbent, limits_of, report_plan
 from enplace.placing.candidates import unordered
 from enplace.placing.options import SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
@@ -29,9 +29,6 @@ from enplace.values.profile import IntArray
 from enplace.values.rivals import Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
-
-PROGRAM_S = 60.0
-"""Time limit for an integer program if none is set."""
 
 SUBGRAPHS = 2
 """Subgraphs of each accelerator, for placements that need not be contiguous."""
@@ -109,8 +106,7 @@ def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -
     """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.check_cancelled()
     plans = _Plans(problem, method, q, options)
-    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    limits = Limits(lambda: limit_s - options.seconds, options.cancelled, plans.report)
+    limits = limits_of(options, plans.report)
     solver = options.solver_or("HiGHS")
     return plans.make(search_latency(plans.problem, limits, q, options.seed, solver))
 

@@ -31,7 +31,7 @@ from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
 from enplace.placers.max_load.two_level import has_machines, partition_over_machines
-from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, report_plan
+from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, limits_of, report_plan
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
@@ -44,9 +44,6 @@ from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
-
-PROGRAM_S = 60.0
-"""Time limit for a program, dynamic or integer, if none is set."""
 
 
 @placer(
@@ -110,7 +107,7 @@ def _partition_plan(
     options.check_cancelled()
     problem, about = simplify(problem, options.load_rule)
     partition = _find_partition(problem, options, along_order)
-    stopped = _stopped(options)()
+    stopped = options.limited.stopped
     partition = _rename_gpus(problem, partition, options.load_rule)
     device = settle_free_ops(problem, partition.device, options.load_rule, partition.replicas)
     replicas = make_replicas(problem, partition.replicas, device)
@@ -146,8 +143,11 @@ def _find_partition(problem: Problem, options: PlaceOptions, along_order: bool) 
     They treat each device of a kind like the slowest. So if devices differ and may be replicas, a
     partition without replicas, or with replicas in one machine only, may be better.
     """
-    rule, stopped, seed = options.load_rule, _stopped(options), options.seed
+    rule, seed, limited = options.load_rule, options.seed, options.limited
     machines = has_machines(problem)
+
+    def stopped() -> bool:
+        return limited.stopped
 
     def find(rule: LoadRule) -> Partition:
         if rule.two_level and machines:
@@ -170,12 +170,6 @@ def _find_partition(problem: Problem, options: PlaceOptions, along_order: bool) 
         device, replicas = found.device, found.replicas
         best = replace(best, device=device, replicas=replicas, load_us=load_us(found))
     return best
-
-
-def _stopped(options: PlaceOptions) -> Callable[[], bool]:
-    """Return a check for whether a dynamic program should end with the best so far."""
-    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    return lambda: options.cancelled() or options.seconds > limit_s
 
 
 def _describe_moved(moved: int, excess: int, rule: LoadRule) -> str:
@@ -238,8 +232,7 @@ def _search_plan(
         reported_us = min(reported_us, found.objective_us)
         report_plan(options, plan, found.objective_us, found.bound_us, bound_by=solver)
 
-    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    limits = Limits(lambda: limit_s - options.seconds, options.cancelled, report)
+    limits = limits_of(options, report)
     return make_plan(search(problem, limits, options.load_rule, options.seed, solver))
 
 

@@ -1,4 +1,5 @@
 import sys
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -562,7 +563,12 @@ def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_the_picture_is_written_with_its_legend(view, tmp_path, suffix):
     path = tmp_path / f"graph{suffix}"
-    view.export_picture(path)
+    asked = []
+    view.document.requests.write_file.connect(lambda title, end, write: asked.append(write))
+    view.ask_export()
+    writer = threading.Thread(target=asked[0], args=(path,))  # as the window does
+    writer.start()
+    writer.join()
     content = path.read_bytes()
     assert len(content) > 5000
     assert suffix == ".png" or b"crosses devices" in content
