@@ -28,13 +28,17 @@ from enplace.errors import EnplaceError
 PROGRESS, DONE, FAILED = "progress", "done", "failed"
 
 _LENGTHS = struct.Struct("<QQ")
-_MAX_BYTES = 1 << 40
+_MAX_BYTES = 1 << 33
 """Longest part of a message. Eight letters of text, read as a length, are always more."""
+
+_PIECE_BYTES = 1 << 24
+"""How much is read at once, because a wrong length must not take memory."""
 
 _BROKEN = (
     AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     OSError,
     RecursionError,
@@ -106,8 +110,16 @@ def read(stream: BinaryIO) -> Message | None:
     if len(lengths) < _LENGTHS.size:
         return None
     n_head, n_blob = _lengths(lengths)
-    head, blob = stream.read(n_head), stream.read(n_blob)
+    head, blob = _read_bytes(stream, n_head), _read_bytes(stream, n_blob)
     return _decode(head, blob) if len(blob) == n_blob and len(head) == n_head else None
+
+
+def _read_bytes(stream: BinaryIO, count: int) -> bytes:
+    """Read so many bytes, or all that there are."""
+    found = bytearray()
+    while piece := stream.read(min(count - len(found), _PIECE_BYTES)):
+        found += piece
+    return bytes(found)
 
 
 def _lengths(start: bytes | bytearray) -> tuple[int, int]:
@@ -124,6 +136,9 @@ def _decode(head: bytes, blob: bytes) -> Message:
         do = details.pop("do")
         if blob:
             with np.load(io.BytesIO(blob), allow_pickle=False) as packed:
+                # savez does not compress, so what is larger than its message is no array of ours.
+                if sum(each.file_size for each in packed.zip.infolist()) > len(blob):
+                    raise WireError(f"arrays that do not fit their {len(blob)} bytes")
                 arrays = dict(packed)
     except _BROKEN:
         raise WireError(f"not a message but {head[:40]!r}") from None

@@ -1,4 +1,5 @@
 import io
+import zipfile
 from dataclasses import MISSING, fields, replace
 
 import numpy as np
@@ -109,3 +110,30 @@ def test_an_incomplete_last_message_is_ignored():
     for n_bytes in range(len(whole)):
         assert wire.read(io.BytesIO(whole[:n_bytes])) is None
     assert wire.read(io.BytesIO(whole)).details == {"path": "caf\udce9"}
+
+
+def test_a_wrong_length_takes_no_memory():
+    class Stream(io.BytesIO):
+        def read(self, count=-1):
+            assert 0 <= count < 1 << 25
+            return super().read(count)
+
+    start = (1 << 32).to_bytes(8, "little") + (0).to_bytes(8, "little")
+    assert wire.read(Stream(start + b"{")) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "compression"),
+    [("(65536,)", zipfile.ZIP_DEFLATED), ("(999999999999,)", zipfile.ZIP_STORED)],
+)
+def test_arrays_larger_than_their_message_are_refused(shape, compression):
+    array = io.BytesIO()
+    np.save(array, np.zeros(1 << 16))
+    content = array.getvalue().replace(b"(65536,), }       ", f"{shape}, }}".encode().ljust(18))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compression) as archive:
+        archive.writestr("x.npy", content)
+    head, blob = b'{"do": "x"}', packed.getvalue()
+    lengths = len(head).to_bytes(8, "little") + len(blob).to_bytes(8, "little")
+    with pytest.raises(WireError):
+        wire.take(bytearray(lengths + head + blob))

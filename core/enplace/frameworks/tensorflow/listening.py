@@ -45,6 +45,8 @@ def is_loopback(addresses: Sequence[Address]) -> bool:
 def accept_only(port: int, addresses: Sequence[Address]) -> None:
     """Make this process's servers at a port reachable at some addresses of this machine only.
 
+    Whoever has connected to another one before is disconnected.
+
     Raises
     ------
     OSError
@@ -54,27 +56,53 @@ def accept_only(port: int, addresses: Sequence[Address]) -> None:
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HL", len(code) // 8, ctypes.addressof(buffer))
     found = 0
-    for each in _sockets():
+    for each in _sockets(port):
         with each:
-            if _listens_at(each, port):
+            if _listens(each):
                 each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
                 found += 1
     if not found:
         raise OSError(f"nothing listens at port {port}")
+    for _ in range(2):  # the server may be about to accept somebody who came before the filter
+        for each in _sockets(port):
+            with each:
+                _disconnect(each, addresses)
 
 
-def _sockets() -> Iterator[socket.socket]:
-    """Yield a second handle of each socket of this process, to be closed."""
+def _sockets(port: int) -> Iterator[socket.socket]:
+    """Yield a second handle of each socket of this process at a port, to be closed."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                yield socket.socket(fileno=os.dup(int(name)))
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            found = socket.socket(fileno=os.dup(int(name)))
+            if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                yield found
+            else:
+                found.close()
 
 
-def _listens_at(each: socket.socket, port: int) -> bool:
-    is_internet = each.family in (socket.AF_INET, socket.AF_INET6)
-    listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    return is_internet and bool(listens) and each.getsockname()[1] == port
+def _listens(each: socket.socket) -> bool:
+    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _disconnect(each: socket.socket, addresses: Sequence[Address]) -> None:
+    """Disconnect whoever has connected to another address; at a server, all who wait for it."""
+    if _listens(each):
+        blocks = os.get_blocking(each.fileno())
+        os.set_blocking(each.fileno(), False)
+        with suppress(BlockingIOError):
+            while True:
+                each.accept()[0].close()
+        os.set_blocking(each.fileno(), blocks)
+    elif _plain(ip_address(each.getsockname()[0])) not in addresses:
+        with suppress(OSError):  # it has gone already
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _plain(address: Address) -> Address:
+    """Return an IPv4 address as such, even if a socket for both shows it as IPv6."""
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _filter(addresses: Sequence[Address]) -> list[bytes]:

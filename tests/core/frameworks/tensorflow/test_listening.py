@@ -28,6 +28,14 @@ def reaches(host, port):
     return True
 
 
+def is_closed(client):
+    client.settimeout(TIMEOUT_S)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")])
 @pytest.mark.parametrize("allowed", ["127.0.0.1", "127.0.0.2", "::1"])
 def test_only_the_allowed_address_is_reached(family, host, allowed):
@@ -46,6 +54,27 @@ def test_several_addresses_are_reached():
         assert reaches("127.0.0.1", port)
         assert reaches("127.0.0.3", port)
         assert not reaches("127.0.0.2", port)
+
+
+def test_who_connected_before_the_filter_is_disconnected():
+    with server(socket.AF_INET6, "::") as listening:
+        port = listening.getsockname()[1]
+        early = socket.create_connection(("127.0.0.2", port), TIMEOUT_S)
+        accepted = listening.accept()[0]
+        waiting = socket.create_connection(("127.0.0.2", port), TIMEOUT_S)
+        with early, accepted, waiting:
+            accept_only(port, [ip_address("127.0.0.1")])
+            assert is_closed(early)
+            assert is_closed(waiting)
+
+
+def test_who_may_connect_stays_connected():
+    with server(socket.AF_INET6, "::") as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client, listening.accept()[0] as own:
+            accept_only(port, [ip_address("127.0.0.1")])
+            own.sendall(b"hello")
+            assert client.recv(5) == b"hello"
 
 
 def test_other_servers_of_the_process_are_left_alone():
