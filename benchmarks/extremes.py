@@ -17,7 +17,7 @@ from enplace.values.profile import Profile
 from enplace.writers import write_profile
 
 LIMIT_S = "10"
-"""Time limit of the default method, the same as without the option."""
+"""Time limit of the default method."""
 
 MANY = 64
 

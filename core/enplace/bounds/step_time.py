@@ -44,15 +44,21 @@ that fit the devices' memory.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from scipy.sparse import coo_array
 
 from enplace.bounds.heads import LeastCosts, earliest_starts
+from enplace.values.arrays import upward_rank
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 CELLS = 256
 """Most heads, and most tails, at which a time window may begin or end."""
+
+MOST_OPS_WITH_HEADS = 400_000
+"""Heads and tails take some 10 us per op; in a larger graph, paths count without transfers."""
 
 
 def lower_bound_us(problem: Problem) -> float:
@@ -67,9 +73,12 @@ def lower_bound_us(problem: Problem) -> float:
     unit_us = _sums(problem.unit, time_us, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     least_us = time_us.min(axis=1)
-    head_us, tail_us = heads_and_tails_us(problem)
-    path_bound = (head_us + least_us + tail_us).max()
-    window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
+    if problem.profile.n_ops <= MOST_OPS_WITH_HEADS:
+        head_us, tail_us = heads_and_tails_us(problem)
+        path_bound = (head_us + least_us + tail_us).max()
+        window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
+    else:
+        path_bound, window_bound = _longest_path_us(problem, least_us), 0.0
     work_bound = _work_bound_us(problem, unit_us)
     price_bound = _price_bound_us(problem, unit_us)
     return float(max(path_bound, window_bound, work_bound, unit_bound, price_bound))
@@ -126,8 +135,19 @@ def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
     Both hold for every schedule that fits.
     """
-    forwards, backwards = least_costs(problem)
-    return earliest_starts(forwards), earliest_starts(backwards)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        head_us, tail_us = pool.map(earliest_starts, least_costs(problem))
+    return head_us, tail_us
+
+
+def _longest_path_us(problem: Problem, least_us: FloatArray) -> float:
+    """Find the longest path, with all transfers free."""
+    profile = problem.profile
+    free = np.zeros(profile.n_edges)
+    rank_us = upward_rank(
+        profile.topological_order, profile.out_ptr, profile.edge_op, least_us, free
+    )
+    return float(rank_us.max())
 
 
 def least_costs(problem: Problem) -> tuple[LeastCosts, LeastCosts]:

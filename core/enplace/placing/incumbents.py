@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
+
+BOUND_OP_S = 7e-6
+"""Seconds per op that the lower bound of a large graph takes."""
 
 CLOSE_ENOUGH = 0.002
 """Gap to the lower bound below which no further candidates are tried."""
@@ -18,8 +23,15 @@ def is_better(one: Schedule, other: Schedule) -> bool:
 
 
 def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
-    """Return how far the step time may be above the best possible, as a share of it."""
-    return find_gap(schedule.makespan_us, options.proofs.find(schedule.problem).bound_us)
+    """Return how far the step time may be above the best possible, as a share of it.
+
+    Infinite if the bound is not known and there is no time left to compute it.
+    """
+    problem = schedule.problem
+    bound_s = BOUND_OP_S * problem.profile.n_ops
+    if options.proofs.known(problem) is None and not options.has_time(bound_s):
+        return math.inf
+    return find_gap(schedule.makespan_us, options.proofs.find(problem).bound_us)
 
 
 def is_close(schedule: Schedule, options: PlaceOptions) -> bool:

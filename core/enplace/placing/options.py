@@ -245,6 +245,11 @@ class PlaceOptions:
         late = self.time_limit_s is not None and self.seconds > self.time_limit_s
         return late or self.cancelled()
 
+    def has_time(self, needed_s: float, share: float = 1.0) -> bool:
+        """Whether work that takes so long would end within a share of the time limit."""
+        limit_s = self.time_limit_s
+        return limit_s is None or self.seconds + needed_s <= share * limit_s
+
     @property
     def limited(self) -> PlaceOptions:
         """Return the options with a time limit, whether or not one is set."""

@@ -27,6 +27,17 @@ def test_no_random_schedule_beats_the_bound(planned):
     assert lower_bound_us(problem) <= simulate(problem, plan).makespan_us * (1 + 1e-12)
 
 
+@settings(deadline=None, max_examples=50)
+@given(planned=planned_problems())
+def test_the_bound_of_a_huge_graph_holds_and_is_no_better(planned):
+    problem = planned[0]
+    bound_us = lower_bound_us(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enplace.bounds.step_time.MOST_OPS_WITH_HEADS", 0)
+        quick_us = lower_bound_us(problem)
+    assert 0 <= quick_us <= bound_us * (1 + 1e-12)
+
+
 def every_schedule(problem):
     """Yield the makespans of all placements in all orders."""
     profile = problem.profile

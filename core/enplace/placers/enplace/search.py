@@ -84,7 +84,8 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     left_out, too_slow, nothing_fits = list(start.left_out), list(start.too_slow), False
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
-            if _has_time_to_search(problem, options):
+            # Merging a large graph takes long.
+            if options.has_time(PHASE_S * problem.profile.n_ops**2):
                 nothing_fits, failures = _search(incumbent, start.plans, options)
                 left_out += failures
             else:
@@ -96,12 +97,6 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     notes += [f"Too little time for {listed(too_slow)}."] if too_slow else []
     plan = incumbent.schedule.plan
     return replace(plan.with_notes(*notes), nothing_fits=nothing_fits) if notes else plan
-
-
-def _has_time_to_search(problem: Problem, options: PlaceOptions) -> bool:
-    """Whether the first phase of the search could end in time; merging a huge graph takes long."""
-    limit_s, phase_s = options.time_limit_s, PHASE_S * problem.profile.n_ops**2
-    return limit_s is None or options.seconds + phase_s <= limit_s
 
 
 def _search(

@@ -21,6 +21,12 @@ from enplace.values.schedule import Schedule
 SMALL = 300
 """Most ops of a problem that other searches and CP-SAT are tried on."""
 
+LARGE, QUICKEST = 100_000, "dpos"
+"""Above this many ops, the method that is tried first, because there may be time for no other."""
+
+STARTS_SHARE = 0.8
+"""Share of the time limit after which no further method is started."""
+
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
 
@@ -61,7 +67,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     for plan in _try_methods(problem, options, methods, left_out):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
-        # The bound of a huge graph takes seconds, so a first good plan comes before it.
+        # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
             load_kernels(BOUND, options)
             if is_enough(best, options):
@@ -85,11 +91,14 @@ def _try_methods(
     and so are those after it.
     """
     for number, (name, own_options) in enumerate(list(methods.items())):
-        if name == LP_START and not _has_time_for_lp(problem, options):
+        lp_s = LP_OP_S * problem.profile.n_ops
+        if name == LP_START and not options.has_time(lp_s, LP_SHARE):
             continue
         if name in STEPS:
             load_kernels(name, options)
         if number:
+            if not options.has_time(0.0, STARTS_SHARE):
+                return
             own_options = replace(own_options, cancelled=lambda: options.stopped)
         try:
             plan = run_method(name, problem, own_options)
@@ -116,6 +125,8 @@ def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]
     """List the methods to start from, each with its options."""
     limit_s = options.time_limit_s
     methods = dict.fromkeys((*STARTS, LP_START), options.quiet)
+    if problem.profile.n_ops > LARGE:
+        methods = {QUICKEST: methods.pop(QUICKEST), **methods}
     if problem.profile.n_ops <= SMALL:
         for number, name in enumerate(SEARCHES, 1):
             until_s = None
@@ -123,8 +134,3 @@ def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]
                 until_s = options.seconds + number * SEARCH_SHARE * limit_s
             methods[name] = replace(options.quiet, time_limit_s=until_s)
     return methods
-
-
-def _has_time_for_lp(problem: Problem, options: PlaceOptions) -> bool:
-    limit_s, lp_s = options.time_limit_s, LP_OP_S * problem.profile.n_ops
-    return limit_s is None or options.seconds + lp_s <= LP_SHARE * limit_s

@@ -83,6 +83,30 @@ def test_methods_that_there_is_no_time_for_are_named(monkeypatch):
     assert plan.note == f"Too little time for m-etf, {later}, local-search, mcmc, the search."
 
 
+@pytest.mark.parametrize("limit_s", [1.0, 7.0, 14.0])
+def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, limit_s):
+    seconds = 0.0
+    run = starts.run_method
+
+    def take_six_seconds(name, problem, options):
+        nonlocal seconds
+        seconds += 6.0
+        options.check_cancelled()
+        return run(name, problem, options)
+
+    monkeypatch.setattr(starts, "run_method", take_six_seconds)
+    monkeypatch.setattr(starts, "LARGE", 10)
+    for seconds_of in ("placing.incumbents.BOUND_OP_S", "placers.enplace.search.PHASE_S"):
+        monkeypatch.setattr(f"enplace.{seconds_of}", 1.0)  # there is no time for either
+    options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(lambda: seconds))
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    plan = place(problem, "enplace", options=options).plan
+    list_schedule = place(problem, "dpos").plan
+    assert simulate(problem, plan).makespan_us <= simulate(problem, list_schedule).makespan_us
+    assert plan.solve_seconds <= max(6.0, 1.1 * limit_s)
+    assert "m-etf" in plan.note
+
+
 def test_a_huge_graph_is_not_searched_without_the_time_for_it(monkeypatch):
     monkeypatch.setattr(search, "PHASE_S", 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
