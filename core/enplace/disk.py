@@ -21,20 +21,21 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from enplace.errors import EnplaceError, FileError, ReaderGoneError
-from enplace.text import UNPRINTABLE, instead
+from enplace.text import UNPRINTABLE, instead, size
 
 MAX_FILE_BYTES = 512 << 20
 """Largest input, measured after unpacking."""
 
-MAX_RATIO, SMALL_BYTES = 200, 64 << 20
+MAX_RATIO, SMALL_BYTES = 100, 32 << 20
 """How many times its packed size an input may have; small ones may have more, because a constant
 column packs a thousandfold."""
 
-MAX_VALUES, VALUES_PER_BYTE, FEW_VALUES = 30_000_000, 8, 2_000_000
-"""Most values of a JSON text, and most for each packed byte if there are more than a few.
+MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 4 << 30, 128 << 20
+MAX_GROWTH, MAX_PACKED_GROWTH = 24, 300
+"""Most memory that parsed JSON may take. Above a little, also how many times the size of its file,
+plain or packed: it is some 10 times in real profiles, and 175 times at most if they are packed."""
 
-Each takes some 60 bytes of memory, however few it takes in the file.
-"""
+_OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _VALUE_BYTES = 240, 90, 56, 40
 
 _FIXES = {
     errno.ENOSPC: "free some space on the disk",
@@ -162,8 +163,8 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
     with naming(path):
         try:
             with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
-                content = file.read(min(size, most_bytes) + 1)  # takes that much memory at once
+                n_bytes = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
+                content = file.read(min(n_bytes, most_bytes) + 1)  # takes that much memory at once
         except OSError as error:
             raise FileError(f"cannot read: {error.strerror}; check the path") from None
         if content.startswith(GZIP_MAGIC):
@@ -185,7 +186,7 @@ def _gunzip(packed: bytes) -> bytes:
         raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
     if not unpacker.eof:
         raise FileError("the gzip data stops early; copy the file again")
-    _check_count(content, len(packed))
+    _check_memory(content, MAX_PACKED_GROWTH * len(packed))
     return content
 
 
@@ -194,14 +195,28 @@ def most_unpacked_bytes(packed_bytes: int) -> int:
     return min(MAX_FILE_BYTES, max(SMALL_BYTES, MAX_RATIO * packed_bytes))
 
 
-def _check_count(text: bytes, packed_bytes: int | None = None) -> None:
-    """Refuse JSON that would fill the memory, before parsing it."""
-    most = MAX_VALUES
-    if packed_bytes is not None:
-        most = min(most, max(FEW_VALUES, VALUES_PER_BYTE * packed_bytes))
-    found = sum(map(text.count, (b",", b"[", b"{")))
-    if found > most:
-        raise FileError(f"holds about {found} values, far more than any real profile")
+def _check_memory(text: bytes, most_bytes: int) -> None:
+    """Refuse JSON that would fill the memory, before it is parsed."""
+    found = _parsed_bytes(text)
+    if found > min(MAX_MEMORY_BYTES, max(LITTLE_MEMORY_BYTES, most_bytes)):
+        raise FileError(
+            f"would take {size(found)} of memory, far more than any real profile; do not trust it"
+        )
+
+
+def _parsed_bytes(text: bytes) -> int:
+    """Estimate from above how much memory JSON takes when it is parsed.
+
+    The text and the values each have their characters, of four bytes if a single one needs them.
+    """
+    characters = 2 * len(text) if text.isascii() and b"\\u" not in text else 8 * len(text)
+    return (
+        characters
+        + _OBJECT_BYTES * text.count(b"{")
+        + _LIST_BYTES * text.count(b"[")
+        + _TEXT_BYTES * (text.count(b'"') // 2)
+        + _VALUE_BYTES * text.count(b",")
+    )
 
 
 def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
@@ -215,10 +230,11 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
     Raises
     ------
     FileError
-        If it is not JSON in UTF-8, or holds more values than any real profile.
+        If it is not JSON in UTF-8, or takes more memory than any real profile.
     """
     try:
-        _check_count(content, packed_bytes)
+        growth = MAX_GROWTH * len(content)
+        _check_memory(content, growth if packed_bytes is None else MAX_PACKED_GROWTH * packed_bytes)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):

@@ -288,19 +288,50 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
         read_profile(path)
 
 
-def test_packed_json_with_too_many_values_is_refused_before_it_is_parsed(
-    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b'{"ops": [' + b"{}," * 100_000 + b"{}]}",
+        b'{"ops": [' + b"[]," * 100_000 + b"[]]}",
+        b'{"ops": [' + b"0.5," * 200_000 + b"1]}",
+        b'{"ops": "' + "\U0001f600".encode() + b"a" * 800_000 + b'"}',
+        b'{"ops": "\\ud83d\\ude00' + b"a" * 800_000 + b'"}',
+    ],
+)
+def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, bomb: bytes
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(disk_module, "FEW_VALUES", 1000)
-    bomb = b'{"ops": [' + b"{}," * 1_000_000 + b"{}]}"
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
     pack(path, members | {"profile.json": bomb})
-    with pytest.raises(FileError, match=r"profile\.json: holds about 2000\d{3} values"):
+    with pytest.raises(FileError, match=r"profile\.json: would take \d+.* MiB of memory"):
         read_profile(path)
     packed = path.with_suffix(".json.gz")
     packed.write_bytes(gzip.compress(bomb))
     with pytest.raises(FileError, match="far more than any real profile"):
         read_profile(packed)
+
+
+def test_a_plain_file_of_tiny_objects_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    path = tmp_path / "p.json"
+    path.write_bytes(b"[" + b'{"a":1},' * 100_000 + b"1]")
+    with pytest.raises(FileError, match="far more than any real profile"):
+        read_profile(path)
+
+
+def refuse_large(loads: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a parser that fails the test on a large text."""
+
+    def parse(text: str, **rest: Any) -> Any:
+        assert len(text) < 100_000
+        return loads(text, **rest)
+
+    return parse
 
 
 def test_gzip_is_not_unpacked_further_than_an_honest_file_goes(
