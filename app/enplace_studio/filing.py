@@ -138,13 +138,14 @@ class Filing(QWidget):
         """Ask whether to recover work that a crash left unsaved."""
         left = self._recovery.leftovers()
         self._background.start(
-            lambda: [(path, _model_in(path)) for path in left], self._ask_to_recover
+            lambda: [(path, _model_in(path), _written_s(path)) for path in left],
+            self._ask_to_recover,
         )
 
-    def _ask_to_recover(self, found: Sequence[tuple[Path, str]]) -> None:
+    def _ask_to_recover(self, found: Sequence[tuple[Path, str, float]]) -> None:
         """Ask about each copy in turn, until the user opens one or cancels."""
-        for path, model in found:
-            changed = QDateTime.fromSecsSinceEpoch(int(path.stat().st_mtime))
+        for path, model, written_s in found:
+            changed = QDateTime.fromSecsSinceEpoch(int(written_s))
             when = QLocale.system().toString(changed, QLocale.FormatType.ShortFormat)
             answer = QMessageBox.question(
                 self.window(),
@@ -157,16 +158,18 @@ class Filing(QWidget):
             if answer == _Button.Cancel:  # asks again at the next start
                 return
             if answer == _Button.Open:
-                self._recover(path)
+                self._recover(path, written_s)
                 return
             self._recovery.backups.add(path)
 
-    def _recover(self, path: Path) -> None:
-        self._open(
-            lambda: session.open_copy(path),
-            saved=False,
-            then=lambda: self._recovery.take_over(path),
-        )
+    def _recover(self, copy: Path, written_s: float) -> None:
+        def take_over() -> None:
+            file = self._document.path
+            if file is not None and _written_s(file) > written_s:
+                self._seen = None  # it has been saved since, so ask before it is overwritten
+            self._recovery.take_over(copy)
+
+        self._open(lambda: session.open_copy(copy), saved=False, then=take_over)
 
     def ask_open_backup(self) -> None:
         """Ask for a project that was overwritten or discarded; it opens as unsaved."""
@@ -201,25 +204,30 @@ class Filing(QWidget):
         path = self._document.path
         if path is None:
             self.save_as(then)
-        elif _version_of(path) in (self._seen, None) or self._ask_to_overwrite(path):
+        elif _version_of(path) == self._seen or self._ask_to_overwrite(path, then):
             self.save_to(path, then)
 
-    def _ask_to_overwrite(self, path: Path) -> bool:
-        """Ask what to do about a file that another program changed; true to overwrite it."""
+    def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
+        """Ask what to do about a file that another program changed; true to write it anyway."""
+        is_gone = not path.exists()
         box = QMessageBox(self.window())
-        box.setWindowTitle("The file has changed")
-        box.setText(f"Another program or window has changed {path.name} since you opened it.")
+        box.setWindowTitle("The file is gone" if is_gone else "The file has changed")
+        done = "deleted or moved" if is_gone else "changed"
+        box.setText(f"Another program or window has {done} {path.name} since you opened it.")
         box.setInformativeText(
-            "Save your work in another file to keep both, or overwrite the file? What is "
+            "Save your work in another file, or here again?"
+            if is_gone
+            else "Save your work in another file to keep both, or overwrite the file? What is "
             "overwritten stays in File › Open a backup."
         )
         another = box.addButton("Save as…", QMessageBox.ButtonRole.AcceptRole)
-        overwrite = box.addButton("Overwrite", QMessageBox.ButtonRole.DestructiveRole)
+        here = "Save here again" if is_gone else "Overwrite"
+        overwrite = box.addButton(here, QMessageBox.ButtonRole.DestructiveRole)
         box.addButton(_Button.Cancel)
         box.setDefaultButton(another)
         box.exec()
         if box.clickedButton() is another:
-            self.save_as()
+            self.save_as(then)
         return box.clickedButton() is overwrite
 
     def save_as(self, then: Callable[[], object] = _do_nothing) -> None:
@@ -233,9 +241,7 @@ class Filing(QWidget):
         if opened is None:
             return
         project = session.to_project(opened, self._document.view)
-        backups, was_deleted = self._recovery.backups, False
-        if path == self._document.path:
-            was_deleted = self._seen is not None and not path.exists()
+        backups = self._recovery.backups
 
         def write() -> _Version:
             backups.add_copy(path)
@@ -247,8 +253,7 @@ class Filing(QWidget):
             if self._document.project is opened:  # otherwise it has changed since
                 self._document.mark_saved(path)
             self.recent.add(path)
-            gone = ", which had been deleted" if was_deleted else ""
-            self.done.emit(f"Saved {path.name}{gone}")
+            self.done.emit(f"Saved {path.name}")
             then()
 
         self._background.start(write, finish, self._fail)
@@ -351,6 +356,14 @@ def _version_of(path: Path | None) -> _Version:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _written_s(path: Path) -> float:
+    """Return when a file was last written, in seconds since 1970; 0 if it has gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _model_in(path: Path) -> str:

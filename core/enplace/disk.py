@@ -46,6 +46,7 @@ _FIXES = {
 
 GZIP_MAGIC = b"\x1f\x8b"
 _MOST_LINKS = 40
+_STREAMS = ("/dev/fd", "/proc/self/fd")
 _TEMPORARY = ".tmp"
 _PREFIX, _LOCK = "enplace-", ".lock"
 """Of temporary folders; a process holds the lock of its folder for as long as it lives."""
@@ -68,8 +69,11 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     content = data.encode() if isinstance(data, str) else data
     try:
         target = Path(path).resolve()
-        if _is_stream(Path(path)) or (target.exists() and not target.is_file()):
-            with open(path, "ab") as stream:  # whatever it holds already stays
+        if (descriptor := _stream_of(Path(path))) is not None:
+            with open(os.dup(descriptor), "wb") as stream:  # goes on where the stream is
+                stream.write(content)
+        elif target.is_relative_to("/proc") or (target.exists() and not target.is_file()):
+            with open(path, "ab") as stream:
                 stream.write(content)
         else:
             _replace(target, content)
@@ -96,16 +100,16 @@ def make_private_folder(folder: Path) -> None:
         raise FileError(f"{folder}: cannot make this folder: {error.strerror}") from None
 
 
-def _is_stream(path: Path) -> bool:
-    """Return whether a path names an open stream, whatever file that stream writes to."""
+def _stream_of(path: Path) -> int | None:
+    """Return the number of the open stream that a path such as ``/dev/stdout`` names."""
     path = path.absolute()
     for _ in range(_MOST_LINKS):
-        if path.is_relative_to("/dev/fd") or path.is_relative_to("/proc"):
-            return True
+        if str(path.parent) in _STREAMS and path.name.isdecimal():
+            return int(path.name)
         if not path.is_symlink():
-            return False
+            return None
         path = path.parent / path.readlink()
-    return False
+    return None
 
 
 def _replace(target: Path, content: bytes) -> None:
@@ -140,7 +144,7 @@ def _remove_abandoned_files(folder: Path, name: str) -> None:
 def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed at the end or, if this process is killed, by a later one."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError), open(path / _LOCK, "rb") as lock:  # ours, and complete
+        with suppress(OSError), open(path / _LOCK, "rb", opener=_open_lock) as lock:  # ours
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -150,6 +154,11 @@ def temporary_folder() -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_lock(path: str, flags: int) -> int:
+    """Open a lock in a folder that may be a stranger's: no link, and no pipe that blocks."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -> bytes:

@@ -1,3 +1,4 @@
+import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,11 +14,12 @@ from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
-from enplace.writers import write_plan
+from enplace.writers import write_plan, write_project
 from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.document import PlanEntry
 from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.project import start_project
+from enplace_studio.session import to_project
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.timeline.canvas import TimelineCanvas
@@ -609,10 +611,7 @@ def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
     assert path.read_bytes() == other
 
-    def overwrite(box):
-        next(each for each in box.buttons() if each.text() == "Overwrite").click()
-
-    monkeypatch.setattr(QMessageBox, "exec", overwrite)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Overwrite"))
     window.studio.files.save()
     window.studio.files.wait()
     assert not window.document.modified
@@ -620,16 +619,57 @@ def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
     assert other in [backup.read_bytes() for backup in backups.iterdir()]
 
 
-def test_saving_a_deleted_file_says_so(window, tmp_path, qtbot):
-    path = tmp_path / "mine.enplace"
+def click(box, text):
+    """Answer a question with one of its buttons."""
+    next(each for each in box.buttons() if each.text() == text).click()
+
+
+def test_a_file_that_another_program_deleted_is_made_again_only_after_asking(
+    window, tmp_path, monkeypatch
+):
+    path, texts = tmp_path / "mine.enplace", []
     window.studio.files.save_to(path)
     window.studio.files.wait()
     path.unlink()
     window.document.place([2], 0)
-    with qtbot.waitSignal(window.studio.files.done) as done:
-        window.studio.files.save()
-    assert done.args == ["Saved mine.enplace, which had been deleted"]
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert texts == [
+        "Another program or window has deleted or moved mine.enplace since you opened it."
+    ]
+    assert not path.exists()
+    assert window.document.modified
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Save here again"))
+    window.studio.files.save()
+    window.studio.files.wait()
     assert path.exists()
+    assert not window.document.modified
+
+
+def test_a_file_saved_after_the_copy_is_not_overwritten_without_asking(
+    window, tmp_path, monkeypatch
+):
+    path, texts = tmp_path / "mine.enplace", []
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    window.document.place([2], 0)
+    copy = tmp_path / "copy.enplace"
+    opened = window.document.project
+    write_project(copy, to_project(opened, window.document.view, path))
+    os.utime(path, (copy.stat().st_atime, copy.stat().st_mtime + 60))  # by a second window
+    kept = path.read_bytes()
+    window.document.mark_saved(path)
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Open)
+    window.studio.files._ask_to_recover([(copy, "its work", copy.stat().st_mtime)])
+    window.studio.files.wait()
+    assert window.document.modified
+    assert window.document.path == path
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert texts == ["Another program or window has changed mine.enplace since you opened it."]
+    assert path.read_bytes() == kept
 
 
 def test_repainting_loses_no_reference_to_none(qtbot):

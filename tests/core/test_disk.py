@@ -45,6 +45,17 @@ def test_a_temporary_folder_goes_at_its_end(folder):
     assert not list(folder.iterdir())
 
 
+def test_a_folder_of_a_stranger_is_left_alone(folder):
+    """Its lock is a pipe, which would block, or a link."""
+    (folder / "enplace-pipe").mkdir()
+    os.mkfifo(folder / "enplace-pipe" / ".lock")
+    (folder / "enplace-link").mkdir()
+    (folder / "target").touch()
+    (folder / "enplace-link" / ".lock").symlink_to(folder / "target")
+    with temporary_folder():
+        assert (folder / "enplace-link").exists()
+
+
 def test_the_folder_of_a_killed_process_goes_and_that_of_a_running_one_stays(folder):
     with temporary_folder() as own:
         running, kept = hold_a_folder()

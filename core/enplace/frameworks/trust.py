@@ -67,7 +67,7 @@ def may_run(source: Source, *, brought: bool) -> bool:
     # Even a saved graph can write files.
     return source.is_recorded or (
         is_trusted(place_of(source))
-        and (not brought or not source.words or _command(source) in _read("commands"))
+        and (not brought or _command(source) in _read("commands"))
     )
 
 

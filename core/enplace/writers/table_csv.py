@@ -31,4 +31,4 @@ def table_csv(schedule: Schedule) -> str:
 
 def _cell(name: str) -> str:
     """Quote a name that a spreadsheet would take for a formula."""
-    return f"'{name}" if name.startswith(_FORMULA) else name
+    return f"'{name}" if name.lstrip().startswith(_FORMULA) else name

@@ -169,7 +169,10 @@ def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
     assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "op"]
 
 
-@pytest.mark.parametrize("character", ["\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\u200f"])
+@pytest.mark.parametrize(
+    "character",
+    ["\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\u200f", "\u200b", "\u180e", "\U000e0041"],
+)
 def test_no_name_controls_the_terminal(enplace, folder, character):
     (folder / "odd.json").write_text(json.dumps(model([f"a{character}b", "loss"])))
     done = enplace("place", "odd.json", "--cluster", "c.json")
@@ -178,15 +181,17 @@ def test_no_name_controls_the_terminal(enplace, folder, character):
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
-def test_output_to_an_open_stream_is_added_to_its_file(folder, name):
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_output_to_an_open_stream_is_added_to_its_file(folder, name, mode):
     Path("link").symlink_to("/dev/stdout")
     Path("log").write_text("before\n")
     words = ["place", "p.json", "--cluster", "c.json", "--method", "single", "-o", name]
-    with open("log", "ab") as log:
+    with open("log", mode) as log:
         subprocess.run([sys.executable, "-m", "enplace", *words], stdout=log, check=True)
     text = Path("log").read_text()
-    assert text.startswith("before\n")
-    assert '"enplace-plan/' in text
+    assert text.startswith("before\n") == (mode == "ab")
+    assert text.index('"enplace-plan/') < text.index("busy")
+    assert json.JSONDecoder().raw_decode(text[text.index("{") :])
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_trace_contains_no_code():
 def test_trusting_a_script_covers_everything_in_its_folder(tmp_path):
     trust(script(tmp_path / "models" / "train.py"))
     assert may_run(script(tmp_path / "models" / "deep" / "train.py"), brought=False)
-    assert may_run(script(tmp_path / "models" / "other.py"), brought=True)
+    assert may_run(script(tmp_path / "models" / "other.py"), brought=False)
     assert not may_run(script(tmp_path / "train.py"), brought=False)
     assert not may_run(script(tmp_path / "models-of-others" / "train.py"), brought=False)
 
@@ -61,6 +61,15 @@ def test_a_file_cannot_bring_other_arguments_for_a_trusted_script(tmp_path):
     trust(allowed)
     assert may_run(allowed, brought=True)
     other = replace(allowed, arguments=("--batch", "16; rm"))
+    assert may_run(other, brought=False)
+    assert not may_run(other, brought=True)
+    trust(other)
+    assert may_run(other, brought=True)
+
+
+def test_a_file_cannot_start_a_script_that_has_never_run(tmp_path):
+    trust(script(tmp_path / "train.py"))
+    other = script(tmp_path / "delete_all.py")
     assert may_run(other, brought=False)
     assert not may_run(other, brought=True)
     trust(other)
