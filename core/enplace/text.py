@@ -12,7 +12,7 @@ UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-"""Characters that control a terminal, end a line, reverse the text that follows or are invisible."""
+"""Characters that control a terminal, end a line, turn the text around or are invisible."""
 
 WORDS = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
 """A regex of names that people type: lower-case words joined by hyphens."""

@@ -66,8 +66,7 @@ def may_run(source: Source, *, brought: bool) -> bool:
     """
     # Even a saved graph can write files.
     return source.is_recorded or (
-        is_trusted(place_of(source))
-        and (not brought or _command(source) in _read("commands"))
+        is_trusted(place_of(source)) and (not brought or _command(source) in _read("commands"))
     )
 
 

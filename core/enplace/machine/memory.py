@@ -12,6 +12,8 @@ from enplace.machine.layout import Machine
 from enplace.machine.timing import Timing
 from enplace.values.arrays import FloatArray, IntArray
 
+MOST_BYTES = np.iinfo(np.int64).max
+
 
 @kernel
 def find_excess(
@@ -152,5 +154,6 @@ def _sum_excess(
                 peak[d] = max(peak[d], used[d])
     excess = 0
     for d in range(len(used)):
-        excess += max(peak[d] - m.capacity_bytes[d], 0)
+        over = max(peak[d] - m.capacity_bytes[d], 0)
+        excess = min(excess, MOST_BYTES - over) + over  # copies on many devices may be too many
     return excess

@@ -138,7 +138,7 @@ class GroupSearch:
         step_us = simulate_priority(machine, device, position, LINK_PRIORITY, self._timing)
         excess = find_excess(machine, device, self._timing)
         # The host's memory is left out: compared with it, any excess of a GPU would look small.
-        capacity = coarse.cluster.capacity_bytes[self.gpus].sum()
+        capacity = coarse.cluster.capacity_bytes[self.gpus].sum(dtype=np.float64)
         return float(step_us * (1 + MEMORY_PENALTY * excess / capacity))
 
     def plan(self) -> Plan:

@@ -60,7 +60,7 @@ class Device:
             raise ClusterError(f"device '{self.name}': kind '{self.kind}' is not gpu or cpu")
         if not 0 < self.capacity_bytes <= MAX_BYTES:
             raise ClusterError(
-                f"device '{self.name}': capacity_bytes is {self.capacity_bytes}; use 1 to 2^50"
+                f"device '{self.name}': capacity_bytes is {self.capacity_bytes}; use 1 to 2^62"
             )
         if not (math.isfinite(self.speed) and 1e-6 <= self.speed <= 1e6):
             raise ClusterError(f"device '{self.name}': speed is {self.speed}; use 1e-6 to 1e6")

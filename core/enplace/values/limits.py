@@ -5,7 +5,7 @@ from __future__ import annotations
 KINDS = ("gpu", "cpu")
 """Device kinds, in the order of the columns of ``Profile.time_us``."""
 
-MAX_NAME = 4096
+MAX_NAME = 100_000
 MAX_TIME_US = 1e12
-MAX_BYTES = 1 << 50
-MAX_TOTAL_BYTES = 1 << 60
+MAX_BYTES = 1 << 62
+"""Most bytes of a device, of a tensor, and of a model in all: twice as many do not fit 64 bits."""

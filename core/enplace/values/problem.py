@@ -192,7 +192,7 @@ class Problem:
         np.add.at(need_of_set, set_of, need)
         for devices in sets:
             inside = (sets <= devices).all(axis=1)
-            total, memory = int(need_of_set[inside].sum()), int(capacity[devices].sum())
+            total, memory = int(need_of_set[inside].sum()), sum(capacity[devices].tolist())
             if total > memory:
                 names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
                 raise DoesNotFitError(

@@ -30,7 +30,7 @@ from enplace.values.arrays import (
     freeze_arrays,
     topological_order,
 )
-from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US, MAX_TOTAL_BYTES
+from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US
 from enplace.values.measurement import Measurement
 
 __all__ = [
@@ -334,18 +334,18 @@ def _check_costs(profile: Profile) -> None:
         if (op := _first((values < 0) | (values > MAX_BYTES))) is not None:
             raise CostError(
                 f"op '{profile.op_names[op]}': {label} of {values[op]} is impossible; "
-                f"use 0 to 2^50 bytes"
+                f"use 0 to 2^62 bytes"
             )
     size = profile.tensor_bytes
     held = (profile.persistent_bytes, profile.temporary_bytes, size)
-    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_TOTAL_BYTES:
+    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_BYTES:
         raise CostError(
-            "all bytes together are over 2^60, more than any machine holds; correct them"
+            "all bytes together are over 2^62, more than any machine holds; correct them"
         )
     if (tensor := _first((size < 0) | (size > MAX_BYTES))) is not None:
         raise CostError(
             f"op '{profile.op_names[profile.tensor_op[tensor]]}', output "
-            f"{profile.tensor_output[tensor]}: {size[tensor]} bytes is impossible; use 0 to 2^50 "
+            f"{profile.tensor_output[tensor]}: {size[tensor]} bytes is impossible; use 0 to 2^62 "
             f"bytes"
         )
     if (tensor := _first((profile.tensor_output == CONTROL) & (size > 0))) is not None:

@@ -122,7 +122,7 @@ class Schedule:
     def excess_bytes(self) -> int:
         """By how much the peaks exceed the memory, summed over all devices."""
         over = self.peak_bytes - self.problem.cluster.capacity_bytes
-        return int(np.maximum(over, 0).sum())
+        return sum(each for each in over.tolist() if each > 0)
 
     @property
     def fits(self) -> bool:

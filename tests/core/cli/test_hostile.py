@@ -130,7 +130,7 @@ def test_a_byte_order_mark_is_ignored(enplace, folder):
     assert enplace("place", "bom.json", "--cluster", "c.json").status == 0
 
 
-@pytest.mark.parametrize("name", ["GPU\n0", "\ud800", "", "x" * 10_000])
+@pytest.mark.parametrize("name", ["GPU\n0", "\ud800", "", "x" * 100_001])
 def test_a_hostile_device_name_is_refused(enplace, folder, name):
     strange = machine()
     strange["devices"][0]["name"] = name
@@ -264,7 +264,7 @@ def test_ambiguous_json_is_refused(enplace, folder, text, complaint):
 def test_total_sizes_that_overflow_are_refused(enplace, folder):
     data = model([f"op{i}" for i in range(2000)])
     for op in data["ops"]:
-        op["persistent_bytes"] = 1 << 50
+        op["persistent_bytes"] = 1 << 60
     (folder / "huge.json").write_text(json.dumps(data))
     done = enplace("import", "huge.json", "-o", "out.enplace")
     assert done.status == 2

@@ -13,7 +13,7 @@ from enplace.names.layers import find_layer_name, named_layers, parts_of, scope_
 from enplace.placers import PlaceOptions, place
 from enplace.placers.expert import even_blocks
 from enplace.values.problem import Problem
-from problems import profile_of
+from problems import cluster_of, profile_of
 
 
 def test_single_uses_the_fastest_gpu_and_notes_exceeded_memory():
@@ -228,3 +228,15 @@ def test_a_rule_overrides_the_family(tmp_path):
     plan = place(problem, "expert", options=options).plan
     assert plan.device.tolist()[0::11] == [1, 0]
     assert plan.details["ops_by_rule"] == 2
+
+
+@pytest.mark.parametrize("method", ["round-robin", "heft", "dpos", "m-etf", "mcmc", "metis"])
+def test_a_tensor_of_the_largest_size_exceeds_every_device(method):
+    """Sixteen copies are more bytes than 64 bits can count."""
+    names = [f"op{i}" for i in range(32)]
+    edges = [(names[0], name, 1 << 62) for name in names[1:]]
+    problem = Problem(profile_of(dict.fromkeys(names, 10.0), edges), cluster_of(16))
+    schedule = place(problem, method, options=PlaceOptions(time_limit_s=1.0)).schedule
+    assert not schedule.fits
+    assert schedule.excess_bytes >= (1 << 62) - problem.cluster.capacity_bytes.max()
+    assert schedule.peak_bytes.min() >= 0

@@ -25,6 +25,7 @@ from enplace.machine.passes import backward_ops, optimiser_ops
 from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges
 from enplace.text import size
+from enplace.values.limits import MAX_BYTES
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -233,12 +234,12 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
     cluster = problem.cluster
     on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
     need_bytes = int(op_memory_bytes(problem)[~on_cpu[problem.unit]].sum())
-    gpu_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
+    gpu_bytes = int(cluster.capacity_bytes[cluster.gpus].sum(dtype=np.float64))
     if need_bytes <= gpu_bytes:
         return problem, ""
     factor = SLACK * need_bytes / gpu_bytes
     devices = tuple(
-        replace(device, capacity_bytes=int(factor * device.capacity_bytes))
+        replace(device, capacity_bytes=min(MAX_BYTES, int(factor * device.capacity_bytes)))
         for device in cluster.devices
     )
     note = (
