@@ -1,4 +1,4 @@
-"""Kill the studio, solvers, workers and commands at random: ``python -m tests.kills [COUNT]``.
+"""Kill studio, solvers, workers and commands at random: ``python -m tests.kills [COUNT [KIND]]``.
 
 Prints how often each was killed, and every fault: work lost that was older than two seconds, a file
 that cannot be read, litter, a process that lives on, a message of more than one line.
@@ -19,7 +19,8 @@ def main() -> int:
     """Print the table; return how many kinds have a fault."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
     faulty = 0
-    for name, kill in KINDS.items():
+    kinds = {name: kill for name, kill in KINDS.items() if name in (sys.argv[2:] or KINDS)}
+    for name, kill in kinds.items():
         faults: Counter[str] = Counter()
         for number in range(count):
             faults.update(kill(random.Random(f"{name} {number}")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import random
 import shutil
@@ -52,7 +53,22 @@ COMMANDS = {
     ],
     "profile": ["profile", "train.py", "--trust", "--devices", "cpu:2", "-o", "out.enplace"],
     "run": ["run", "train.py", "plan.json", "--profile", "train.enplace", "--trust"],
+    "tune": [
+        *("tune", "train.py", "plan.json", "--profile", "train.enplace", "--trust"),
+        *("--time-limit", "5", "-o", "tuned.json"),
+    ],
+    "serve": ["serve", "hosts.json", "/job:worker/task:0"],
+    "compile": ["compile"],
 }
+HOST = "/job:worker/task:0"
+HOSTS = {
+    "devices": [{"name": f"{HOST}/device:CPU:0", "kind": "cpu", "capacity_bytes": 1 << 30}],
+    "default_links": {"cpu-cpu": {"b0_us": 200, "b1_us_per_byte": 0.001}},
+    "hosts": {HOST: "127.0.0.1:28765"},
+}
+
+_NO_ERROR = ("  | ", "serving ")
+"""Starts of lines that belong to an error, or that a command prints while it works."""
 
 
 def kill_studio(draw: random.Random) -> list[str]:
@@ -121,6 +137,9 @@ def _disturb(
     with _workplace() as (folder, environment):
         for file in _trained() if "train.py" in COMMANDS[name] else ():
             shutil.copy(file, folder)
+        (folder / "hosts.json").write_text(json.dumps(HOSTS))
+        if name == "compile":
+            environment["NUMBA_CACHE_DIR"] = str(folder / "compiled")
         process = subprocess.Popen(
             [sys.executable, "-m", "enplace", *COMMANDS[name]],
             cwd=folder,
@@ -142,7 +161,7 @@ def _disturb(
             process.communicate()
             return [f"{name} goes on"]
         faults = _lives_on(children)
-        lines = [line for line in errors.splitlines() if line and not line.startswith("  | ")]
+        lines = [line for line in errors.splitlines() if line and not line.startswith(_NO_ERROR)]
         if "Traceback" in errors or len(lines) > 1:
             faults.append(f"not one line: {errors.strip()[-200:]!r}")
         # While a command loads, Ctrl-C ends it without a word.

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from enplace.cli import about, compiling, converting, profiling, running, solving
-from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, PIPE_CLOSED, cli
+from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, INTERRUPTED_LINE, NO, PIPE_CLOSED, cli
 from enplace.errors import (
     CancelledError,
     DeadlockError,
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
             sys.stdout.flush()
         return int(status or 0)
     except (KeyboardInterrupt, click.Abort, CancelledError):
-        print("\nenplace: interrupted", file=sys.stderr)  # "^C" may be on the line before
+        print(INTERRUPTED_LINE, file=sys.stderr)
         return INTERRUPTED
     except ReaderGoneError:  # as in ``-o /dev/stdout | head -1``
         return PIPE_CLOSED

@@ -14,6 +14,9 @@ from enplace import __version__
 
 YES, NO, BAD_INPUT, FAULT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
 
+INTERRUPTED_LINE = "\nenplace: interrupted"
+"""What Ctrl-C leaves on standard error; "^C" may be on the line before."""
+
 
 @dataclass(frozen=True)
 class Answer:
