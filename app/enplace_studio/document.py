@@ -127,7 +127,8 @@ class Document(QObject):
     def begin_with(self, entry: PlanEntry) -> None:
         """Show the first plan of a project just opened, without an undo step."""
         if self._project is not None:
-            self._show(edits.with_plan(self._project, entry, choose=True))
+            named = edits.renamed(entry, edits.unused_name(self._project, entry.name))
+            self._show(edits.with_plan(self._project, named, choose=True))
 
     def mark_saved(self, path: Path) -> None:
         """Remember that the project is saved in this file."""
@@ -197,7 +198,7 @@ class Document(QObject):
         return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
 
     def set_cluster(self, cluster: Cluster) -> bool:
-        """Switch to another cluster; drop plans that use devices it does not have."""
+        """Switch to another cluster; plans that use devices it does not have stay for theirs."""
         return self._edit(
             f"use {cluster.name}",
             lambda project: edits.set_cluster(project, cluster, *project.scale),

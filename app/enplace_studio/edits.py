@@ -209,7 +209,9 @@ def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:
 def set_cluster(
     project: OpenProject, cluster: Cluster, compute: float, links: float
 ) -> OpenProject:
-    """Switch cluster or scale; drop plans and constraints for devices that it does not have.
+    """Switch cluster or scale; drop constraints for devices that it does not have.
+
+    Plans that cannot run there stay as they are, and remember their cluster.
 
     Raises
     ------
@@ -218,7 +220,7 @@ def set_cluster(
     """
     scaled = cluster.scaled(compute, links)
     problem = _on_cluster(project.problem, scaled)
-    return _simulate_all(replace(project, cluster=cluster), problem, compute, links)
+    return _simulate_all(project, problem, cluster, compute, links)
 
 
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
@@ -247,17 +249,21 @@ def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
             "costs of split ops cannot be taken back to the model; run a plan without splits"
         )
     problem = replace(project.problem, profile=profile)
-    return _simulate_all(project, problem, project.compute_scale, project.link_scale)
+    return _simulate_all(project, problem, project.cluster, *project.scale)
 
 
 def _simulate_all(
-    project: OpenProject, problem: Problem, compute: float, links: float
+    project: OpenProject, problem: Problem, cluster: Cluster, compute: float, links: float
 ) -> OpenProject:
     """Switch to another problem and simulate every plan on it."""
     moved: dict[PlanEntry, PlanEntry | None] = {}
     for entry in project.plans:  # an origin precedes its edit
-        moved[entry] = _simulate_entry(entry, problem, moved)
+        moved[entry] = _simulate_entry(entry, problem, moved) or _kept_for_its_cluster(
+            entry, project, cluster, moved
+        )
     current = moved.get(project.current) if project.current else None
+    if current is not None and current.cluster is not None:
+        current = None
     plans = tuple(entry for entry in moved.values() if entry)
     graphs = {
         splits: _on_cluster(other, problem.cluster)
@@ -267,13 +273,35 @@ def _simulate_all(
     again = replace(
         project,
         problem=problem,
+        cluster=cluster,
         compute_scale=compute,
         link_scale=links,
         plans=plans,
         current=current,
         graphs=graphs,
     )
-    return again if current or not plans else choosing(again, plans[0])
+    return again if current else _choosing_any(again)
+
+
+def _choosing_any(project: OpenProject, near: int = 0) -> OpenProject:
+    """Show the plan nearest to a place in the list that is for the open cluster, if any is."""
+    places = [at for at, entry in enumerate(project.plans) if entry.cluster is None]
+    if not places:
+        return project
+    return choosing(project, project.plans[min(places, key=lambda at: abs(at - near))])
+
+
+def _kept_for_its_cluster(
+    entry: PlanEntry,
+    project: OpenProject,
+    cluster: Cluster,
+    moved: Mapping[PlanEntry, PlanEntry | None],
+) -> PlanEntry | None:
+    """Keep a plan that cannot run on another cluster; None if it is the costs that changed."""
+    if cluster == project.cluster and entry.cluster is None:
+        return None
+    origin = moved.get(entry.origin) if entry.origin else None
+    return replace(entry, origin=origin, cluster=entry.cluster or project.cluster)
 
 
 def _simulate_entry(
@@ -291,8 +319,9 @@ def _simulate_entry(
     origin = entry.origin
     if origin is not None:
         origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
+        origin = origin if origin is None or origin.cluster is None else None
     run = entry.run if _same_names(old.cluster, problem.cluster) else None
-    return replace(entry, schedule=schedule, origin=origin, run=run)
+    return replace(entry, schedule=schedule, origin=origin, run=run, cluster=None)
 
 
 def _costs_for(old: Problem, problem: Problem) -> Profile:
@@ -318,17 +347,28 @@ def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:
     plans = project.plans[:at] + project.plans[at + 1 :]
     if project.current is not entry:
         return replace(project, plans=plans)
-    left = replace(project, plans=plans, current=None)
-    return choosing(left, plans[max(0, at - 1)]) if plans else left
+    return _choosing_any(replace(project, plans=plans, current=None), near=at - 1)
 
 
 def renamed(entry: PlanEntry, name: str) -> PlanEntry:
     """Rename an entry."""
-    return replace(entry, name=name)
+    return entry if entry.name == name else replace(entry, name=name)
 
 
 def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
-    """Show another row, and the graph that its plan is for."""
+    """Show another row, and the cluster and the graph that its plan is for.
+
+    Raises
+    ------
+    PlanError
+        If it is for another cluster and cannot run there with the costs of now.
+    """
+    if entry.cluster is not None:
+        at = project.plans.index(entry)
+        project = set_cluster(project, entry.cluster, *project.scale)
+        entry = project.plans[at]
+        if entry.cluster is not None:
+            raise PlanError(f"“{entry.name}” cannot run with these costs; remove it")
     shown, splits = project.problem, entry.plan.splits
     if splits == shown.splits:
         return replace(project, current=entry)

@@ -28,6 +28,9 @@ class PlanEntry:
         The plan this one was edited from; its schedule is drawn as a ghost.
     run : MeasuredRun or None
         The measured run of the plan on this machine.
+    cluster : Cluster or None
+        The cluster that the plan is for, before scaling, if it cannot run on the open one.
+        Showing the plan switches to that cluster.
     """
 
     name: str
@@ -36,6 +39,7 @@ class PlanEntry:
     note: str = ""
     origin: PlanEntry | None = None
     run: MeasuredRun | None = None
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +86,12 @@ class OpenProject:
     @property
     def expert(self) -> PlanEntry | None:
         """The unedited expert plan of a step, which the others are compared with."""
-        experts = (e for e in self.plans if e.plan.method == "expert" and not e.origin)
-        return next((e for e in experts if e.plan.objective == STEP_TIME), None)
+        experts = (
+            entry
+            for entry in self.plans
+            if entry.plan.method == "expert" and entry.plan.objective == STEP_TIME
+        )
+        return next((e for e in experts if e.origin is None and e.cluster is None), None)
 
     def against_expert(self, schedule: Schedule) -> float | None:
         """Return the change in step time from the expert plan; −0.2 is 20 % faster.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
 from enplace.text import finite
 from enplace.values.cluster import Cluster
@@ -20,6 +21,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
+from enplace.writers.clusters import cluster_to_json
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.project import OpenProject, PlanEntry, start_project
 
@@ -115,13 +117,14 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
         project.splits,
     )
     model = Problem(project.profile, problem.cluster) if project.splits else problem
-    entries = [
-        entry_for(problem if plan.splits == project.splits else model, name, plan)
-        for name, plan in project.plans
-    ]
-    entries = _with_details(entries, shell.get("plans"))
+    details = _details_of(project.plans, shell.get("plans"))
+    entries: list[PlanEntry] = []
+    for (name, plan), detail in zip(project.plans, details, strict=True):
+        own = problem if plan.splits == project.splits else model
+        entries.append(_entry_from(own, name, plan, detail, entries, (compute, links)))
     at = shell.get("current")
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
+    current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
     opened = OpenProject(
@@ -150,25 +153,34 @@ def _scales(value: Any) -> tuple[float, float]:
     return (1.0, 1.0) if compute is None or links is None else (compute, links)
 
 
-def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
-    """Restore the notes, runs and origins of rows; an origin always precedes its edit."""
-    done: list[PlanEntry] = []
-    known = (
-        details
-        if isinstance(details, list) and len(details) == len(entries)
-        else [{}] * len(entries)
+def _details_of(plans: Sequence[tuple[str, Plan]], value: Any) -> list[dict[str, Any]]:
+    """Return what a project says about each row besides its plan; nothing if it is damaged."""
+    if not isinstance(value, list) or len(value) != len(plans):
+        return [{} for _ in plans]
+    return [detail if isinstance(detail, dict) else {} for detail in value]
+
+
+def _entry_from(
+    problem: Problem,
+    name: str,
+    plan: Plan,
+    detail: dict[str, Any],
+    before: Sequence[PlanEntry],
+    scale: tuple[float, float],
+) -> PlanEntry:
+    """Restore a row with its cluster, note, run and origin, which is one of the rows before it."""
+    cluster = None
+    if "cluster" in detail:
+        cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
+        problem = Problem(problem.profile, cluster.scaled(*scale), splits=problem.splits)
+    entry = entry_for(problem, name, plan, str(detail.get("note", "")))
+    at = detail.get("origin")
+    return replace(
+        entry,
+        origin=before[at] if isinstance(at, int) and 0 <= at < len(before) else None,
+        run=run_from_json(detail["run"], problem, plan) if "run" in detail else None,
+        cluster=cluster,
     )
-    for entry, detail in zip(entries, known, strict=True):
-        detail = detail if isinstance(detail, dict) else {}
-        at = detail.get("origin")
-        origin = done[at] if isinstance(at, int) and 0 <= at < len(done) else None
-        run = (
-            run_from_json(detail["run"], entry.schedule.problem, entry.plan)
-            if "run" in detail
-            else None
-        )
-        done.append(replace(entry, note=str(detail.get("note", "")), origin=origin, run=run))
-    return done
 
 
 def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
@@ -215,7 +227,12 @@ def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None =
 
 def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
     """Collect the facts of a row that are not in its plan."""
-    details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
+    details: dict[str, Any] = {
+        "note": entry.note,
+        "origin": numbers.get(entry.origin) if entry.origin else None,
+    }
+    if entry.cluster is not None:
+        details["cluster"] = cluster_to_json(entry.cluster)
     return details | ({"run": run_to_json(entry.run)} if entry.run else {})
 
 

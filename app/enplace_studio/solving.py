@@ -223,7 +223,7 @@ class Solving(QWidget):
         if self._is_stale(job):
             return
         entry = self._entry(job, plan, schedule)
-        if self._document.plans or job.method != FIRST_METHOD:
+        if self._document.current is not None or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
             if job.choose and self._document.current:
                 self._report(self._document.current)
@@ -272,7 +272,7 @@ class Solving(QWidget):
         changed, project = self._document.set_cluster(cluster), self._document.project
         if changed and project is not None and project.expert is None:
             self._solver.cancel()
-            alone = not project.plans
+            alone = project.current is None
             self._solver.solve(project.problem, [FIRST_METHOD], choose=alone, asked=False)
 
 

@@ -156,12 +156,45 @@ def test_a_preview_of_an_impossible_move_gives_the_reason():
     assert "cannot run" in preview.why_not
 
 
-def test_a_smaller_cluster_drops_plans_and_pins_that_do_not_fit_it(document):
+def test_a_smaller_cluster_drops_pins_and_keeps_plans_for_the_larger_one(document):
+    larger, names = document.project.cluster, [entry.name for entry in document.plans]
     document.pin_here([0, 2])
     document.set_cluster(cluster_of(1))
     assert document.problem.pins == {0: 0}
-    assert [entry.name for entry in document.plans] == ["all on one"]
+    assert [entry.name for entry in document.plans] == names
+    kept = [entry for entry in document.plans if entry.cluster is not None]
+    assert [entry.cluster for entry in kept] == [larger] * (len(names) - 1)
+    assert document.current.name == "all on one"
+    assert document.current.cluster is None
+
+
+def test_showing_a_plan_for_another_cluster_switches_back_to_it(document):
+    larger, before = document.project.cluster, document.plans[0]
+    document.set_cluster(cluster_of(1))
+    kept = document.plans[0]
+    assert kept.cluster == larger
+    assert document.choose_plan(kept)
+    assert document.project.cluster == larger
     assert document.current is document.plans[0]
+    assert all(entry.cluster is None for entry in document.plans)
+    assert document.schedule.makespan_us == before.schedule.makespan_us
+    document.undo_stack.undo()
+    assert document.project.cluster == cluster_of(1)
+
+
+def test_a_plan_for_another_cluster_is_simulated_with_new_speeds_when_it_is_shown(document):
+    slow_us = document.plans[0].schedule.makespan_us
+    document.set_cluster(cluster_of(1))
+    document.set_scale(2.0, 2.0)
+    document.choose_plan(document.plans[0])
+    assert document.schedule.makespan_us < slow_us
+
+
+def test_removing_a_plan_does_not_switch_the_cluster(document):
+    document.set_cluster(cluster_of(1))
+    document.remove_plan(document.current)
+    assert document.current is None
+    assert document.project.cluster == cluster_of(1)
 
 
 def test_scaling_simulates_every_plan_again(document):

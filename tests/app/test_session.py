@@ -14,8 +14,9 @@ from enplace.readers import readers
 from enplace.writers import write_profile, write_project
 from enplace_studio import session
 from enplace_studio.document import Document
+from enplace_studio.edits import choosing
 from enplace_studio.recovery import BACKUPS, Backups, Recovery
-from problems import profile_of
+from problems import cluster_of, profile_of
 
 
 def save(document, path):
@@ -278,3 +279,18 @@ def test_the_dialog_offers_every_format_with_a_reader():
         reader.title for reader in readers().values()
     ]
     assert offered[-1] == "All files (*)"
+
+
+def test_a_plan_for_another_cluster_survives_saving(tmp_path):
+    document = chain_document()
+    add_plan(document, "all on one", {"a": 0, "b": 0, "c": 0})
+    larger = document.project.cluster
+    document.set_cluster(cluster_of(1))
+    file = tmp_path / "mine.enplace"
+    save(document, file)
+    opened = session.open_file(file).project
+    assert [entry.cluster for entry in opened.plans] == [larger, None]
+    assert opened.current is opened.plans[1]
+    again = choosing(opened, opened.plans[0])
+    assert again.cluster == larger
+    assert again.current.plan.device.tolist() == document.plans[0].plan.device.tolist()

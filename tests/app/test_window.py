@@ -873,7 +873,7 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
     plans = window.panes.views["plans"]
     plans.rebuild()
     card = next(card for card in plans.cards if card.entry is expert)
-    action = next(a for a in plans.menu_of(card).actions() if a.text() == "Bring up to date")
+    action = next(a for a in plans.menu_of(card).actions() if a.text() == "Solve again here")
     with solving(window, qtbot):
         action.trigger()
     assert window.document.current.plan.method == "expert"

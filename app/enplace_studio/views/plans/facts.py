@@ -74,8 +74,8 @@ def role_of(change: float) -> str:
 
 def why_stale(problem: Problem, entry: PlanEntry) -> str:
     """Explain briefly why a plan does not fit the open problem; empty if it does."""
-    if entry.schedule.problem.cluster != problem.cluster:
-        return "for another cluster"
+    if entry.cluster is not None:
+        return f"for {entry.cluster.name}"
     if entry.plan.splits != problem.splits:
         return ""  # a plan with splits has its own graph, which is shown with it
     try:
@@ -118,8 +118,10 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     if not schedule.fits:
         lines.append(f"does not fit: {lack(schedule)}")
     if why := why_stale(project.problem, entry):
-        lines.append(f"made {why}" if "pins" in why else why)
-        lines.append("right-click and choose “Bring up to date” to run its method again")
+        lines.append(f"made {why}")
+        if entry.cluster is not None:
+            lines.append("click to switch back to that cluster")
+        lines.append("right-click and choose “Solve again here” to run its method again")
     return "\n".join(lines)
 
 

@@ -34,15 +34,15 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     return view
 
 
-def _rank(entry: PlanEntry) -> tuple[bool, int, float]:
-    """Sort key: plans for a step, then for samples, for queries, and last those that do not fit.
+def _rank(entry: PlanEntry) -> tuple[bool, bool, int, float]:
+    """Sort key: plans for a step, then for samples, for queries; the fastest of each on top.
 
-    The fastest of each kind is on top.
+    Those that do not fit come after them, and plans for another cluster last.
     """
     us = entry.plan.value_us
     own = entry.schedule.makespan_us if us is None else us
     objective = (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective)
-    return not entry.schedule.fits, objective, own
+    return entry.cluster is not None, not entry.schedule.fits, objective, own
 
 
 class PlansView(Panel):
@@ -165,7 +165,7 @@ class PlansView(Panel):
             actions.insert(0, (compare, partial(self.compare_with, entry)))
         if card.stale:
             actions.insert(
-                0, ("Bring up to date", partial(document.requests.renew_plan.emit, entry))
+                0, ("Solve again here", partial(document.requests.renew_plan.emit, entry))
             )
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())
