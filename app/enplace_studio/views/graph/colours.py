@@ -9,6 +9,7 @@ import numpy as np
 from PySide6.QtGui import QColor
 
 from enplace.text import count, ms
+from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.facts import WORK_KINDS, Facts, StageFact
 
@@ -27,6 +28,8 @@ class Meaning:
 
     Attributes
     ----------
+    to : QColor or None
+        The other end of a scale that begins with ``color``.
     device : int or None
         The device whose chip shows it; None for a separate entry.
     tip : str
@@ -38,6 +41,7 @@ class Meaning:
     hatched: bool = False
     device: int | None = None
     tip: str = ""
+    to: QColor | None = None
 
 
 Legend = list[Meaning]
@@ -53,6 +57,8 @@ class Look:
         Candidates for the right end of the line; the first that fits is drawn.
     short : str
         Replaces the line if no note fits; empty to keep the line.
+    full : bool
+        Whether the card is filled with the colour itself, not with a tint of it.
     """
 
     stripes: Stripes
@@ -60,15 +66,20 @@ class Look:
     notes: tuple[str, ...] = ()
     short: str = ""
     hatched: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A colour mode: ``looks`` colours every card, ``legend`` explains the colours."""
+    """A colour mode: ``looks`` colours every card, ``legend`` explains the colours.
+
+    ``shows_devices`` tells whether cards have the colours of devices.
+    """
 
     title: str
     looks: Callable[[Facts], list[Look]]
     legend: Callable[[Facts], Legend]
+    shows_devices: bool = False
 
 
 def _by_device(facts: Facts) -> list[Look]:
@@ -86,10 +97,9 @@ def _short_ms(time_us: float) -> str:
 
 
 def _by_time(facts: Facts) -> list[Look]:
-    part = np.sqrt(facts.time_us / (facts.time_us.max() or 1.0))
     return [
-        Look(((_shade(share), 1.0),), _short_ms(time))
-        for share, time in zip(part.tolist(), facts.time_us.tolist(), strict=True)
+        Look(((_shade(theme.tokens.accent, share), 1.0),), _short_ms(time), full=True)
+        for share, time in zip(_shares(facts.time_us).tolist(), facts.time_us.tolist(), strict=True)
     ]
 
 
@@ -108,13 +118,13 @@ def _by_pins(facts: Facts) -> list[Look]:
 
 
 def _by_critical_path(facts: Facts) -> list[Look]:
-    part = facts.critical_us / np.maximum(facts.time_us, 1e-9)
     return [
-        Look(
-            ((theme.tokens.bad, 1.0),) if share > 0 else _plain(),
-            _short_ms(critical) if critical else "not on it",
+        Look(((_shade(theme.tokens.bad, share), 1.0),), _short_ms(critical), full=True)
+        if critical
+        else Look(_plain(), "not on it")
+        for share, critical in zip(
+            _shares(facts.critical_us).tolist(), facts.critical_us.tolist(), strict=True
         )
-        for share, critical in zip(part.tolist(), facts.critical_us.tolist(), strict=True)
     ]
 
 
@@ -156,8 +166,18 @@ def _plain() -> Stripes:
     return ((theme.tokens.faint, 1.0),)
 
 
-def _shade(share: float) -> QColor:
-    return blend(theme.tokens.accent, theme.tokens.line, 0.05 + 0.95 * share)
+def _shares(time_us: FloatArray) -> FloatArray:
+    """Return the shares of the longest time; square roots, because most times are short."""
+    return np.sqrt(time_us / (time_us.max(initial=0.0) or 1.0))
+
+
+def _shade(color: QColor, share: float) -> QColor:
+    """Return a colour of a scale: pale for the shortest times, never too dark for its text."""
+    return blend(color, theme.tokens.panel, 0.1 + 0.5 * share)
+
+
+def _scale(color: QColor, longest_us: float, what: str) -> Meaning:
+    return Meaning(_shade(color, 0.0), f"0 to {ms(longest_us)}{what}", to=_shade(color, 1.0))
 
 
 def _work_color(kind: int) -> QColor:
@@ -168,8 +188,7 @@ def _work_color(kind: int) -> QColor:
 
 
 def _time_legend(facts: Facts) -> Legend:
-    longest = ms(float(facts.time_us.max(initial=0.0)))
-    return [Meaning(_shade(0.0), "0 ms"), Meaning(_shade(1.0), longest)]
+    return [_scale(theme.tokens.accent, float(facts.time_us.max(initial=0.0)), " of compute")]
 
 
 def _work_legend(facts: Facts) -> Legend:
@@ -183,8 +202,12 @@ def _pin_legend(facts: Facts) -> Legend:
 
 
 def _critical_legend(facts: Facts) -> Legend:
-    on_path = f"on the critical path, {ms(float(facts.critical_us.sum()))} of compute"
-    return [Meaning(theme.tokens.bad, on_path), Meaning(theme.tokens.faint, "not on it")]
+    longest_us, total_us = facts.critical_us.max(initial=0.0), facts.critical_us.sum()
+    on_path = f" on the critical path, {ms(float(total_us))} in all"
+    return [
+        _scale(theme.tokens.bad, float(longest_us), on_path),
+        Meaning(theme.tokens.faint, "not on it"),
+    ]
 
 
 def _contiguity_legend(facts: Facts) -> Legend:
@@ -216,8 +239,8 @@ def _few(numbers: list[int], most: int) -> str:
     return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
 
 
-BY_DEVICE = Mode("device", _by_device, lambda facts: [])
-BY_STAGE = Mode("stage", _by_stage, _stage_legend)
+BY_DEVICE = Mode("device", _by_device, lambda facts: [], shows_devices=True)
+BY_STAGE = Mode("stage", _by_stage, _stage_legend, shows_devices=True)
 
 MODES = (
     BY_DEVICE,

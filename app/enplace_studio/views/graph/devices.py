@@ -9,6 +9,7 @@ from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
+    QLinearGradient,
     QMouseEvent,
     QPainter,
     QPaintEvent,
@@ -27,7 +28,7 @@ from enplace_studio.views.graph.colours import Legend
 from enplace_studio.views.graph.paint import fitted
 
 MOST_CHIPS = 24
-_H, _GAP, _PAD, _SWATCH = 26, 6, 8, 11
+_H, _GAP, _PAD, _SWATCH, _SCALE = 26, 6, 8, 11, 60
 _LINE_GAP, _RUN_GAP, _HATCH = 2, 7, 5.5
 _MOST_LINES = 5
 _WIDEST = 180
@@ -35,16 +36,19 @@ _WIDEST = 180
 
 @dataclass(frozen=True)
 class _Run:
-    """A few words, after a swatch or a dashed line if they have a colour."""
+    """A few words, after a swatch, a scale or a dashed line if they have a colour."""
 
     text: str
     color: QColor | None = None
     hatched: bool = False
     dashed: bool = False
+    to: QColor | None = None
 
     @property
     def mark_width(self) -> int:
-        return 0 if self.color is None else 30 if self.dashed else _SWATCH + 6
+        if self.color is None:
+            return 0
+        return _SCALE + 6 if self.to is not None else 30 if self.dashed else _SWATCH + 6
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class DeviceBar(TipWidget):
         super().__init__(parent)
         self.document = document
         self._meanings: Legend = []
+        self._shows_devices = True
         self._target: int | None = None
         self._dragging = False
         self._placed: PlacedItems = []
@@ -91,9 +96,9 @@ class DeviceBar(TipWidget):
             signal.connect(self._lay_out)
         self._lay_out()
 
-    def set_meanings(self, meanings: Legend) -> None:
-        """Set the legend of the other colours."""
-        self._meanings = meanings
+    def set_meanings(self, meanings: Legend, shows_devices: bool) -> None:
+        """Set the legend of the other colours, and whether devices have theirs."""
+        self._meanings, self._shows_devices = meanings, shows_devices
         self._lay_out()
 
     def legend(self) -> PlacedItems:
@@ -125,7 +130,7 @@ class DeviceBar(TipWidget):
         if len(devices) > MOST_CHIPS:
             items.append(_Item((_Run(f"and {len(devices) - MOST_CHIPS} more in the menu"),)))
         items += [
-            _Item((_Run(one.text, one.color, one.hatched),))
+            _Item((_Run(one.text, one.color, one.hatched, to=one.to),))
             for one in self._meanings
             if one.device is None
         ]
@@ -135,6 +140,8 @@ class DeviceBar(TipWidget):
 
     def _chip(self, device: int, name: str, whole: bool) -> _Item:
         meanings = [one for one in self._meanings if one.device == device]
+        if not self._shows_devices:
+            return _Item((_Run(name),), device)
         if meanings and whole:
             runs = [_Run(one.text, one.color, one.hatched) for one in meanings]
             return _Item((_Run(name), *runs), device)
@@ -200,7 +207,7 @@ class DeviceBar(TipWidget):
                 QPen(tokens.accent, 2) if target else QPen(tokens.dim, 1, Qt.PenStyle.DashLine)
             )
         else:
-            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setPen(Qt.PenStyle.NoPen if self._shows_devices else QPen(tokens.line, 1))
         painter.drawRoundedRect(rect, 6, 6)
 
     # Mouse
@@ -260,9 +267,16 @@ def _paint_mark(painter: QPainter, left: QPointF, run: _Run) -> None:
         painter.setPen(pen)
         painter.drawLine(left, left + QPointF(24, 0))
         return
-    swatch = QRectF(left.x(), left.y() - _SWATCH / 2, _SWATCH, _SWATCH)
+    width = _SWATCH if run.to is None else _SCALE
+    swatch = QRectF(left.x(), left.y() - _SWATCH / 2, width, _SWATCH)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(run.color)
+    if run.to is not None:
+        scale = QLinearGradient(swatch.topLeft(), swatch.topRight())
+        scale.setColorAt(0, run.color)
+        scale.setColorAt(1, run.to)
+        painter.setBrush(scale)
+        painter.setPen(QPen(theme.tokens.line, 1))
     painter.drawRoundedRect(swatch, 3, 3)
     if run.hatched:
         paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)

@@ -26,7 +26,7 @@ _HATCH = 9.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _FADED = 0.28
-_LONG_ALPHA = 0.32
+_LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,20 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     shape.addRoundedRect(rect, RADIUS, RADIUS)
     painter.setPen(Qt.PenStyle.NoPen)
     if len(look.stripes) == 1:
-        painter.setBrush(tinted(look.stripes[0][0], look.hatched))
+        color = look.stripes[0][0]
+        painter.setBrush(color if look.full else tinted(color, look.hatched))
         painter.drawPath(shape)
     else:
         _paint_stripes(painter, rect, shape, look)
     if look.hatched:
         paint_hatching(painter, rect, theme.tokens.panel, _HATCH, RADIUS)
-    border = look.stripes[0][0] if len(look.stripes) == 1 else theme.tokens.dim
+    plain = look.full or len(look.stripes) > 1
+    border = theme.tokens.dim if plain else look.stripes[0][0]
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.setPen(QPen(border, 1.2))
     painter.drawPath(shape)
-    _paint_bar(painter, rect, look)
+    if not look.full:
+        _paint_bar(painter, rect, look)
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
     if text_scale:
@@ -244,6 +247,7 @@ def edge_pen(scene: Scene, edge: int, lit: bool) -> QPen:
         pen = QPen(theme.tokens.faint, width)
     pen.setCapStyle(Qt.PenCapStyle.FlatCap)
     color = QColor(pen.color())
-    color.setAlphaF(1.0 if lit else _LONG_ALPHA if scene.long[edge] else 0.85)
+    long_alpha = _LONG_ALPHA_DARK if theme.dark else _LONG_ALPHA
+    color.setAlphaF(1.0 if lit else long_alpha if scene.long[edge] else 0.85)
     pen.setColor(color)
     return pen

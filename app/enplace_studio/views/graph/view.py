@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
-from PySide6.QtGui import QContextMenuEvent
+from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
 from enplace_studio.document import Document
@@ -88,9 +88,12 @@ class GraphView(Panel):
         button = QToolButton(self)
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         menu = QMenu(button)
+        choice = QActionGroup(menu)
         for number, mode in enumerate(MODES):
-            action = menu.addAction(mode.title.capitalize())
+            action = choice.addAction(mode.title.capitalize())
+            action.setCheckable(True)
             action.triggered.connect(lambda _=False, n=number: self.set_mode(n))
+        menu.addActions(choice.actions())
         button.setMenu(menu)
         button.setToolTip("What the colours mean")
         return button
@@ -109,7 +112,9 @@ class GraphView(Panel):
             f" font-size: {theme.font(11).pixelSize()}px; }}"
             "QToolButton::menu-indicator { image: none; width: 0; }"
         )
-        self.devices.set_meanings(self.model.mode.legend(scene.facts) if scene else [])
+        mode = self.model.mode
+        self.modes.menu().actions()[MODES.index(mode)].setChecked(True)
+        self.devices.set_meanings(mode.legend(scene.facts) if scene else [], mode.shows_devices)
 
     # Levels
 

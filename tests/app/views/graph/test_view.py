@@ -287,6 +287,35 @@ def test_every_colour_mode_paints_and_has_a_legend(view, number):
     assert number == 0 or MODES[number].legend(view.model.scene.facts)
 
 
+@pytest.mark.parametrize("mode", MODES, ids=[mode.title for mode in MODES])
+def test_chips_show_the_colours_of_devices_only_where_the_cards_do(view, mode):
+    view.set_mode(MODES.index(mode))
+    finish_work(view)
+    chips = [item for _, item in view.devices._placed if item.device is not None]
+    assert chips
+    shown = [run.color for item in chips for run in item.runs if run.color is not None]
+    assert bool(shown) == (mode.title in ("device", "stage"))
+    checked = [action.text() for action in view.modes.menu().actions() if action.isChecked()]
+    assert checked == [mode.title.capitalize()]
+
+
+@pytest.mark.parametrize("title", ["compute time", "critical path"])
+def test_a_longer_time_has_a_stronger_colour_and_the_legend_is_a_scale(open_view, title):
+    times = {"a/x": 10.0, "b/x": 100.0, "c/x": 1000.0}
+    edges = [(one, other, 4) for one, other in pairwise(times)]
+    view = open_view(document_of(profile_of(times, edges), cluster_of(2), dict.fromkeys(times, 0)))
+    mode = next(mode for mode in MODES if mode.title == title)
+    view.set_mode(MODES.index(mode))
+    finish_work(view)
+    scene = view.model.scene
+    times = {"compute time": scene.facts.time_us, "critical path": scene.facts.critical_us}[title]
+    shortest, longest = (int(pick(times)) for pick in (np.argmin, np.argmax))
+    scale = next(one for one in mode.legend(scene.facts) if one.to is not None)
+    assert scene.looks[longest].stripes[0][0] == scale.to
+    assert scene.looks[shortest].stripes[0][0] != scale.to
+    assert "0 to " in scale.text
+
+
 def test_ops_that_break_contiguity_are_marked(view):
     """Ops whose inputs left the device and came back are in a further subgraph."""
     profile, document = view.document.problem.profile, view.document
