@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from enplace.cli import about, compiling, converting, profiling, running, solving
+from enplace.cli import about, compiling, converting, differing, profiling, running, solving
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, INTERRUPTED_LINE, NO, PIPE_CLOSED, cli
 from enplace.errors import (
     CancelledError,
@@ -32,7 +32,17 @@ from enplace.errors import (
 )
 from enplace.text import elide_middle, one_line, shortened
 
-__all__ = ["about", "compiling", "converting", "main", "profiling", "run", "running", "solving"]
+__all__ = [
+    "about",
+    "compiling",
+    "converting",
+    "differing",
+    "main",
+    "profiling",
+    "run",
+    "running",
+    "solving",
+]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200

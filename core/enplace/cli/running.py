@@ -66,7 +66,8 @@ def run(
     if profile_file:
         problem, chosen = read_problem_and_plan(profile_file, plan, None)
     else:
-        problem, chosen, predicted_us = read_plan_alone(plan)
+        lone = read_plan_alone(plan)
+        problem, chosen, predicted_us = lone.problem, lone.plan, lone.step_time_us
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:

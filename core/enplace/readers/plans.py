@@ -25,6 +25,7 @@ from enplace.disk import (
     read_bytes,
     shown,
     take,
+    whole,
 )
 from enplace.errors import FileError
 from enplace.readers.cluster_json import cluster_from_json
@@ -65,6 +66,31 @@ class PlanFile:
     unknown: list[str]
     pins: Mapping[int, int]
     same_graph: bool
+
+
+@dataclass(frozen=True, eq=False)
+class LonePlan:
+    """A plan read without the profile that it was made for.
+
+    Attributes
+    ----------
+    problem : Problem
+        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
+        the plan's cluster.
+    plan : Plan
+    pins : mapping of int to int
+        Device number by op number.
+    step_time_us : float
+        The file's own prediction; NaN if it has none.
+    peak_bytes : mapping of str to int
+        The predicted peak of each device by name; empty if the file has none.
+    """
+
+    problem: Problem
+    plan: Plan
+    pins: Mapping[int, int]
+    step_time_us: float
+    peak_bytes: Mapping[str, int]
 
 
 def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
@@ -115,17 +141,8 @@ def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
         return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
 
 
-def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]:
+def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
     """Read a plan without the profile that it was made for.
-
-    Returns
-    -------
-    problem : Problem
-        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
-        the plan's cluster.
-    plan : Plan
-    predicted_step_time_us : float
-        The file's own prediction; NaN if it has none.
 
     Raises
     ------
@@ -140,8 +157,11 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
         known = "step_time_us" in predicted
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
+        peaks = take(predicted, "peak_bytes", dict, "predicted", {})
+        peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}
         problem = Problem(profile, cluster, splits=splits_from_json(data))
-    return problem, read_plan(path, problem).plan, predicted_us
+    found = read_plan(path, problem)
+    return LonePlan(problem, found.plan, found.pins, predicted_us, peak_bytes)
 
 
 def _bare_profile(name: str, op_names: list[str]) -> Profile:

@@ -15,7 +15,8 @@ def test_the_first_matching_rule_decides(enplace, folder):
         "# the encoder's middle\n\nlayer_1/ -> GPU:1\nencoder/.* -> 0\nloss->gpu:1\n"
     )
     assert enplace(*PLACE, "--rules", "rules.txt").status == 0
-    problem, plan, _ = read_plan_alone("plan.json")
+    lone = read_plan_alone("plan.json")
+    problem, plan = lone.problem, lone.plan
     device = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
     assert device.pop("loss") == 1
     assert {op: d for op, d in device.items() if "layer_1" in op} == {
@@ -106,7 +107,8 @@ def test_earlier_rules_and_pins_exempt_ops_from_later_rules(enplace, folder):
     (folder / "rules.txt").write_text("layer_2 -> GPU:1\nencoder -> CPU:0\n")
     pin = ("--pin", "layer_1/=GPU:1")
     assert enplace(*PLACE, "--rules", "rules.txt", *pin).status == 0
-    problem, plan, _ = read_plan_alone("plan.json")
+    lone = read_plan_alone("plan.json")
+    problem, plan = lone.problem, lone.plan
     device = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
     assert {name[8:15]: d for name, d in device.items() if name != "loss"} == {
         "layer_0": 2,

@@ -50,12 +50,15 @@ def test_a_plan_file_contains_the_splits(split, path):
     assert found.same_graph
     assert found.problem.splits == plan.splits
     assert not found.missing + found.unknown
-    bare, alone, predicted_us = read_plan_alone(path)
+    lone = read_plan_alone(path)
+    bare, alone = lone.problem, lone.plan
     assert alone.splits == plan.splits
     at = dict(zip(bare.profile.op_names, alone.device.tolist(), strict=True))
     assert at == dict(zip(found.problem.profile.op_names, plan.device.tolist(), strict=True))
     simulate(bare, alone)  # its ops are already parts
-    assert predicted_us == simulate(problem, plan).makespan_us
+    schedule = simulate(problem, plan)
+    assert lone.step_time_us == schedule.makespan_us
+    assert list(lone.peak_bytes.values()) == schedule.peak_bytes.tolist()
 
 
 def test_the_file_of_a_plan_without_splits_has_none(split, tmp_path):

@@ -192,7 +192,8 @@ class _Placer:
 
     def __init__(self, application: Application, ordered: bool) -> None:
         self._application = application
-        self.problem, self._plan, _ = read_plan_alone(application.path)
+        lone = read_plan_alone(application.path)
+        self.problem, self._plan = lone.problem, lone.plan
         self._ordered = ordered
         names = self.problem.profile.op_names
         self._whole = set(unsplit_names(names, self._plan.splits))

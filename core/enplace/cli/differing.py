@@ -1,0 +1,278 @@
+"""``diff``."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.answer import Answer, command, table
+from enplace.cli.inputs import read_problem_and_plan
+from enplace.cli.options import FILE
+from enplace.text import count, listed, ms, percent, size
+from enplace.values.device_names import device_label
+
+if TYPE_CHECKING:
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+
+
+MOST_LINES = 40
+"""Most lines of one kind of difference that are printed for people."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two plans: devices by op name in the plan's order, and what is predicted."""
+
+    method: str
+    cluster: str
+    devices: dict[str, str]
+    pins: dict[str, str]
+    step_time_us: float
+    peak_bytes: Mapping[str, int]
+    capacity_bytes: dict[str, int]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether each device has enough memory; None if nothing is predicted."""
+        if not self.peak_bytes:
+            return None
+        return all(
+            peak <= self.capacity_bytes.get(device, 0) for device, peak in self.peak_bytes.items()
+        )
+
+
+@command("diff")
+@click.argument("before", type=FILE, metavar="A.json")
+@click.argument("after", type=FILE, metavar="B.json")
+@click.option(
+    "--profile",
+    type=FILE,
+    metavar="P.enplace",
+    help="Simulate both plans on this profile. [default: the predictions in the files]",
+)
+@click.option("--markdown", is_flag=True, help="Print Markdown, as for a pull request.")
+def diff(before: str, after: str, profile: str | None, markdown: bool) -> Answer:
+    """Show what changes from plan A.json to plan B.json.
+
+    The ops that move, by scope; those in another order; pins; step time and memory.
+    """
+    one, other = _read(before, profile), _read(after, profile)
+    document = _differences(one, other)
+    document["simulated_on"] = profile
+    return Answer(document, _markdown(document) if markdown else _text(document))
+
+
+def _read(path: str, profile: str | None) -> _Side:
+    """Read a plan; simulate it if there is a profile."""
+    from enplace.machine import simulate
+    from enplace.readers import read_plan_alone
+
+    if profile is None:
+        lone = read_plan_alone(path)
+        return _side(lone.problem, lone.plan, lone.pins, lone.step_time_us, lone.peak_bytes)
+    problem, plan = read_problem_and_plan(profile, path, None)
+    schedule = simulate(problem, plan)
+    names = [device.name for device in problem.cluster.devices]
+    peaks = dict(zip(names, schedule.peak_bytes.tolist(), strict=True))
+    return _side(problem, plan, problem.pins, schedule.makespan_us, peaks)
+
+
+def _side(
+    problem: Problem,
+    plan: Plan,
+    pins: Mapping[int, int],
+    step_time_us: float,
+    peak_bytes: Mapping[str, int],
+) -> _Side:
+    names, devices = problem.profile.op_names, problem.cluster.devices
+    return _Side(
+        method=plan.method,
+        cluster=problem.cluster.name,
+        devices={
+            names[op]: devices[plan.device[op]].name for op in plan.position.argsort().tolist()
+        },
+        pins={names[op]: devices[device].name for op, device in pins.items()},
+        step_time_us=step_time_us,
+        peak_bytes=peak_bytes,
+        capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
+    )
+
+
+def _differences(one: _Side, other: _Side) -> dict[str, Any]:
+    """Compare two plans; the result is plain data."""
+    from enplace.names.by_scope import count_by_scope
+
+    both = [op for op in one.devices if op in other.devices]
+    moves = {
+        op: (one.devices[op], other.devices[op])
+        for op in both
+        if one.devices[op] != other.devices[op]
+    }
+    pins = {"added": _without(other.pins, one.pins), "removed": _without(one.pins, other.pins)}
+    devices = [
+        *one.capacity_bytes,
+        *(d for d in other.capacity_bytes if d not in one.capacity_bytes),
+    ]
+    return {
+        "before": _head(one),
+        "after": _head(other),
+        "ops": len(both),
+        "moved": len(moves),
+        "moves": [
+            {"scope": scope, "before": start, "after": end, "ops": n}
+            for scope, (start, end), n in count_by_scope(moves)
+        ],
+        "reordered": _count_reordered(one.devices, other.devices),
+        "pins": {
+            kind: [
+                {"scope": scope, "device": device, "ops": n}
+                for scope, device, n in count_by_scope(found)
+            ]
+            for kind, found in pins.items()
+        },
+        "only_before": [op for op in one.devices if op not in other.devices],
+        "only_after": [op for op in other.devices if op not in one.devices],
+        "memory": [
+            {
+                "device": device,
+                "before_bytes": one.peak_bytes.get(device),
+                "after_bytes": other.peak_bytes.get(device),
+                "capacity_bytes": other.capacity_bytes.get(device, one.capacity_bytes.get(device)),
+            }
+            for device in devices
+        ],
+    }
+
+
+def _head(side: _Side) -> dict[str, Any]:
+    known = not math.isnan(side.step_time_us)
+    return {
+        "method": side.method,
+        "cluster": side.cluster,
+        "step_time_us": side.step_time_us if known else None,
+        "fits": side.fits,
+    }
+
+
+def _without(pins: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    return {op: device for op, device in pins.items() if others.get(op) != device}
+
+
+def _count_reordered(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    """Count the ops that must be taken out so that the rest of each device is in the same order."""
+    place = {op: number for number, op in enumerate(other)}
+    kept: dict[str, list[int]] = {}
+    for op, device in one.items():
+        if other.get(op) == device:
+            kept.setdefault(device, []).append(place[op])
+    return sum(len(places) - _longest_increasing(places) for places in kept.values())
+
+
+def _longest_increasing(numbers: Sequence[int]) -> int:
+    """Return the length of the longest increasing subsequence."""
+    ends: list[int] = []  # the least end of those of each length
+    for number in numbers:
+        at = bisect_left(ends, number)
+        ends[at : at + 1] = [number]
+    return len(ends)
+
+
+# Output
+
+
+def _facts(data: Mapping[str, Any]) -> list[list[str]]:
+    """Return rows of a name, a value before and after, and the change."""
+    one, other = data["before"], data["after"]
+    rows = [["method", one["method"], other["method"], ""]]
+    if one["cluster"] != other["cluster"]:
+        rows.append(["cluster", one["cluster"], other["cluster"], ""])
+    start_us, end_us = one["step_time_us"], other["step_time_us"]
+    if start_us is not None and end_us is not None:
+        change = percent(end_us / start_us - 1, signed=True) if start_us else ""
+        rows.append(["step time", ms(start_us), ms(end_us), change])
+    for row in data["memory"]:
+        start, end, capacity = (row[f"{key}_bytes"] for key in ("before", "after", "capacity"))
+        if start or end:
+            over = " too much" if (end or 0) > capacity else ""
+            values = ["–" if value is None else size(value) for value in (start, end)]
+            rows.append(
+                [f"memory, {device_label(row['device'])}", *values, f"of {size(capacity)}{over}"]
+            )
+    return rows
+
+
+def _sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """Return each kind of difference: a sentence, and its rows."""
+    found = []
+    if data["moved"]:
+        rows = [
+            [move["scope"], _arrow(move["before"], move["after"]), count(move["ops"], "op")]
+            for move in data["moves"]
+        ]
+        found.append((f"{data['moved']:,} of {count(data['ops'], 'op')} on another device", rows))
+    if data["reordered"]:
+        found.append((f"{count(data['reordered'], 'op')} in another order on the same device", []))
+    for kind, pins in data["pins"].items():
+        rows = [[p["scope"], device_label(p["device"]), count(p["ops"], "op")] for p in pins]
+        if rows:
+            found.append((f"{count(sum(p['ops'] for p in pins), 'pin')} {kind}", rows))
+    for side, words in (("only_before", "removed"), ("only_after", "new")):
+        if data[side]:
+            found.append((f"{count(len(data[side]), 'op')} {words}: {listed(data[side])}", []))
+    return found
+
+
+def _arrow(before: str, after: str) -> str:
+    return f"{device_label(before)} → {device_label(after)}"
+
+
+def _shown_sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """Return the sections that people read: at least a sentence, and not too many rows."""
+    sections = _sections(data) or [("The plans place and order all ops alike", [])]
+    shown = []
+    for sentence, rows in sections:
+        more = len(rows) - MOST_LINES
+        sentence += f" (without {count(more, 'row')}; see --json)" if more > 0 else ""
+        shown.append((sentence, rows[:MOST_LINES]))
+    return shown
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    facts = table([["", "before", "after", ""], *_facts(data)], "lrrl")
+    parts = [facts]
+    for sentence, rows in _shown_sections(data):
+        parts.append(f"\n{sentence}{':' if rows else '.'}")
+        if rows:
+            parts += [f"  {line}" for line in table(rows, "llr").splitlines()]
+    return "\n".join(parts)
+
+
+def _markdown(data: Mapping[str, Any]) -> str:
+    lines = [_row(["", "before", "after", ""]), _row(["---", "---:", "---:", "---"])]
+    lines += map(_row, _facts(data))
+    for sentence, rows in _shown_sections(data):
+        lines += ["", f"**{_escaped(sentence)}**"]
+        if rows:
+            width = len(rows[0])
+            lines += [
+                "",
+                _row(["scope", "device", "ops"][:width]),
+                _row(["---"] * (width - 1) + ["---:"]),
+            ]
+            lines += map(_row, rows)
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _escaped(text: str) -> str:
+    """Keep Markdown from reading the characters of a name as its own."""
+    return "".join(f"\\{letter}" if letter in "\\|*_`<>[]" else letter for letter in text)

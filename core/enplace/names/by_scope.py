@@ -1,0 +1,42 @@
+"""Count ops by scope: as deep in the tree of scopes as a short table allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from itertools import count
+from typing import TypeVar
+
+MOST_ROWS = 20
+"""Most rows of a table that a person reads."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def count_by_scope(keys: Mapping[str, Key]) -> list[tuple[str, Key, int]]:
+    """Count the ops of each scope with each key.
+
+    Scopes are as deep as they can be in :data:`MOST_ROWS` rows. If even the outermost ones are
+    more, all of them are counted.
+
+    Parameters
+    ----------
+    keys : mapping of str to hashable
+        By op name.
+
+    Returns
+    -------
+    list of (scope, key, number of ops)
+        In the order of the first op of each.
+    """
+    best = _count_at(keys, 1)
+    for depth in count(2):
+        deeper = _count_at(keys, depth)
+        if len(deeper) > MOST_ROWS or deeper == best:
+            return [(scope, key, n) for (scope, key), n in best.items()]
+        best = deeper
+    raise AssertionError("names have ends")
+
+
+def _count_at(keys: Mapping[str, Key], depth: int) -> Counter[tuple[str, Key]]:
+    return Counter(("/".join(name.split("/")[:depth]), key) for name, key in keys.items())

@@ -1,0 +1,127 @@
+"""``enplace diff`` shows what changes from one plan to another."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.cli.conftest import MIB, machine, model
+
+from enplace.cli.differing import _count_reordered
+from enplace.names.by_scope import MOST_ROWS, count_by_scope
+
+
+@pytest.fixture
+def plans(enplace, folder):
+    """Write a plan on one GPU, and one whose layer 2 and loss are pinned to the other."""
+    place = ("place", "p.json", "--cluster", "c.json", "--method", "single")
+    assert enplace(*place, "-o", "a.json").status == 0
+    pins = ("--pin", "encoder/layer_2/.*=GPU:1", "--pin", "loss=GPU:1")
+    assert enplace(*place, *pins, "-o", "b.json").status == 0
+    return "a.json", "b.json"
+
+
+def test_moves_and_pins_are_listed_by_scope(enplace, plans):
+    found = enplace("diff", *plans, "--json").document
+    assert (found["ops"], found["moved"], found["reordered"]) == (7, 3, 0)
+    where = {"before": "GPU:0", "after": "GPU:1"}
+    assert found["moves"] == [
+        {"scope": "encoder/layer_2/MatMul", "ops": 1} | where,
+        {"scope": "encoder/layer_2/Relu", "ops": 1} | where,
+        {"scope": "loss", "ops": 1} | where,
+    ]
+    assert sum(pin["ops"] for pin in found["pins"]["added"]) == 3
+    assert found["pins"]["removed"] == []
+    assert found["only_before"] == found["only_after"] == []
+
+
+def test_step_time_and_memory_are_those_of_the_files_or_of_the_profile(enplace, plans):
+    one, other = (json.loads(Path(plan).read_text())["predicted"] for plan in plans)
+    found = enplace("diff", *plans, "--json").document
+    assert found["before"]["step_time_us"] == one["step_time_us"]
+    assert found["after"]["step_time_us"] == other["step_time_us"]
+    memory = {row["device"]: row for row in found["memory"]}
+    for device, peak in one["peak_bytes"].items():
+        assert memory[device]["before_bytes"] == peak
+        assert memory[device]["after_bytes"] == other["peak_bytes"][device]
+    slower = model()
+    for op in slower["ops"]:
+        op["time_us"]["gpu"] *= 2
+    Path("slower.json").write_text(json.dumps(slower))
+    again = enplace("diff", *plans, "--profile", "slower.json", "--json").document
+    assert again["before"]["step_time_us"] == 1400.0
+    assert again["simulated_on"] == "slower.json"
+
+
+def test_the_text_says_what_a_reviewer_needs(enplace, plans):
+    out = enplace("diff", *plans).out
+    assert "3 of 7 ops on another device" in out
+    assert "GPU 0 → GPU 1" in out
+    assert "3 pins added" in out
+    assert "step time" in out
+    assert enplace("diff", plans[1], plans[0]).out.count("3 pins removed") == 1
+
+
+def test_equal_plans_have_no_differences(enplace, plans):
+    done = enplace("diff", plans[0], plans[0])
+    assert done.status == 0
+    assert "The plans place and order all ops alike." in done.out
+
+
+def test_markdown_is_a_table_in_which_names_stand_as_they_are(enplace, folder):
+    names = ["a|b", "x*y*", "c_d_e"]
+    (folder / "odd.json").write_text(json.dumps(model(names)))
+    place = ("place", "odd.json", "--cluster", "c.json", "--method", "single")
+    enplace(*place, "-o", "a.json")
+    enplace(*place, "--pin", ".*=GPU:1", "-o", "b.json")
+    out = enplace("diff", "a.json", "b.json", "--markdown").out
+    for name in (r"a\|b", r"x\*y\*", r"c\_d\_e"):
+        assert f"| {name} | GPU 0 → GPU 1 | 1 op |" in out
+
+
+def test_ops_of_only_one_plan_are_named(enplace, plans, folder):
+    data = json.loads(Path("b.json").read_text())
+    data["ops"] = [{**op, "op": op["op"].replace("loss", "cost")} for op in data["ops"]]
+    data["pins"] = {}
+    (folder / "other.json").write_text(json.dumps(data))
+    found = enplace("diff", "a.json", "other.json", "--json").document
+    assert (found["only_before"], found["only_after"]) == (["loss"], ["cost"])
+    assert "1 op removed: loss" in enplace("diff", "a.json", "other.json").out
+
+
+def test_a_plan_that_no_longer_fits_is_marked(enplace, folder, plans):
+    (folder / "tight.json").write_text(json.dumps(machine(20 * MIB)))
+    place = ("place", "p.json", "--cluster", "tight.json", "--method", "single")
+    enplace(*place, "-o", "unfit.json")
+    found = enplace("diff", "a.json", "unfit.json", "--json").document
+    assert (found["before"]["fits"], found["after"]["fits"]) == (True, False)
+    assert "too much" in enplace("diff", "a.json", "unfit.json").out
+
+
+def test_a_file_that_is_no_plan_is_refused(enplace, plans):
+    done = enplace("diff", "a.json", "p.json")
+    assert done.status == 2
+    assert "p.json" in done.err
+
+
+@given(st.permutations(list("abcdef")))
+def test_the_order_of_the_ops_that_are_not_counted_is_the_same(order):
+    """The fewest ops are counted whose removal leaves equal orders."""
+    before = dict.fromkeys("abcdef", "GPU:0")
+    count = _count_reordered(before, dict.fromkeys(order, "GPU:0"))
+    subsets = [
+        [op for at, op in enumerate(order) if kept >> at & 1] for kept in range(1 << len(order))
+    ]
+    longest = max(len(kept) for kept in subsets if kept == sorted(kept))
+    assert count == len(order) - longest
+
+
+def test_scopes_are_as_deep_as_a_short_table_allows():
+    wide = {f"layer_{i}/part_{j}/op": "x" for i in range(5) for j in range(9)}
+    assert count_by_scope(wide) == [(f"layer_{i}", "x", 9) for i in range(5)]
+    narrow = {"a/b/c": 1, "a/b/d": 1, "e": 2}
+    assert count_by_scope(narrow) == [("a/b/c", 1, 1), ("a/b/d", 1, 1), ("e", 2, 1)]
+    flat = dict.fromkeys(map(str, range(MOST_ROWS + 5)), "x")
+    assert len(count_by_scope(flat)) == MOST_ROWS + 5
+    assert count_by_scope({}) == []
