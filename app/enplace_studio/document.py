@@ -136,6 +136,22 @@ class Document(QObject):
         self.undo_stack.setClean()  # sends no signal if there was nothing to undo
         self.file_changed.emit()
 
+    # Saved queries
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The queries that the user has saved with the project, by name."""
+        known = self.view.get("queries")
+        pairs = known.items() if isinstance(known, dict) else ()
+        return {name: text for name, text in pairs if isinstance(text, str)}
+
+    def save_query(self, name: str, query: str) -> None:
+        """Save a query under a name; an empty one removes it. This is no step of undo."""
+        queries = {**self.queries, name: query}
+        self.view = {**self.view, "queries": {n: text for n, text in queries.items() if text}}
+        self._saved = False
+        self.file_changed.emit()
+
     # Selection
 
     def select(self, ops: Iterable[int], extend: bool = False) -> None:

@@ -11,6 +11,7 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document
+from enplace_studio.queries import BoolArray, QueryError, find_ops
 from enplace_studio.theme import theme
 from enplace_studio.views.graph import layout
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
@@ -24,7 +25,6 @@ from enplace_studio.views.graph.facts import (
 )
 from enplace_studio.views.graph.paint import Marks
 from enplace_studio.views.graph.scene import GraphLevel, Scene, make_scene
-from enplace_studio.views.graph.search import matching_groups, matching_ops
 
 DOT_LIMIT = 250  # with more cards, Graphviz keeps the user waiting
 
@@ -45,10 +45,12 @@ class GraphModel(QObject):
         self.levels: list[GraphLevel] = []
         self._chosen: Mode | None = None
         self.matches: dict[int, int] | None = None
+        self.found: BoolArray | None = None
+        self.fault = ""
         self._arrangement: layout.Arrangement | None = None
         self._scene: Scene | None = None
         self._width = 800.0
-        self._query = ("", "")
+        self._query = ""
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
@@ -57,6 +59,8 @@ class GraphModel(QObject):
         self._staging.timeout.connect(self._find_stages)
         document.opened.connect(self.reset)
         document.current_changed.connect(self._background.forget)
+        for signal in (document.problem_changed, document.current_changed):
+            signal.connect(lambda: self.find(self._query) if self._query else None)
         for signal in (document.problem_changed, document.current_changed, theme.changed):
             signal.connect(self._forget_scene)
         self.reset()
@@ -102,7 +106,7 @@ class GraphModel(QObject):
         return True
 
     def _enter(self) -> None:
-        self.find(*self._query)
+        self.find(self._query)
         self._arrange()
         self.level_changed.emit()
 
@@ -250,16 +254,25 @@ class GraphModel(QObject):
         groups = level.grouping.group[np.fromiter(ops, dtype=np.int64, count=len(ops))]
         return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
 
-    def find(self, query: str, field: str) -> None:
-        """Highlight the groups that match; an empty query matches none."""
-        self._query = (query, field)
-        problem, level = self.document.problem, self.level
-        self.matches = None
-        if query and problem is not None and level is not None:
-            current = self.document.current
-            ops = matching_ops(problem, current.plan if current else None, query, field)
-            self.matches = matching_groups(level.grouping, ops, query, field)
+    def find(self, query: str) -> None:
+        """Highlight the groups with ops that a query finds; an empty one finds none."""
+        self._query = query
+        project, level = self.document.project, self.level
+        self.matches, self.found, self.fault = None, None, ""
+        if query and project is not None and level is not None:
+            try:
+                self.found = find_ops(project, query)
+            except QueryError as error:
+                self.fault = str(error)
+            else:
+                self.matches = _groups_with(level.grouping, self.found)
         self.changed.emit()
+
+
+def _groups_with(grouping: Grouping, ops: BoolArray) -> dict[int, int]:
+    """Return the number of these ops in each group that has any."""
+    hits = np.bincount(grouping.group[ops & (grouping.group >= 0)], minlength=grouping.n_groups)
+    return {group: int(hits[group]) for group in np.flatnonzero(hits).tolist()}
 
 
 def make_level(title: str, profile: Profile, grouping: Grouping) -> GraphLevel:

@@ -1,83 +1,68 @@
-"""Finding ops by name, scope, type or device."""
+"""The search bar: a query, what it finds, and the queries that the user has saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import numpy as np
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QStringListModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
-    QComboBox,
+    QCompleter,
     QFrame,
     QHBoxLayout,
+    QInputDialog,
     QLabel,
     QLineEdit,
+    QMenu,
+    QPushButton,
     QToolButton,
     QWidget,
 )
 
-from enplace.names.groups import Grouping
 from enplace.text import count
-from enplace.values.device_names import device_label
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
-from enplace_studio.panel import label
-from enplace_studio.views.graph.facts import BoolArray
+from enplace_studio.document import Document
+from enplace_studio.panel import label, plain_tip
+from enplace_studio.queries import completions
 
-FIELDS = ("anything", "name", "scope", "type", "device")
+_WIDTH, _LEAST_WIDTH, _REST = 300, 90, 330
+"""Width of the line, the least, and that of the widgets beside it."""
 
-
-def matching_ops(problem: Problem, plan: Plan | None, query: str, field: str) -> BoolArray:
-    """Find the ops whose field contains the query, ignoring case; shape (n_ops,)."""
-    profile, wanted = problem.profile, query.lower()
-    texts: dict[str, Iterable[str]] = {
-        "name": profile.op_names,
-        "scope": profile.scopes,
-        "type": profile.op_types,
-    }
-    if plan is not None:
-        names = [d.name for d in problem.cluster.devices]
-        spoken = [f"{name} {device_label(name)}" for name in names]
-        texts["device"] = (spoken[device] for device in plan.device.tolist())
-    found = np.zeros(profile.n_ops, dtype=bool)
-    for name in texts if field == "anything" else [f for f in (field,) if f in texts]:
-        found |= np.fromiter((wanted in text.lower() for text in texts[name]), bool, len(found))
-    return found
-
-
-def matching_groups(grouping: Grouping, ops: BoolArray, query: str, field: str) -> dict[int, int]:
-    """Find groups with matching ops or a matching name, and the matching ops of each."""
-    hits = np.bincount(grouping.group[ops & (grouping.group >= 0)], minlength=grouping.n_groups)
-    named = field in ("anything", "scope")
-    return {
-        group: int(hits[group])
-        for group, name in enumerate(grouping.names)
-        if hits[group] or (named and query.lower() in name.lower())
-    }
+HELP = """A query is a list of terms; an op must satisfy all of them.
+decoder            name, scope, type, group or device
+type:MatMul        also name:, scope: and device:
+time>1ms           also weights>10MiB and out>1MiB
+critical           on the critical path
+pinned, crossing   pinned; at an edge across devices
+-type:Const        everything but these"""
 
 
 class SearchBar(QFrame):
-    """A search field with a choice of what to search, the number of matches, next and previous."""
+    """A line for a query with completion, the number of matches, next and previous."""
 
-    changed = Signal(str, str)
+    changed = Signal(str)
     stepped = Signal(int)
+    all_wanted = Signal()
     closed = Signal()
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, document: Document, parent: QWidget) -> None:
         super().__init__(parent)
+        self._document = document
         self.setProperty("card", True)
         self.setAutoFillBackground(True)
-        self.line = QLineEdit(placeholderText="Find ops")
+        self.line = QLineEdit(placeholderText="Find ops: type:MatMul time>1ms critical")
         self.line.setAccessibleName("Find ops")
-        self.field = QComboBox()
-        self.field.addItems(FIELDS)
-        self.field.setAccessibleName("Where to search")
+        self.line.setToolTip(plain_tip(HELP))
+        self._ways_on = QStringListModel(self)
+        self.line.setCompleter(self._make_completer())
         self.found: QLabel = label("", "dim")
+        self.all = QPushButton()
+        self.all.setProperty("link", True)
+        self.all.clicked.connect(self.all_wanted)
+        self.saved = _small_button("☆", "Saved queries", self._show_saved)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(8, 6, 8, 6)
         layout.setSpacing(6)
-        for widget in (self.line, self.field, self.found):
+        for widget in (self.line, self.found, self.all, self.saved):
             layout.addWidget(widget)
         for text, tip, action in (
             ("‹", "Previous (Shift+Enter)", lambda: self.stepped.emit(-1)),
@@ -85,14 +70,31 @@ class SearchBar(QFrame):
             ("×", "Close (Esc)", self.closed.emit),
         ):
             layout.addWidget(_small_button(text, tip, action))
-        self.line.textChanged.connect(self._emit_query)
-        self.field.currentTextChanged.connect(self._emit_query)
+        self.line.textEdited.connect(self._complete)
+        self.line.textChanged.connect(lambda text: self.changed.emit(text.strip()))
+        self.show_found(0, 0)
 
-    def show_found(self, groups: int, ops: int) -> None:
-        """Show the number of matches."""
-        nothing = "nothing found" if self.line.text() else ""
-        words = f"{count(ops, 'op')} in {count(groups, 'group')}" if ops else count(groups, "group")
-        self.found.setText(words if groups else nothing)
+    def _make_completer(self) -> QCompleter:
+        completer = QCompleter(self._ways_on, self)
+        completer.setCompletionMode(QCompleter.CompletionMode.UnfilteredPopupCompletion)
+        completer.setMaxVisibleItems(12)
+        return completer
+
+    def _complete(self, text: str) -> None:
+        project = self._document.project
+        self._ways_on.setStringList(completions(project, text) if project and text else [])
+
+    def show_found(self, groups: int, ops: int, fault: str = "") -> None:
+        """Show the number of matches, or what is wrong with the query."""
+        words = f"{count(ops, 'op')} in {count(groups, 'group')}" if ops else "nothing found"
+        self.found.setText(fault or (words if self.line.text() else ""))
+        self.all.setVisible(ops > 0)
+        self.all.setText(f"Select all {ops:,}")
+        self.adjustSize()
+
+    def fit_into(self, width: int) -> None:
+        """Shrink the line in a narrow pane."""
+        self.line.setMinimumWidth(max(_LEAST_WIDTH, min(_WIDTH, width - _REST)))
         self.adjustSize()
 
     def begin(self) -> None:
@@ -102,8 +104,36 @@ class SearchBar(QFrame):
         self.line.setFocus()
         self.line.selectAll()
 
-    def _emit_query(self) -> None:
-        self.changed.emit(self.line.text().strip(), self.field.currentText())
+    # Saved queries
+
+    def _show_saved(self) -> None:
+        self.saved_menu().popup(self.saved.mapToGlobal(self.saved.rect().bottomLeft()))
+
+    def saved_menu(self) -> QMenu:
+        """Make the menu of saved queries, to run, add or remove one."""
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        known, query = self._document.queries, self.line.text().strip()
+        for name, text in known.items():
+            shown = f"{name}\t{text}".replace("&", "&&")  # no mnemonic
+            menu.addAction(shown).triggered.connect(lambda _, text=text: self.line.setText(text))
+        if known:
+            menu.addSeparator()
+        save = menu.addAction("Save this query…")
+        save.setEnabled(bool(query))
+        save.triggered.connect(self._ask_name)
+        for name in [name for name, text in known.items() if text == query]:
+            remove = menu.addAction(f"Remove “{name}”".replace("&", "&&"))
+            remove.triggered.connect(lambda _, name=name: self._document.save_query(name, ""))
+        return menu
+
+    def _ask_name(self) -> None:
+        query = self.line.text().strip()
+        name, agreed = QInputDialog.getText(
+            self.window(), "Save the query", f"Name for “{query}”:", text=query
+        )
+        if agreed and name.strip():
+            self._document.save_query(name.strip(), query)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:
@@ -116,10 +146,10 @@ class SearchBar(QFrame):
 
 
 def _small_button(text: str, tip: str, action: Callable[[], object]) -> QToolButton:
-    button = QToolButton()
-    button.setText(text)
-    button.setToolTip(tip)
-    button.setAccessibleName(tip)
-    button.setAutoRaise(True)
-    button.clicked.connect(lambda: action())
-    return button
+    made = QToolButton()
+    made.setText(text)
+    made.setToolTip(tip)
+    made.setAccessibleName(tip)
+    made.setAutoRaise(True)
+    made.clicked.connect(lambda: action())
+    return made

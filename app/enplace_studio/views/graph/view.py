@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
@@ -44,7 +45,7 @@ class GraphView(Panel):
         self.canvas = Canvas(self.model, self)
         self.crumbs = QWidget(self)
         self.minimap = Minimap(self.canvas)
-        self.search = SearchBar(self.canvas)
+        self.search = SearchBar(document, self.canvas)
         self.search.hide()
         self.drag = PlaceDrag(document, self.devices, self)
         self._stepped = False
@@ -80,6 +81,7 @@ class GraphView(Panel):
         self.minimap.looked_at.connect(canvas.centre_on)
         self.search.changed.connect(self._find)
         self.search.stepped.connect(self.step_match)
+        self.search.all_wanted.connect(self._select_found)
         self.search.closed.connect(self.end_search)
 
     # Colours
@@ -164,11 +166,11 @@ class GraphView(Panel):
     def end_search(self) -> None:
         """Hide the search bar and the highlights."""
         self.search.hide()
-        self.model.find("", "")
+        self.model.find("")
         self.canvas.setFocus()
 
-    def _find(self, query: str, field: str) -> None:
-        self.model.find(query, field)
+    def _find(self, query: str) -> None:
+        self.model.find(query)
         self._stepped = False
         if self.model.matches:
             self.canvas.reveal(min(self.model.matches))
@@ -185,9 +187,15 @@ class GraphView(Panel):
         self.canvas.reveal(chosen)
         self.canvas.select([chosen])
 
+    def _select_found(self) -> None:
+        """Select all ops that the query finds, those outside the open level too."""
+        if self.model.found is not None:
+            self.document.select(np.flatnonzero(self.model.found).tolist())
+
     def _show_found(self) -> None:
-        matches = self.model.matches or {}
-        self.search.show_found(len(matches), sum(matches.values()))
+        found, matches = self.model.found, self.model.matches or {}
+        n_ops = 0 if found is None else int(np.count_nonzero(found))
+        self.search.show_found(len(matches), n_ops, self.model.fault)
 
     # Layout of the widgets above the canvas
 
@@ -202,6 +210,7 @@ class GraphView(Panel):
 
     def _place_overlays(self) -> None:
         area = self.canvas.rect()
+        self.search.fit_into(area.width())
         self.search.move(area.right() - self.search.width() - 4, 4)
         scene = self.model.scene
         fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()

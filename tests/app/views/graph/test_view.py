@@ -7,7 +7,7 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt
 from PySide6.QtGui import QColor, QHelpEvent, QWheelEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QToolTip
+from PySide6.QtWidgets import QApplication, QInputDialog, QToolTip
 
 from documents import document_of
 from enplace.machine import simulate
@@ -250,14 +250,63 @@ def test_search_highlights_and_steps_through_the_matches(view):
 
 
 @pytest.mark.parametrize(
-    ("query", "field", "groups"),
-    [("gpu 1", "device", 24), ("op", "type", 48), ("matmul", "type", 0), ("lstm1", "scope", 24)],
+    ("query", "groups"),
+    [("device:1", 24), ("type:op", 48), ("type:matmul", 0), ("scope:lstm1", 24), ("pinned", 0)],
 )
-def test_search_can_be_limited_to_one_field(view, query, field, groups):
+def test_a_query_may_name_a_field(view, query, groups):
     view.start_search()
-    view.search.field.setCurrentText(field)
     view.search.line.setText(query)
     assert len(view.model.matches) == groups
+
+
+def test_all_ops_that_a_query_finds_can_be_selected(view):
+    view.start_search()
+    view.search.line.setText("device:1 lstm1")
+    assert view.search.all.text() == "Select all 96"
+    view.search.all.click()
+    places = view.document.current.plan.device
+    assert len(view.document.selection) == 96
+    assert {int(places[op]) for op in view.document.selection} == {1}
+
+
+def test_a_query_that_cannot_be_understood_says_what_to_write(view):
+    view.start_search()
+    view.search.line.setText("time>1foo")
+    assert "time>1ms" in view.search.found.text()
+    assert not view.search.all.isVisible()
+
+
+def test_a_query_follows_the_plan(view):
+    view.start_search()
+    view.search.line.setText("device:1")
+    before = view.model.found.sum()
+    moved = sorted(ops_of(view, 0))
+    view.document.place(moved, 1)
+    assert view.model.found.sum() == before + len(moved)
+
+
+def test_a_query_can_be_saved_and_used_again(view, monkeypatch):
+    view.start_search()
+    view.search.line.setText("device:1 lstm1")
+    monkeypatch.setattr(QInputDialog, "getText", lambda *_, **__: ("second layer", True))
+    save = next(a for a in view.search.saved_menu().actions() if a.text() == "Save this query…")
+    save.trigger()
+    assert view.document.queries == {"second layer": "device:1 lstm1"}
+    assert view.document.modified
+    view.search.line.clear()
+    view.search.saved_menu().actions()[0].trigger()
+    assert view.search.line.text() == "device:1 lstm1"
+    remove = view.search.saved_menu().actions()[-1]
+    assert remove.text() == "Remove “second layer”"
+    remove.trigger()
+    assert view.document.queries == {}
+
+
+def test_the_query_is_completed(view):
+    view.start_search()
+    view.search.line.textEdited.emit("device:")
+    offered = view.search.line.completer().model().stringList()
+    assert offered == ["device:GPU:0", "device:GPU:1"]
 
 
 def test_edges_between_devices_are_marked_as_crossing(view):
