@@ -13,8 +13,9 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
-from enplace_studio.edits import moved_schedule
+from enplace_studio.edits import moved_schedule, unit_ops
 from enplace_studio.project import OpenProject
+from enplace_studio.reasons import explain_move
 
 LIMIT = 64
 """Largest number of previews kept for a project."""
@@ -33,6 +34,8 @@ class Preview:
     peak_bytes : int array, shape (n_devices,)
     why_not : str
         Why the ops may not run there; empty if they may.
+    reason : str
+        Why the step is longer or shorter; empty if the ops may not run there.
     """
 
     step_us: float
@@ -40,6 +43,7 @@ class Preview:
     peak_bytes: IntArray
     fits: bool
     why_not: str = ""
+    reason: str = ""
 
 
 class Previews(QObject):
@@ -98,4 +102,6 @@ def find_preview(problem: Problem, before: Schedule, ops: frozenset[int], device
     except EnplaceError as error:
         return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
     step_us = after.makespan_us
-    return Preview(step_us, step_us - before.makespan_us, after.peak_bytes, after.fits)
+    reason = explain_move(before, after, unit_ops(problem, ops), device)
+    delta_us = step_us - before.makespan_us
+    return Preview(step_us, delta_us, after.peak_bytes, after.fits, reason=reason)

@@ -15,11 +15,13 @@ from PySide6.QtWidgets import (
 from enplace.text import count, ms, size
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
 from enplace_studio.project import OpenProject
+from enplace_studio.reasons import explain_place
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -34,6 +36,8 @@ from enplace_studio.views.inspector.where import DeviceGrid
 from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
 
 MOST_SPLITS = 6
+MOST_REASONS = 4
+"""Most devices for which the effect of a move is explained; the others have it in their tips."""
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it is enabled, and the function it calls."""
@@ -53,6 +57,7 @@ class InspectorView(Panel):
         self.where: DeviceGrid | None = None
         self.sentence: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
+        self.reasons: dict[int, str] = {}
         self._column = Column()
         self.body.addWidget(self._column, 1)
         self._contents = self._column.fill()
@@ -128,6 +133,8 @@ class InspectorView(Panel):
         self._contents.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
+        if schedule is not None:
+            self._add_reasons(project, schedule, ops, self.where)
         if len(ops) == 1:
             self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
         current = project.current
@@ -144,6 +151,26 @@ class InspectorView(Panel):
                 f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
             )
             self._contents.addWidget(line)
+
+    def _add_reasons(
+        self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
+    ) -> None:
+        """Explain the place of the selection, and each other place as soon as it is simulated."""
+        self._add_heading("Why here")
+        self._add_text(explain_place(schedule, ops))
+        self.reasons = {}
+
+        def explain(device: int, reason: str) -> None:
+            name = project.device_label(device)
+            self.reasons[device] = reason
+            lines = [
+                f"On {project.device_label(d)}: {self.reasons[d]}" for d in sorted(self.reasons)
+            ]
+            elsewhere.setText("\n\n".join(lines[:MOST_REASONS]))
+            elsewhere.setAccessibleName(f"Why not on {name}")
+
+        elsewhere = self._add_text("")
+        where.explained.connect(explain)
 
     def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
         document, chosen = self._document, frozenset(ops.tolist())

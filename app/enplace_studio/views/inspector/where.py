@@ -28,6 +28,8 @@ class DeviceGrid(Columns):
 
     chosen = Signal(int)
     """Emitted with the device that the user chose."""
+    explained = Signal(int, str)
+    """Emitted with a device, and why the step would be longer or shorter there."""
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class DeviceGrid(Columns):
             button.setEnabled(False)
             button.set_note("not here")
             button.setToolTip(plain_tip(preview.why_not))
+            self.explained.emit(device, preview.why_not)
             return
+        self.explained.emit(device, preview.reason)
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
         text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"

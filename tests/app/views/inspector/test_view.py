@@ -67,6 +67,15 @@ def test_a_device_that_an_op_cannot_use_gives_the_reason(open_view, qtbot):
     assert "cannot run" in cpu.toolTip()
 
 
+def test_the_selection_is_told_why_it_is_here_and_not_elsewhere(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: "On GPU 1: The step is" in texts(view))
+    assert "Why here" in texts(view)
+    assert "On the critical path for" in texts(view)
+
+
 def test_each_of_many_devices_shows_the_cost_of_a_move(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})

@@ -1,0 +1,163 @@
+"""Why a schedule is as it is, in words: why an op starts when it does, why a move helps. No Qt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.machine import critical_path
+from enplace.text import elide_middle, ms, size
+from enplace.values.device_names import device_label
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+
+NAME_LENGTH = 70
+SHORT_US = 0.5
+"""Waits and changes shorter than this are not mentioned."""
+
+
+def explain_move(before: Schedule, after: Schedule, ops: IntArray, device: int) -> str:
+    """Explain what happens if ops move to a device, most important first.
+
+    Parameters
+    ----------
+    before, after : Schedule
+        With the ops where they are, and all of them on the device.
+    """
+    sentences = [_explain_step(before, after), _explain_first_start(before, after, ops)]
+    received = _received_bytes(after, ops) - _received_bytes(before, ops)
+    if received:
+        more = "more" if received > 0 else "less"
+        sentences.append(f"They receive {size(abs(received))} {more} from other devices.")
+    where, capacity = device_of(after, device), after.problem.cluster.capacity_bytes[device]
+    peak = int(after.peak_bytes[device])
+    if peak > capacity:
+        sentences.append(f"{where} then lacks {size(peak - capacity)}.")
+    return " ".join(filter(None, sentences))
+
+
+def explain_place(schedule: Schedule, ops: IntArray) -> str:
+    """Explain when ops start where they are, and how much of the critical path they are."""
+    first = _first_of(schedule, ops)
+    what = "It starts" if len(ops) == 1 else "The first of them starts"
+    sentences = [
+        f"{what} at {ms(float(schedule.op_start_us[first]))}.",
+        explain_start(schedule, first),
+    ]
+    path = critical_path(schedule)
+    on_path = ~path.is_transfer & np.isin(path.number, ops)
+    if on_path.any():
+        spent = ms(float((path.finish_us - path.start_us)[on_path].sum()))
+        sentences.append(f"On the critical path for {spent}.")
+    else:
+        sentences.append("Not on the critical path.")
+    return " ".join(filter(None, sentences))
+
+
+def _explain_step(before: Schedule, after: Schedule) -> str:
+    """Say what changes on the critical path; the parts add up to the change of the step time."""
+    change_us = after.makespan_us - before.makespan_us
+    if abs(change_us) <= SHORT_US:
+        return "The step stays as long."
+    one, other = critical_path(before), critical_path(after)
+    parts = {
+        "compute": other.compute_us - one.compute_us,
+        "transfers": other.transfer_us - one.transfer_us,
+        "waiting": other.waiting_us - one.waiting_us,
+    }
+    named = [f"{name} {ms(us, signed=True)}" for name, us in parts.items() if abs(us) > SHORT_US]
+    longer = "longer" if change_us > 0 else "shorter"
+    return f"The step is {ms(abs(change_us))} {longer}: on the critical path, {', '.join(named)}."
+
+
+def _explain_first_start(before: Schedule, after: Schedule, ops: IntArray) -> str:
+    """Say how much later the ops start, and what the first of them waits for."""
+    first = _first_of(after, ops)
+    shift_us = float(after.op_start_us[first] - before.op_start_us[_first_of(before, ops)])
+    if abs(shift_us) <= SHORT_US:
+        return ""
+    later = "later" if shift_us > 0 else "earlier"
+    what = "It starts" if len(ops) == 1 else "The first of them starts"
+    return f"{what} {ms(abs(shift_us))} {later}. {explain_start(after, first)}".rstrip()
+
+
+def _first_of(schedule: Schedule, ops: IntArray) -> int:
+    """Return the first op that takes time; constants and variables start with the step."""
+    works = ops[schedule.op_finish_us[ops] > schedule.op_start_us[ops]]
+    chosen = works if len(works) else ops
+    return int(chosen[np.argmin(schedule.op_start_us[chosen])])
+
+
+def _received_bytes(schedule: Schedule, ops: IntArray) -> int:
+    """Sum the tensors that ops need from other devices, once for each device."""
+    profile, device = schedule.problem.profile, schedule.plan.device
+    chosen = np.zeros(profile.n_ops, dtype=bool)
+    chosen[ops] = True
+    into = chosen[profile.edge_op] & (device[profile.edge_source] != device[profile.edge_op])
+    n_devices = schedule.problem.cluster.n_devices
+    arrivals = profile.edge_tensor[into] * n_devices + device[profile.edge_op[into]]
+    return int(profile.tensor_bytes[np.unique(arrivals) // n_devices].sum())
+
+
+def explain_start(schedule: Schedule, op: int) -> str:
+    """Explain an op's start: its last input, or the previous op on its lane."""
+    start = float(schedule.op_start_us[op])
+    free_us, before = _lane_free(schedule, op)
+    ready_us, producer, transfer = _last_input(schedule, op)
+    names = schedule.problem.profile.op_names
+    if start <= SHORT_US:
+        return "Starts with the step."
+    if ready_us > free_us and producer is not None:
+        name = elide_middle(names[producer], NAME_LENGTH)
+        waited = f"Its device was idle for {ms(start - free_us)}, waiting"
+        if start - free_us <= SHORT_US:
+            waited = "Started as soon as it could, after"
+        if transfer is None:
+            return f"{waited} for {name}." if "idle" in waited else f"{waited} {name}."
+        source = device_of(schedule, int(schedule.transfer_from[transfer]))
+        return f"{waited} {'for ' if 'idle' in waited else ''}the transfer of {name} from {source}."
+    if before is None:
+        return ""
+    name = elide_middle(names[before], NAME_LENGTH)
+    if start - ready_us > SHORT_US:
+        return (
+            f"It was ready {ms(start - ready_us)} earlier; its device was busy until {name} ended."
+        )
+    return f"Started as soon as it could, after {name}."
+
+
+def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
+    """Find when the op's lane became free, and the op that ran there before."""
+    start = schedule.op_start_us[op]
+    same = (schedule.plan.device == schedule.plan.device[op]) & (
+        schedule.op_lane == schedule.op_lane[op]
+    )
+    earlier = same & (schedule.op_finish_us <= start)
+    earlier &= schedule.op_finish_us > schedule.op_start_us
+    earlier[op] = False
+    found = np.flatnonzero(earlier)
+    if not len(found):
+        return 0.0, None
+    last = int(found[np.argmax(schedule.op_finish_us[found])])
+    return float(schedule.op_finish_us[last]), last
+
+
+def _last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | None]:
+    """Find when the last input arrived, its producer, and its transfer, if any."""
+    profile = schedule.problem.profile
+    here = int(schedule.plan.device[op])
+    ready, source, brought = 0.0, None, None
+    for edge in profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]].tolist():
+        producer, transfer = int(profile.edge_source[edge]), None
+        time = float(schedule.op_finish_us[producer])
+        if schedule.plan.device[producer] != here:
+            sent = schedule.transfer_tensor == profile.edge_tensor[edge]
+            transfer = int(np.flatnonzero(sent & (schedule.transfer_to == here))[0])
+            time = float(schedule.transfer_finish_us[transfer])
+        if source is None or time > ready:
+            ready, source, brought = time, producer, transfer
+    return ready, source, brought
+
+
+def device_of(schedule: Schedule, device: int) -> str:
+    """Return the name of a device on screen."""
+    return device_label(schedule.problem.cluster.devices[device].name)

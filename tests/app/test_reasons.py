@@ -1,0 +1,90 @@
+"""The words for why a schedule is as it is."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.values.problem import Problem
+from enplace_studio.edits import moved_schedule, unit_ops
+from enplace_studio.reasons import explain_move, explain_place
+from problems import cluster_of, plan_of, planned_problems, profile_of
+
+
+def schedules(places, moved, device, **cluster):
+    """Simulate a fork of two branches, a to d, before and after some ops move."""
+    times = {"a": 1000.0, "b": 4000.0, "c": 4000.0, "d": 1000.0}
+    edges = [("a", "b", 1000), ("a", "c", 1000), ("b", "d", 1000), ("c", "d", 1000)]
+    problem = Problem(profile_of(times, edges), cluster_of(2, b1_us_per_byte=0.5, **cluster))
+    before = simulate(problem, plan_of(problem, dict(zip("abcd", places, strict=True))))
+    ops = np.array(["abcd".index(name) for name in moved])
+    return before, moved_schedule(problem, before.plan, ops, device), ops
+
+
+def test_a_move_is_explained_by_the_critical_path():
+    before, after, ops = schedules((0, 0, 0, 0), "c", 1)
+    text = explain_move(before, after, ops, 1)
+    saved_us = before.makespan_us - after.makespan_us
+    assert saved_us > 0
+    assert text.startswith(f"The step is {saved_us / 1000:.1f} ms shorter: on the critical path, ")
+    assert "compute −4.0 ms" in text
+    assert "They receive 1,000 B more" in text
+
+
+def test_a_later_start_names_what_the_op_waits_for():
+    before, after, ops = schedules((0, 0, 1, 0), "b", 1)
+    text = explain_move(before, after, ops, 1)
+    assert "It starts" in text
+    assert "later" in text
+    assert "busy until c ended" in text or "transfer of a" in text
+
+
+def test_missing_memory_is_mentioned():
+    times = {"a": 10.0, "b": 10.0}
+    profile = profile_of(times, [("a", "b", 4)], persistent={"a": 80, "b": 80})
+    problem = Problem(profile, cluster_of(2, capacity_bytes=100))
+    before = simulate(problem, plan_of(problem, {"a": 0, "b": 1}))
+    after = moved_schedule(problem, before.plan, [1], 0)
+    assert "GPU 0 then lacks" in explain_move(before, after, np.array([1]), 0)
+
+
+def test_a_move_without_effect_says_so():
+    before, after, ops = schedules((0, 0, 0, 0), "c", 0)
+    assert explain_move(before, after, ops, 0) == "The step stays as long."
+
+
+def test_the_place_is_explained_with_its_start_and_its_share_of_the_critical_path():
+    before, _, ops = schedules((0, 0, 0, 0), "b", 1)
+    assert explain_place(before, ops) == (
+        "It starts at 1.0 ms. Started as soon as it could, after a. "
+        "On the critical path for 4.0 ms."
+    )
+
+
+@given(planned=planned_problems(), data=st.data())
+def test_the_parts_add_up_to_the_change_of_the_step(planned, data):
+    problem, plan = planned
+    before = simulate(problem, plan)
+    op = data.draw(st.integers(0, problem.profile.n_ops - 1))
+    device = data.draw(st.integers(0, problem.cluster.n_devices - 1))
+    try:
+        after = moved_schedule(problem, plan, [op], device)
+    except EnplaceError:
+        return
+    text = explain_move(before, after, unit_ops(problem, [op]), device)
+    match = re.match(
+        r"The step is ([0-9.,]+) ms (longer|shorter): on the critical path, (.*?)\.(?: |$)", text
+    )
+    if match is None:
+        assert text.startswith("The step stays as long.")
+        return
+    change = float(match[1].replace(",", "")) * (1 if match[2] == "longer" else -1)
+    parts = [
+        float(part.replace("−", "-").replace(",", ""))
+        for part in re.findall(r"[+−]?[0-9.,]+(?= ms)", match[3])
+    ]
+    assert change == pytest.approx(sum(parts), abs=0.06 * (len(parts) + 1) + 0.02 * abs(change))
