@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.bounds import lower_bound_us
 from enplace.machine import critical_path
+from enplace.names.by_scope import count_by_scope
 from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import find_gap
@@ -138,13 +139,14 @@ def _settings(schedule: Schedule) -> str:
         *((key.replace("_", " "), _shown(value)) for key, value in facts),
         ("fingerprint of the graph", problem.profile.fingerprint),
     ]
-    pins = sorted(problem.pins.items())
+    names = problem.profile.op_names
+    pins = count_by_scope({names[op]: device for op, device in sorted(problem.pins.items())})
     rows += [
-        (f"pinned to {device_label(devices[device].name)}", problem.profile.op_names[op])
-        for op, device in pins[:MAX_PINS]
+        (f"pinned to {device_label(devices[device].name)}", f"{scope} ({count(n_ops, 'op')})")
+        for scope, device, n_ops in pins[:MAX_PINS]
     ]
     if len(pins) > MAX_PINS:
-        rows.append(("and", count(len(pins) - MAX_PINS, "more pin")))
+        rows.append(("and pins in", count(len(pins) - MAX_PINS, "more scope")))
     cells = "".join(
         f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in rows
     )

@@ -11,21 +11,37 @@ from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
 
 _FORMULA = ("=", "+", "-", "@")
+COLUMNS = (
+    *("op", "type", "scope", "device", "order", "start_us", "finish_us", "time_us"),
+    *("weights_bytes", "out_bytes"),
+)
 
 
 @exporter("csv", title="table", suffix=".csv")
 def table_csv(schedule: Schedule) -> str:
-    """Write one row for each op: name, device, position on the device, start and finish in µs."""
+    """Write a row for each op: what it is, where and when it runs, its weights and outputs."""
     plan, profile = schedule.plan, schedule.problem.profile
     names = [device.name for device in schedule.problem.cluster.devices]
+    out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
+    np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["op", "device", "order", "start_us", "finish_us"])
+    writer.writerow(COLUMNS)
     for device, name in enumerate(names):
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
-            start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
-            writer.writerow([_cell(profile.op_names[op]), _cell(name), order, start, finish])
+            start_us, finish_us = schedule.op_start_us[op], schedule.op_finish_us[op]
+            texts = (profile.op_names[op], profile.op_types[op], profile.scopes[op], name)
+            times = (start_us, finish_us, finish_us - start_us)
+            writer.writerow(
+                [
+                    *map(_cell, texts),
+                    order,
+                    *(f"{float(time_us):.3f}" for time_us in times),
+                    int(profile.persistent_bytes[op]),
+                    int(out_bytes[op]),
+                ]
+            )
     return out.getvalue()
 
 

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from tests.core.writers.conftest import schedule as make_schedule
 
 from enplace.bounds import lower_bound_us
+from enplace.machine import simulate
 from enplace.text import ms
+from enplace.values.problem import Problem
 from enplace.writers.memory_svg import column_peaks
 from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
 from enplace.writers.report import report_html
 from enplace.writers.timeline_svg import busy_share, ticks_us, timeline_svg
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
+from problems import cluster_of, plan_of, profile_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -130,3 +133,21 @@ def test_the_report_shows_step_time_bound_and_peaks(middle):
     assert f"proven not below {ms(lower_bound_us(middle.problem))}" in text
     assert text.count("peak ") >= 4
     assert "prefers-color-scheme:dark" in text
+
+
+def test_the_report_sums_pins_up_by_scope():
+    names = [f"layer_{i}/op_{j}" for i in range(3) for j in range(40)]
+    problem = Problem(
+        profile_of(dict.fromkeys(names, 1.0)),
+        cluster_of(2),
+        pins={op: op // 80 for op in range(120)},
+    )
+    text = report_html(
+        simulate(problem, plan_of(problem, {n: p // 80 for p, n in enumerate(names)}))
+    )
+    rows = re.findall(r"<td>pinned to (GPU \d)</td><td>(.*?)</td>", text)
+    assert rows == [
+        ("GPU 0", "layer_0 (40 ops)"),
+        ("GPU 0", "layer_1 (40 ops)"),
+        ("GPU 1", "layer_2 (40 ops)"),
+    ]

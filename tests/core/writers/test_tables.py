@@ -3,6 +3,8 @@
 import csv
 import io
 
+import pytest
+
 from enplace.values.schedule import Schedule
 from enplace.writers.table_csv import table_csv
 
@@ -22,7 +24,14 @@ def test_csv_lists_every_op_once_in_the_order_of_its_device(middle):
         assert [int(row["order"]) for row in mine] == list(range(len(mine)))
         positions = [middle.plan.position[index[row["op"]]] for row in mine]
         assert positions == sorted(positions)
-    assert all(float(r["finish_us"]) == middle.op_finish_us[index[r["op"]]] for r in rows)
+    profile = middle.problem.profile
+    for row in rows:
+        op = index[row["op"]]
+        assert float(row["finish_us"]) == pytest.approx(middle.op_finish_us[op], abs=5e-4)
+        assert len(row["finish_us"].partition(".")[2]) == 3
+        assert (row["type"], row["scope"]) == (profile.op_types[op], profile.scopes[op])
+        assert int(row["weights_bytes"]) == profile.persistent_bytes[op]
+    assert sum(int(row["out_bytes"]) for row in rows) == profile.tensor_bytes.sum()
 
 
 def test_csv_keeps_odd_names(small):
