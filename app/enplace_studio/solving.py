@@ -14,7 +14,7 @@ from enplace.machine import simulate
 from enplace.machine.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.placing.options import REPLICA_OPTIONS, Value, load_values
-from enplace.text import percent, seconds
+from enplace.text import count, percent, seconds
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
@@ -198,7 +198,8 @@ class Solving(QWidget):
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        return PlanEntry(name, plan, schedule, note)
+        taken = {entry.name for entry in self._document.plans}
+        return PlanEntry(distinct_name(name, plan, job.problem, taken), plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
         """Return whether the problem has changed since the job started; report it if so."""
@@ -281,6 +282,15 @@ def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
     schedule = simulate(problem, plan)
     _ = schedule.peak_bytes
     return schedule
+
+
+def distinct_name(name: str, plan: Plan, problem: Problem, taken: Collection[str]) -> str:
+    """Add to a name what tells the plan from those that have it: its pins, its solving time."""
+    differs = [count(len(problem.pins), "pin")] if problem.pins else []
+    if plan.solve_seconds is not None and plan.solve_seconds >= 1:
+        differs.append(seconds(plan.solve_seconds))
+    longer = [name, *(f"{name}, {each}" for each in differs), ", ".join([name, *differs])]
+    return next((each for each in longer if each not in taken), longer[-1])
 
 
 def entry_name(title: str, pinned: bool) -> tuple[str, str]:
