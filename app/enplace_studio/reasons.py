@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from enplace.machine import critical_path
+from enplace.names.groups import Grouping
 from enplace.text import elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import IntArray
@@ -51,6 +54,50 @@ def explain_place(schedule: Schedule, ops: IntArray) -> str:
     else:
         sentences.append("Not on the critical path.")
     return " ".join(filter(None, sentences))
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """A part of the critical path.
+
+    Attributes
+    ----------
+    name : str
+        A group of ops with its device, or a link.
+    time_us : float
+    ops : tuple of int
+        The ops that run then; for a link, those whose outputs are sent.
+    """
+
+    name: str
+    time_us: float
+    ops: tuple[int, ...]
+
+
+def find_limits(schedule: Schedule, grouping: Grouping) -> list[Limit]:
+    """Sum the critical path by group and device and by link, the longest part first.
+
+    The times, and the time that nothing runs or is sent, add up to the step time.
+    """
+    path, profile = critical_path(schedule), schedule.problem.profile
+    ops: dict[str, list[int]] = {}
+    times_us: dict[str, float] = {}
+    spent_us = (path.finish_us - path.start_us).tolist()
+    for is_transfer, number, us in zip(
+        path.is_transfer.tolist(), path.number.tolist(), spent_us, strict=True
+    ):
+        if is_transfer:
+            op = int(profile.tensor_op[schedule.transfer_tensor[number]])
+            ends = schedule.transfer_from[number], schedule.transfer_to[number]
+            name = " → ".join(device_of(schedule, int(end)) for end in ends)
+        else:
+            op, group = number, int(grouping.group[number])
+            what = grouping.names[group] if group >= 0 else profile.op_names[op]
+            name = f"{what} on {device_of(schedule, int(schedule.plan.device[op]))}"
+        ops.setdefault(name, []).append(op)
+        times_us[name] = times_us.get(name, 0.0) + us
+    found = [Limit(name, times_us[name], tuple(dict.fromkeys(ops[name]))) for name in ops]
+    return sorted(found, key=lambda limit: -limit.time_us)
 
 
 def _explain_step(before: Schedule, after: Schedule) -> str:

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.errors import EnplaceError
-from enplace.machine import simulate
+from enplace.machine import critical_path, simulate
+from enplace.names.groups import group_ops
 from enplace.values.problem import Problem
 from enplace_studio.edits import moved_schedule, unit_ops
-from enplace_studio.reasons import explain_move, explain_place
+from enplace_studio.reasons import explain_move, explain_place, find_limits
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
@@ -88,3 +89,15 @@ def test_the_parts_add_up_to_the_change_of_the_step(planned, data):
         for part in re.findall(r"[+−]?[0-9.,]+(?= ms)", match[3])
     ]
     assert change == pytest.approx(sum(parts), abs=0.06 * (len(parts) + 1) + 0.02 * abs(change))
+
+
+@given(planned=planned_problems())
+def test_the_limits_of_a_step_add_up_to_it(planned):
+    problem, plan = planned
+    schedule = simulate(problem, plan)
+    limits = find_limits(schedule, group_ops(problem.profile))
+    times_us = [limit.time_us for limit in limits]
+    waiting_us = critical_path(schedule).waiting_us
+    assert sum(times_us) + waiting_us == pytest.approx(schedule.makespan_us, abs=1e-3)
+    assert times_us == sorted(times_us, reverse=True)
+    assert all(limit.ops for limit in limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from PySide6.QtCore import Qt, QTimer
@@ -12,7 +13,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.text import count, ms, size
+from enplace.text import count, ms, percent, size
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -21,7 +22,7 @@ from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
 from enplace_studio.project import OpenProject
-from enplace_studio.reasons import explain_place
+from enplace_studio.reasons import explain_place, find_limits
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -36,6 +37,7 @@ from enplace_studio.views.inspector.where import DeviceGrid
 from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
 
 MOST_SPLITS = 6
+MOST_LIMITS = 10
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
 
@@ -106,8 +108,19 @@ class InspectorView(Panel):
                 "Drag them to another device, or press its number, and the step time updates "
                 "at once."
             )
+            self._add_limits(project, current.schedule)
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
+        """List what takes the time of the critical path; a click selects its ops."""
+        self._add_heading("What limits the step")
+        for limit in find_limits(schedule, project.grouping)[:MOST_LIMITS]:
+            share = percent(limit.time_us / schedule.makespan_us)
+            tip = f"{limit.name}: {ms(limit.time_us)} of the critical path; click to select its ops"
+            line = Line(limit.name, f"{ms(limit.time_us)}  {share}", tip, can_click=True)
+            line.clicked.connect(partial(self._document.select, limit.ops))
+            self._contents.addWidget(line)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
         """Show the longest ops that the plan splits, and a button for all of them."""

@@ -26,8 +26,8 @@ _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
-class Line(QWidget):
-    """A name on the left and a value on the right.
+class Line(QAbstractButton):
+    """A name on the left and a value on the right; with ``can_click``, also a button.
 
     Long texts are elided in the middle; ``elide`` sets another place for the name.
     """
@@ -39,9 +39,14 @@ class Line(QWidget):
         tip: str = "",
         parent: QWidget | None = None,
         elide: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle,
+        can_click: bool = False,
     ) -> None:
         super().__init__(parent)
-        self.left, self.right, self._elide = left, right, elide
+        self.left, self.right, self._elide, self.can_click = left, right, elide, can_click
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
+        if can_click:
+            self.setCursor(Qt.CursorShape.PointingHandCursor)
+            self.setAttribute(Qt.WidgetAttribute.WA_Hover)
         self.setToolTip(plain_tip(tip or f"{left}: {right}"))
         self.setAccessibleName(f"{left}: {right}")
         theme.changed.connect(self.update)
@@ -58,6 +63,8 @@ class Line(QWidget):
 
     def _paint(self, painter: QPainter) -> None:
         area, font = QRectF(self.rect()), theme.font(12)
+        if self.can_click and (self.underMouse() or self.hasFocus()):
+            painter.fillRect(area, theme.tokens.hover)
         metrics = QFontMetricsF(font)
         least_left = min(metrics.horizontalAdvance(self.left), area.width() * 0.4)
         painter.setFont(font)

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QLabel
 from documents import chain_document, document_of
 from enplace_studio.document import Document
 from enplace_studio.views.inspector.view import InspectorView
+from enplace_studio.views.inspector.widgets import Line
 from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -74,6 +75,17 @@ def test_the_selection_is_told_why_it_is_here_and_not_elsewhere(open_view, qtbot
     qtbot.waitUntil(lambda: "On GPU 1: The step is" in texts(view))
     assert "Why here" in texts(view)
     assert "On the critical path for" in texts(view)
+
+
+def test_what_limits_the_step_is_listed_and_selects_its_ops(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    lines = [line for line in view.findChildren(Line) if line.can_click]
+    assert "What limits the step" in texts(view)
+    assert any("GPU 0 → GPU 1" in line.left for line in lines)
+    first = next(line for line in lines if "on GPU 1" in line.left)
+    QTest.mouseClick(first, LEFT)
+    assert document.selection == {2}
 
 
 def test_each_of_many_devices_shows_the_cost_of_a_move(open_view, qtbot):
