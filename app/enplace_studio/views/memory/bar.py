@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QEvent, QLineF, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QEvent, QLineF, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
+    QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
@@ -39,15 +40,22 @@ _NAME_LENGTH = 48
 class DeviceMemory(TipWidget):
     """A device's memory: text, bar, curve; the tooltip of the curve names the largest tensors.
 
+    A click asks for all of them at that moment, or at the peak.
+
     Parameters
     ----------
     schedule : Schedule
     device : int
     """
 
+    asked = Signal(int, float)
+    """Emitted with the device and the moment whose contents the user asked for."""
+
     def __init__(self, schedule: Schedule, device: int, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.schedule, self.device = schedule, device
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.split = split_at_peak(schedule, device)
         self.capacity_bytes = schedule.problem.cluster.devices[device].capacity_bytes
         self._pointer_us: float | None = None
@@ -204,6 +212,18 @@ class DeviceMemory(TipWidget):
         self._pointer_us = self.time_at(event.position().x()) if inside else None
         self.update()
 
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        at = event.position()
+        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(at.toPoint()):
+            on_curve = not self.is_compact and self.curve_area.contains(at)
+            self.asked.emit(self.device, self.time_at(at.x()) if on_curve else self.split.peak_us)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+            self.asked.emit(self.device, self.split.peak_us)
+        else:
+            super().keyPressEvent(event)
+
     def leaveEvent(self, event: QEvent) -> None:
         self._pointer_us = None
         self.update()
@@ -220,6 +240,7 @@ class DeviceMemory(TipWidget):
                 f"activations   {size(split.activation_bytes)}",
                 f"received from other devices   {size(split.received_bytes)}",
                 f"capacity   {size(self.capacity_bytes)}",
+                "Click to list everything in it",
             ]
         )
 

@@ -40,16 +40,33 @@ def split_at_peak(schedule: Schedule, device: int) -> PeakParts:
 
 @dataclass(frozen=True)
 class Holding:
-    """One tensor in memory, or an op's temporary memory (``output`` is then None)."""
+    """One tensor in memory, or an op's weights or temporary memory (``output`` is then None)."""
 
     op: int
     output: int | None
     bytes: int
     received: bool
+    is_weights: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words."""
+        if self.output is None:
+            return "weights and optimiser" if self.is_weights else "temporary"
+        return "received" if self.received else "activation"
+
+
+def contents_at(schedule: Schedule, device: int, time_us: float) -> list[Holding]:
+    """List everything in a device's memory at a moment, the largest first."""
+    weights = schedule.problem.profile.persistent_bytes
+    there = np.flatnonzero((schedule.plan.device == device) & (weights > 0)).tolist()
+    found = [Holding(op, None, int(weights[op]), False, is_weights=True) for op in there]
+    found += holdings_at(schedule, device, time_us, limit=None)
+    return sorted(found, key=lambda holding: -holding.bytes)
 
 
 def holdings_at(
-    schedule: Schedule, device: int, time_us: float, limit: int = LARGEST
+    schedule: Schedule, device: int, time_us: float, limit: int | None = LARGEST
 ) -> list[Holding]:
     """List the largest contents of a device at a moment, without variables."""
     profile, lives = schedule.problem.profile, schedule.lives

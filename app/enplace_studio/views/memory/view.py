@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from enplace.values.device_names import device_label
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.views.memory.bar import DeviceMemory
+from enplace_studio.views.memory.contents import MemoryTable
 
 LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
 
@@ -45,9 +49,18 @@ class MemoryView(Panel):
             used = np.flatnonzero(schedule.peak_bytes > 0).tolist()
             self.devices = [DeviceMemory(schedule, device) for device in used]
             for widget in self.devices:
+                widget.asked.connect(partial(self.show_contents, schedule))
                 column.addWidget(widget)
             column.addWidget(paragraph(LEGEND))
             devices = schedule.problem.cluster.devices
             if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
                 names = ", ".join(device_label(devices[device].name) for device in idle)
                 column.addWidget(paragraph(f"not used: {names}"))
+
+    def show_contents(self, schedule: Schedule, device: int, time_us: float) -> MemoryTable:
+        """List everything in a device's memory at a moment, beside the window's other panes."""
+        table = MemoryTable(schedule, device, time_us, self.window())
+        table.chosen.connect(self._document.select)
+        self._document.opened.connect(table.close)  # its ops are those of this graph
+        table.show()
+        return table

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from documents import chain_document, document_of, wide_document
 from enplace_studio.views.memory.holdings import (
     Holding,
+    contents_at,
     highest_per_column,
     holdings_at,
     split_at_peak,
@@ -46,6 +47,29 @@ def test_all_holdings_and_the_weights_add_up_to_the_curve(moment, device):
     at = int(np.searchsorted(curve.time_us, time_us, side="right")) - 1
     held = holdings_at(schedule, device, time_us, limit=10_000)
     assert sum(h.bytes for h in held) + curve.weights_bytes == curve.bytes[at]
+
+
+@given(st.floats(0, 1), st.integers(0, 2))
+def test_the_contents_add_up_to_the_curve(moment, device):
+    time_us = moment * SCHEDULE.makespan_us
+    curve = SCHEDULE.memory[device]
+    at = int(np.searchsorted(curve.time_us, time_us, side="right")) - 1
+    found = contents_at(SCHEDULE, device, time_us)
+    assert sum(holding.bytes for holding in found) == curve.bytes[at]
+    assert [h.bytes for h in found] == sorted((h.bytes for h in found), reverse=True)
+
+
+def test_the_contents_say_what_each_thing_is():
+    profile = profile_of(
+        {"a": 10, "b": 10}, [("a", "b", 4)], temporary={"b": 9}, persistent={"a": 7}
+    )
+    schedule = document_of(profile, cluster_of(1), {"a": 0, "b": 0}).schedule
+    found = [
+        (holding.op, holding.kind, holding.bytes) for holding in contents_at(schedule, 0, 12.0)
+    ]
+    assert found == [(1, "temporary", 9), (0, "weights and optimiser", 7), (0, "activation", 4)]
+    after = chain_document().schedule
+    assert [holding.kind for holding in contents_at(after, 1, 45.0)] == ["received"]
 
 
 def test_only_the_largest_holdings_are_listed_in_order():

@@ -1,8 +1,10 @@
 import pytest
-from PySide6.QtCore import QPointF
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtTest import QTest
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
+from enplace_studio.views.memory.contents import MemoryTable
 from enplace_studio.views.memory.view import MemoryView
 from problems import cluster_of, profile_of
 
@@ -88,3 +90,27 @@ def test_an_empty_pane_shows_no_device(open_view):
     view = open_view(Document())
     view.grab()
     assert view.devices == []
+
+
+def test_a_click_lists_everything_in_memory_and_rows_select_their_ops(open_view, qtbot):
+    document = big_document(2)
+    view = open_view(document)
+    QTest.mouseClick(view.devices[0], Qt.MouseButton.LeftButton, pos=QPoint(20, 5))
+    table = view.window().findChild(MemoryTable)
+    qtbot.addWidget(table)
+    assert table.total_bytes == view.devices[0].split.peak_bytes
+    kinds = [table.table.item(row, 1).text() for row in range(table.table.rowCount())]
+    assert kinds == ["weights and optimiser", "activation", "weights and optimiser"]
+    table.table.selectRow(0)
+    assert document.selection == {0}
+
+
+def test_a_long_list_ends_with_the_sum_of_the_rest(open_view, qtbot, monkeypatch):
+    monkeypatch.setattr("enplace_studio.views.memory.contents.MOST_ROWS", 2)
+    document = big_document(2)
+    view = open_view(document)
+    table = view.show_contents(document.schedule, 0, view.devices[0].split.peak_us)
+    qtbot.addWidget(table)
+    assert table.table.text().splitlines()[-1] == "and 2 smaller ones\t\t400 MiB"
+    table.table.selectRow(1)
+    assert document.selection == frozenset()

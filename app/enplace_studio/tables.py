@@ -1,0 +1,92 @@
+"""Tables that can be sorted by a click on a column, and copied as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QTableWidget,
+    QTableWidgetItem,
+    QWidget,
+)
+
+from enplace_studio.panel import plain_tip
+
+
+class Number(NamedTuple):
+    """A cell that shows a number as text and is sorted by its value."""
+
+    text: str
+    value: float
+
+
+Cell = str | Number
+
+
+class Table(QTableWidget):
+    """Rows of texts and numbers; the first column takes the room that the others leave.
+
+    Ctrl+C copies the selected rows, or all if none is selected, with tabs between the columns.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], parent: QWidget | None = None
+    ) -> None:
+        super().__init__(len(rows), len(columns), parent)
+        self.setHorizontalHeaderLabels(list(columns))
+        self.verticalHeader().hide()
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setTextElideMode(Qt.TextElideMode.ElideLeft)
+        self.setWordWrap(False)
+        for row, cells in enumerate(rows):
+            for column, cell in enumerate(cells):
+                self.setItem(row, column, _Item(cell, row))
+        header = self.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
+        self.setSortingEnabled(True)
+
+    def row_given(self, row: int) -> int:
+        """Return the number, in the order given, of a row as it is shown now."""
+        index = self.model().index(row, 0)
+        number: int = index.data(Qt.ItemDataRole.UserRole)
+        return number
+
+    def text(self) -> str:
+        """Return the selected rows as text, or all if none is selected."""
+        chosen = sorted({index.row() for index in self.selectedIndexes()})
+        columns, model = range(self.columnCount()), self.model()
+        rows = [
+            [model.index(row, column).data() for column in columns]
+            for row in chosen or range(self.rowCount())
+        ]
+        heads = [model.headerData(column, Qt.Orientation.Horizontal) for column in columns]
+        return "\n".join("\t".join(row) for row in [heads, *rows])
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.matches(QKeySequence.StandardKey.Copy):
+            QGuiApplication.clipboard().setText(self.text())
+        else:
+            super().keyPressEvent(event)
+
+
+class _Item(QTableWidgetItem):
+    def __init__(self, cell: Cell, row: int) -> None:
+        super().__init__(cell.text if isinstance(cell, Number) else cell)
+        self._key: float | str = cell.value if isinstance(cell, Number) else cell
+        self.setToolTip(plain_tip(self.text()))
+        self.setData(Qt.ItemDataRole.UserRole, row)
+        if isinstance(cell, Number):
+            self.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+
+    def __lt__(self, other: QTableWidgetItem) -> bool:
+        if isinstance(other, _Item) and type(self._key) is type(other._key):
+            return self._key < other._key  # type: ignore[operator]
+        return super().__lt__(other)

@@ -1,0 +1,65 @@
+"""A table of everything in a device's memory at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+
+from enplace.text import count, ms, size
+from enplace.values.device_names import device_label
+from enplace.values.schedule import Schedule
+from enplace_studio.messages import button
+from enplace_studio.panel import label, paragraph
+from enplace_studio.tables import Number, Table
+from enplace_studio.theme import theme
+from enplace_studio.views.memory.holdings import Holding, contents_at
+
+COLUMNS = ("Op", "What", "Memory")
+SIZE = (720, 560)
+MOST_ROWS = 2000
+"""Most rows of the table; the last of them sums up the rest."""
+
+
+class MemoryTable(QDialog):
+    """What a device's memory holds at a moment; the rows add up to what the curve shows.
+
+    ``chosen`` carries the ops of the rows that the user clicked. It is deleted when closed.
+    """
+
+    chosen = Signal(object)
+
+    def __init__(self, schedule: Schedule, device: int, time_us: float, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        name = device_label(schedule.problem.cluster.devices[device].name)
+        self.setWindowTitle(f"Memory of {name}")
+        self.resize(*(round(length * theme.scale) for length in SIZE))
+        self._held = contents_at(schedule, device, time_us)
+        self.total_bytes = sum(holding.bytes for holding in self._held)
+        self.table = Table(COLUMNS, self._rows(schedule, self._held))
+        self.table.itemSelectionChanged.connect(self._choose)
+        heading = f"{size(self.total_bytes)} on {name} at {ms(time_us)}"
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 16, 16, 14)
+        layout.addWidget(label(heading, "heading"))
+        layout.addWidget(paragraph("Click rows to select their ops. Ctrl+C copies them as text."))
+        layout.addWidget(self.table, 1)
+        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+
+    def _rows(self, schedule: Schedule, held: Collection[Holding]) -> list[tuple[str, str, Number]]:
+        names = schedule.problem.profile.op_names
+        shown = list(held)[: MOST_ROWS - (len(held) > MOST_ROWS)]
+        rows = [(names[h.op], h.kind, Number(size(h.bytes), h.bytes)) for h in shown]
+        if len(shown) < len(held):
+            rest_bytes = self.total_bytes - sum(holding.bytes for holding in shown)
+            more = f"and {count(len(held) - len(shown), 'smaller one')}"
+            rows.append((more, "", Number(size(rest_bytes), rest_bytes)))
+        return rows
+
+    def _choose(self) -> None:
+        rows = {index.row() for index in self.table.selectedIndexes()}
+        given = (self.table.row_given(row) for row in rows)
+        shown = MOST_ROWS - (len(self._held) > MOST_ROWS)
+        self.chosen.emit({self._held[row].op for row in given if row < min(shown, len(self._held))})
