@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QSettings, Qt, QTimer
+from PySide6.QtCore import QByteArray, QRect, QSettings, QSize, Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
@@ -18,9 +18,24 @@ from enplace_studio.status import StatusLine
 from enplace_studio.studio import Studio
 
 USUAL_SIZE = (1440, 900)
+USUAL_SHARE = 0.8
+"""Share of a large screen."""
+
+FRAME_HEIGHT = 28
+"""Room for the frame that the system draws above a window."""
 MARGIN = 9
 
 _AREA = Qt.DockWidgetArea
+
+
+def usual_geometry(screen: QRect) -> QRect:
+    """Return a window's place on a screen that has shown none yet: large, but inside."""
+    wanted = QSize(*USUAL_SIZE).expandedTo(screen.size() * USUAL_SHARE)
+    size = wanted.boundedTo(screen.size() - QSize(0, FRAME_HEIGHT))
+    found = QRect(screen.topLeft(), size)
+    found.moveCenter(screen.center())
+    found.moveTop(max(found.top(), screen.top() + FRAME_HEIGHT))
+    return found
 
 
 class MainWindow(QMainWindow):
@@ -102,10 +117,10 @@ class MainWindow(QMainWindow):
             signal.connect(self.banner.hide)
 
     def _restore_size(self) -> None:
-        self.resize(*USUAL_SIZE)
         geometry = self.studio.settings.value("window/geometry")
-        if isinstance(geometry, QByteArray):
-            self.restoreGeometry(geometry)
+        if not (isinstance(geometry, QByteArray) and self.restoreGeometry(geometry)):
+            screen = self.screen().availableGeometry()
+            self.setGeometry(usual_geometry(screen))
 
     # Contents
 

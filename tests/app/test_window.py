@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import QSettings, Qt
+from PySide6.QtCore import QRect, QSettings, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
@@ -24,7 +24,7 @@ from enplace_studio.theme import theme
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.whatif.view import value_at
-from enplace_studio.window import MainWindow
+from enplace_studio.window import MainWindow, usual_geometry
 from problems import cluster_of, plan_of, profile_of
 
 BUTTON = QMessageBox.StandardButton
@@ -617,6 +617,18 @@ def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
     assert not window.document.modified
     backups = window.studio.recovery.backups.folder
     assert other in [backup.read_bytes() for backup in backups.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "screen",
+    [(0, 0, 1024, 700), (0, 0, 1366, 768), (1920, 30, 2560, 1410), (0, 0, 683, 384)],
+)
+def test_a_new_window_is_inside_its_screen(screen):
+    area = QRect(*screen)
+    found = usual_geometry(area)
+    assert area.contains(found)
+    assert found.top() > area.top()  # room for the frame
+    assert found.width() >= min(area.width(), 1440)
 
 
 def click(box, text):

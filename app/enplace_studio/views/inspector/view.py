@@ -116,9 +116,9 @@ class InspectorView(Panel):
         """List what takes the time of the critical path; a click selects its ops."""
         self._add_heading("What limits the step")
         for limit in find_limits(schedule, project.grouping)[:MOST_LIMITS]:
-            share = percent(limit.time_us / schedule.makespan_us)
-            tip = f"{limit.name}: {ms(limit.time_us)} of the critical path; click to select its ops"
-            line = Line(limit.name, f"{ms(limit.time_us)}  {share}", tip, can_click=True)
+            time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
+            tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
+            line = Line(limit.name, time, tip, can_click=True)
             line.clicked.connect(partial(self._document.select, limit.ops))
             self._contents.addWidget(line)
 
