@@ -120,8 +120,30 @@ class Solving(QWidget):
         """Search for half a minute for a better plan, starting from this one; pins stay."""
         self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=plan)
 
-    def compare(self) -> None:
-        """Add a row for each method that has no plan for these constraints yet."""
+    def ask_compare(self) -> None:
+        """Ask which methods to compare, and run them."""
+        from enplace_studio.compare_dialog import CompareDialog
+
+        methods = [self._solver.methods[name] for name in self._missing_methods()]
+        if not methods:
+            self.compare()
+            return
+        dialog = CompareDialog(methods, self._methods.time_limit_s, self.window())
+        if dialog.exec():
+            self.compare(dialog.chosen)
+
+    def compare(self, chosen: Collection[str] | None = None) -> None:
+        """Add a row for each method, or each chosen one, that has no plan of this problem yet."""
+        missing = self._missing_methods()
+        methods = [name for name in missing if chosen is None or name in chosen]
+        if methods:
+            aim = self._methods.objective
+            self._run(methods, choose=False, objective=aim, values=self._load_values)
+        else:
+            self.done.emit("Every method already has a plan in the list")
+
+    def _missing_methods(self) -> list[str]:
+        """List the methods that have no plan for these constraints, and none on its way."""
         problem, aim, solver = self._document.problem, self._methods.objective, self._solver
         done = {
             entry.plan.method
@@ -137,11 +159,7 @@ class Solving(QWidget):
             and solver.aim(job.method, job.objective) == aim
             and self._has_same_load_values(job.method, job.values)
         }
-        methods = self.compared_methods(without=done | coming)
-        if methods:
-            self._run(methods, choose=False, objective=aim, values=self._load_values)
-        else:
-            self.done.emit("Every method already has a plan in the list")
+        return self.compared_methods(without=done | coming)
 
     def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
         """Return whether these values define loads as the menu does, as far as the method can."""

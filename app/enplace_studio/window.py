@@ -98,7 +98,7 @@ class MainWindow(QMainWindow):
         studio.keys_wanted.connect(lambda: KeySheet(self.menus, self).exec())
         studio.measuring_made.connect(lambda strip: self._column.insertWidget(0, strip))
         header.solve_pressed.connect(studio.solving.solve_or_cancel)
-        header.compare_pressed.connect(studio.solving.compare)
+        header.compare_pressed.connect(studio.solving.ask_compare)
         header.cluster_pressed.connect(studio.solving.choose_cluster)
         header.run_pressed.connect(self.menus.by_id["run"].trigger)
         start.sample_chosen.connect(studio.files.open_sample)

@@ -16,6 +16,7 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.writers import write_plan, write_project
 from enplace_studio.actions import EXPORTS, all_actions
+from enplace_studio.compare_dialog import CompareDialog
 from enplace_studio.document import PlanEntry
 from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.project import start_project
@@ -135,8 +136,9 @@ def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
     assert window.studio.recent.paths() == []
 
 
-def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot):
+def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot, monkeypatch):
     window = make_window()
+    monkeypatch.setattr(CompareDialog, "exec", lambda dialog: True)
     window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
     with solving(window, qtbot):
         pass
@@ -151,6 +153,32 @@ def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot)
     methods = [entry.plan.method for entry in window.document.plans]
     assert set(methods) == set(window.studio.solving.compared_methods())
     assert len(set(methods)) == len(methods)
+
+
+def test_only_the_ticked_methods_are_compared(make_window, qtbot, monkeypatch):
+    window = make_window()
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with solving(window, qtbot):
+        pass
+    estimates = []
+
+    def tick_two(dialog):
+        estimates.append(dialog.estimate.text())
+        dialog._every.click()
+        assert not dialog.buttons.accept.isEnabled()
+        names = [method.name for method in dialog._methods]
+        for name in ("heft", "single"):
+            dialog.list.item(names.index(name)).setCheckState(Qt.CheckState.Checked)
+        estimates.append(dialog.estimate.text())
+        return True
+
+    monkeypatch.setattr(CompareDialog, "exec", tick_two)
+    with solving(window, qtbot):
+        window.header.compare_button.click()
+    methods = {entry.plan.method for entry in window.document.plans}
+    assert methods == {"expert", "heft", "single"}
+    assert estimates[1] == "2 methods, about 2.0 s"
+    assert "methods, about" in estimates[0]
 
 
 def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
@@ -235,7 +263,7 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     split = window.document.current
     assert (split.plan.value_us, split.note) == (10.0, "overlap")
     with solving(window, qtbot):
-        header.compare_button.click()
+        window.studio.solving.compare()
     for_pipelines = [e for e in window.document.plans if e.plan.objective == "throughput"]
     assert len(for_pipelines) > 5
     assert {planned_rule(entry.plan).transfers for entry in for_pipelines} == {"overlap"}
@@ -248,7 +276,7 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     assert window.document.current.plan.value_us == 10.0
     rows = len(window.document.plans)
     with solving(window, qtbot):
-        header.compare_button.click()
+        window.studio.solving.compare()
     found = window.document.plans[rows:]
     assert "max-load-dp" not in {entry.plan.method for entry in found}
     by_method = {entry.plan.method: entry.note for entry in found}
