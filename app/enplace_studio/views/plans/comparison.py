@@ -5,11 +5,11 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
 
-from enplace.text import elide_middle
+from enplace.text import count, elide_middle
 from enplace_studio.bounds import Bounds
 from enplace_studio.panel import label
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.plans.facts import compare
+from enplace_studio.views.plans.facts import compare, moved_ops
 
 _NAME_LENGTH = 16
 
@@ -18,6 +18,8 @@ class Comparison(QFrame):
     """A small table with a column for each plan and a line for each fact."""
 
     closed = Signal()
+    moved_wanted = Signal(object)
+    """Emitted with the ops that the plans place differently, to select them."""
 
     def __init__(
         self,
@@ -40,6 +42,13 @@ class Comparison(QFrame):
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "plain"
                 self._add_right(value, role, line, side)
+        moved = moved_ops(first, second)
+        if moved is not None and len(moved):
+            select = QPushButton(f"Select {count(len(moved), 'op')} elsewhere")
+            select.setProperty("link", True)
+            select.clicked.connect(lambda: self.moved_wanted.emit(moved.tolist()))
+            line = len(self.differences) + 1
+            self._grid.addWidget(select, line, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
 
     def _add_head(self, first: PlanEntry, second: PlanEntry) -> None:
         close = QPushButton("Close")

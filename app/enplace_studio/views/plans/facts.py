@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import EnplaceError
+from enplace.machine import critical_path
 from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
 from enplace_studio.prediction import compared
@@ -157,6 +159,7 @@ def compare(
     lines = [
         _line("step time", [ms(step) for step in steps], steps),
         *_measured_lines(first, second),
+        *_path_lines(both),
         _line("against expert", [_against(project, entry) for entry in (first, second)]),
         _line("gap to the bound", [gap_text(bounds.gap(s), s.fits) for s in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
@@ -164,10 +167,29 @@ def compare(
         _line("time sending", [ms(time) for time in spent]),
         *_memory_lines(both),
     ]
-    if len(first.plan.device) == len(second.plan.device):
-        moved = int(np.count_nonzero(first.plan.device != second.plan.device))
-        lines.append(Difference("ops elsewhere", (f"{moved:,}", "")))
+    moved = moved_ops(first, second)
+    if moved is not None:
+        lines.append(Difference("ops elsewhere", (f"{len(moved):,}", "")))
     return lines
+
+
+def moved_ops(first: PlanEntry, second: PlanEntry) -> IntArray | None:
+    """Return the ops that two plans place differently; None if they cannot be compared."""
+    one, other = first.schedule.problem, second.schedule.problem
+    if one.splits != other.splits or one.cluster.devices != other.cluster.devices:
+        return None
+    return np.flatnonzero(first.plan.device != second.plan.device)
+
+
+def _path_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
+    """Compare what the step times are made of; each column adds up to its step time."""
+    paths = [critical_path(schedule) for schedule in both]
+    parts = {
+        "  compute": [path.compute_us for path in paths],
+        "  transfers": [path.transfer_us for path in paths],
+        "  waiting": [path.waiting_us for path in paths],
+    }
+    return [_line(name, [ms(us) for us in times], times) for name, times in parts.items()]
 
 
 def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:

@@ -137,6 +137,7 @@ class PlansView(Panel):
         if project and current and other and other is not current:
             self.comparison = Comparison(project, self._document.bounds, current, other)
             self.comparison.closed.connect(self._close_comparison)
+            self.comparison.moved_wanted.connect(self._document.select)
             self.body.addWidget(self.comparison)
 
     # The menu of a card

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLineEdit
+from PySide6.QtWidgets import QLineEdit, QPushButton
 
 from documents import add_plan, document_of
 from enplace.values.problem import THROUGHPUT
@@ -141,7 +141,16 @@ def test_ctrl_click_compares_with_the_shown_plan(open_view, qtbot):
     assert lines["step time"].better == 1
     assert lines["peak GPU 0"].values == ("100 B", "100 B")
     assert lines["ops elsewhere"].values[0] == "1"
+    assert [lines[f"  {part}"].values for part in ("compute", "transfers", "waiting")] == [
+        ("0.020 ms", "0.010 ms"),
+        ("0 ms", "0 ms"),
+        ("0 ms", "0 ms"),
+    ]
     assert card_of(view, "both").is_compared
+    select = next(b for b in view.comparison.findChildren(QPushButton) if "Select" in b.text())
+    assert select.text() == "Select 1 op elsewhere"
+    select.click()
+    assert document.selection == {1}
 
 
 def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
@@ -149,7 +158,12 @@ def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
     view = open_view(document)
     view.compare_with(card_of(view, "both").entry)
     document.choose_plan(document.project.expert)
-    qtbot.waitUntil(lambda: view.comparison.differences[1].values == ("reference", "−50.0 %"))
+
+    def against_expert():
+        found = {line.label: line.values for line in view.comparison.differences}
+        return found["against expert"]
+
+    qtbot.waitUntil(lambda: against_expert() == ("reference", "−50.0 %"))
     view.compare_with(card_of(view, "both").entry)
     assert view.comparison is None
 
