@@ -90,7 +90,7 @@ class Filing(QWidget):
             if sample.path == path.resolve():
                 self.open_sample(sample)
                 return
-        self._open(lambda: session.open_file(path), then=lambda: self.recent.add(path))
+        self._open(lambda: session.open_file(path), path, then=lambda: self.recent.add(path))
 
     def open_profile(self, profile: Profile, then: Callable[[], object] = _do_nothing) -> None:
         """Open a new measurement, not yet saved in a file; then call ``then``."""
@@ -99,11 +99,12 @@ class Filing(QWidget):
     def _open(
         self,
         read: Callable[[], Opened],
+        path: Path | None = None,
         saved: bool = True,
         then: Callable[[], object] = _do_nothing,
     ) -> None:
         """Read in a thread, then show; a later call replaces an earlier one."""
-        if not self.may_leave(lambda: self._open(read, saved, then)):
+        if not self.may_leave(lambda: self._open(read, path, saved, then)):
             return
         before = self._document.project
 
@@ -116,8 +117,9 @@ class Filing(QWidget):
             then()
 
         def read_version() -> tuple[Opened, _Version]:
+            before = _version_of(path)  # another program may write it while it is read
             opened = read()
-            return opened, _version_of(opened.path)
+            return opened, before if opened.path == path else _version_of(opened.path)
 
         self._opening.forget()
         self._opening.start(read_version, lambda found: show(*found), self._fail)

@@ -62,7 +62,10 @@ class Backups:
         old = sorted(self.folder.glob("*.enplace"), key=lambda path: path.stat().st_mtime)
         for path in old[: max(0, len(old) - BACKUPS + 1)]:
             path.unlink(missing_ok=True)
-        return self.folder / f"{name[:100]} {datetime.now():%Y-%m-%d %H.%M.%S}.enplace"
+        first = f"{name[:100]} {datetime.now():%Y-%m-%d %H.%M.%S}"
+        names = (first, *(f"{first} ({number})" for number in range(2, BACKUPS + 2)))
+        files = [self.folder / f"{each}.enplace" for each in names]
+        return next(file for file in files if not file.exists())
 
 
 class Recovery(QObject):
@@ -96,7 +99,7 @@ class Recovery(QObject):
         self._pool = QThreadPool(self)
         self._pool.setMaxThreadCount(1)
         self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
-        self._timer.timeout.connect(self.write)
+        self._timer.timeout.connect(self._write_next)
         for signal in (document.problem_changed, document.plans_changed, document.file_changed):
             signal.connect(self._note_change)
 
@@ -104,6 +107,13 @@ class Recovery(QObject):
         """Plan the next copy. Later changes do not delay it."""
         if not self._timer.isActive():
             self._timer.start()
+
+    def _write_next(self) -> None:
+        """Write the next copy, unless the last one is still being written; then try again."""
+        if self._pool.activeThreadCount():
+            self._timer.start()
+        else:
+            self.write()
 
     def write(self) -> None:
         """Write the copy in the background, or remove it if everything is saved."""

@@ -10,6 +10,7 @@ def main() -> None:
     try:
         from enplace.cli import main as run
     except KeyboardInterrupt:
+        print("\nenplace: interrupted", file=sys.stderr)
         sys.exit(130)
     run()
 

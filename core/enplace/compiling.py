@@ -8,20 +8,40 @@ references of all its arrays.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit
-from numba.core import config
-from numba.core.dispatcher import Dispatcher
 
-# numba reads settings from a file in the current folder, which may be a stranger's: one of them
-# names a folder with compiled code, and numba unpickles what it finds there.
-config._config_fname = ""
-config.reload_config()
+def _import_config() -> None:
+    """Import numba without the settings in the current folder, which may be a stranger's.
+
+    One of them names a folder with compiled code, and numba unpickles what it finds there. It reads
+    the file as it is imported, but only where it can import yaml.
+    """
+    yaml = sys.modules.get("yaml")
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it would say that it cannot read the file
+            config: Any = importlib.import_module("numba.core.config")
+    finally:
+        del sys.modules["yaml"]
+        if yaml is not None:
+            sys.modules["yaml"] = yaml
+    config._config_fname = ""
+    config.reload_config()
+
+
+_import_config()
+
+from numba import njit  # noqa: E402
+from numba.core import event as event  # noqa: E402
+from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import json
 import os
 import re
@@ -16,22 +15,22 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
 from enplace.errors import EnplaceError, FileError, ReaderGoneError
 from enplace.text import UNPRINTABLE, instead, size
 
-MAX_FILE_BYTES = 512 << 20
+MAX_FILE_BYTES = 256 << 20
 """Largest input, measured after unpacking."""
 
 MAX_RATIO, SMALL_BYTES = 100, 32 << 20
 """How many times its packed size an input may have; small ones may have more, because a constant
 column packs a thousandfold."""
 
-MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 4 << 30, 128 << 20
-MAX_GROWTH, MAX_PACKED_GROWTH = 24, 300
+MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 2 << 30, 128 << 20
+MAX_GROWTH, MAX_PACKED_GROWTH = 14, 300
 """Most memory that parsed JSON may take. Above a little, also how many times the size of its file,
 plain or packed: it is some 10 times in real profiles, and 175 times at most if they are packed."""
 
@@ -46,8 +45,9 @@ _FIXES = {
 
 GZIP_MAGIC = b"\x1f\x8b"
 _MOST_LINKS = 40
-_STREAMS = ("/dev/fd", "/proc/self/fd")
+_STREAMS = re.compile(r"/proc/(?P<process>\d+)(/task/\d+)?/fd")
 _TEMPORARY = ".tmp"
+_TEMPORARY_NAME = re.compile(r"\..+\.(?P<process>\d+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
 _PREFIX, _LOCK = "enplace-", ".lock"
 """Of temporary folders; a process holds the lock of its folder for as long as it lives."""
 
@@ -69,10 +69,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     content = data.encode() if isinstance(data, str) else data
     try:
         target = Path(path).resolve()
-        if (descriptor := _stream_of(Path(path))) is not None:
-            with open(os.dup(descriptor), "wb") as stream:  # goes on where the stream is
+        if (found := _open_stream(Path(path))) is not None:
+            with found as stream:
                 stream.write(content)
-        elif target.is_relative_to("/proc") or (target.exists() and not target.is_file()):
+        elif target.exists() and not target.is_file():
             with open(path, "ab") as stream:
                 stream.write(content)
         else:
@@ -100,12 +100,15 @@ def make_private_folder(folder: Path) -> None:
         raise FileError(f"{folder}: cannot make this folder: {error.strerror}") from None
 
 
-def _stream_of(path: Path) -> int | None:
-    """Return the number of the open stream that a path such as ``/dev/stdout`` names."""
+def _open_stream(path: Path) -> BinaryIO | None:
+    """Open again the stream that a path such as ``/dev/stdout`` names; None if it names none."""
     path = path.absolute()
     for _ in range(_MOST_LINKS):
-        if str(path.parent) in _STREAMS and path.name.isdecimal():
-            return int(path.name)
+        folder = _STREAMS.fullmatch(os.path.realpath(path.parent))
+        if folder is not None and path.name.isdecimal():
+            is_own = int(folder["process"]) == os.getpid()
+            # A second handle of an own stream goes on where the stream is.
+            return open(os.dup(int(path.name)) if is_own else path, "wb" if is_own else "ab")
         if not path.is_symlink():
             return None
         path = path.parent / path.readlink()
@@ -114,7 +117,7 @@ def _stream_of(path: Path) -> int | None:
 
 def _replace(target: Path, content: bytes) -> None:
     name = f".{target.name[:100]}"
-    _remove_abandoned_files(target.parent, name)
+    _remove_abandoned_files(target.parent)
     temporary = target.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
         is_private = not target.parent.stat().st_mode & 0o077
@@ -127,16 +130,27 @@ def _replace(target: Path, content: bytes) -> None:
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
+        _sync(target.parent)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _remove_abandoned_files(folder: Path, name: str) -> None:
-    """Remove the temporary files of this target that killed processes have left."""
-    for path in folder.glob(f"{glob.escape(name)}.*{_TEMPORARY}"):
-        pid = path.name.split(".")[-3]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
+def _sync(folder: Path) -> None:
+    """Bring a folder's entries to the disk; not every file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_abandoned_files(folder: Path) -> None:
+    """Remove the temporary files in a folder that killed processes have left."""
+    for path in folder.glob(f".*{_TEMPORARY}"):
+        name = _TEMPORARY_NAME.fullmatch(path.name)
+        if name is not None and not Path("/proc", name["process"]).exists():
             path.unlink(missing_ok=True)
 
 
@@ -173,12 +187,13 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
         try:
             with open(path, "rb") as file:
                 n_bytes = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
-                content = file.read(min(n_bytes, most_bytes) + 1)  # takes that much memory at once
+                # It takes that much memory at once.
+                content = b"" if n_bytes > most_bytes else file.read(n_bytes + 1)
         except OSError as error:
             raise FileError(f"cannot read: {error.strerror}; check the path") from None
         if content.startswith(GZIP_MAGIC):
             content = _gunzip(content)
-        if len(content) > most_bytes:
+        if max(len(content), n_bytes) > most_bytes:
             raise FileError(
                 f"larger than {most_bytes >> 20} MiB, unlike any real one; check the path"
             )
@@ -242,6 +257,8 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
         If it is not JSON in UTF-8, or takes more memory than any real profile.
     """
     try:
+        if not _JSON_START.match(content):
+            raise json.JSONDecodeError("it begins with neither { nor [", "", 0)
         growth = MAX_GROWTH * len(content)
         _check_memory(content, growth if packed_bytes is None else MAX_PACKED_GROWTH * packed_bytes)
         text = content.decode("utf-8-sig")
@@ -263,6 +280,7 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
         raise FileError("a number is too long or the nesting too deep; export it again") from None
 
 
+_JSON_START = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*[\[{]")
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 

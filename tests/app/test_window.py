@@ -15,6 +15,7 @@ from enplace.readers import read_plan
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.writers import write_plan, write_project
+from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.compare_dialog import CompareDialog
 from enplace_studio.document import PlanEntry
@@ -622,6 +623,29 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     assert f"“{window.document.problem.profile.name}”, last changed" in asked[0]
     assert again.document.problem.pins == {2: 0}
     assert again.document.modified
+
+
+def test_a_file_changed_while_it_is_opened_is_not_overwritten_unasked(
+    window, monkeypatch, tmp_path
+):
+    path, texts = tmp_path / "mine.enplace", []
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    read = session.open_file
+
+    def read_and_be_overtaken(path):
+        opened = read(path)
+        path.write_bytes(path.read_bytes() + b" ")
+        return opened
+
+    monkeypatch.setattr(session, "open_file", read_and_be_overtaken)
+    window.studio.files.open_path(path)
+    window.studio.files.wait()
+    window.document.place([2], 0)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert texts == ["Another program or window has changed mine.enplace since you opened it."]
 
 
 def test_a_file_changed_by_another_program_is_not_overwritten_unasked(

@@ -73,10 +73,11 @@ def test_the_folder_of_a_killed_process_goes_and_that_of_a_running_one_stays(fol
 def test_temporary_files_of_killed_writers_go_with_the_next_write(tmp_path):
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
-    left = tmp_path / f".plan.json.{killed.pid}.abc.tmp"
-    running = tmp_path / f".plan.json.{os.getpid()}.abc.tmp"
+    left = tmp_path / f".plan.json.{killed.pid}.0123456789ab.tmp"
+    another = tmp_path / f".table.csv.{killed.pid}.0123456789ab.tmp"
+    running = tmp_path / f".plan.json.{os.getpid()}.0123456789ab.tmp"
     other = tmp_path / f".plan.json.extra.{killed.pid}.tmp"
-    for path in (left, running, other):
+    for path in (left, another, running, other):
         path.touch()
     write_atomically(tmp_path / "plan.json", "{}")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import psutil
 
-from enplace.cli.answer import INTERRUPTED
 from enplace.errors import EnplaceError
 from enplace.readers import read_project
 from enplace.readers.samples import samples
@@ -167,8 +166,7 @@ def _disturb(
         lines = [line for line in errors.splitlines() if line and not line.startswith(_NO_ERROR)]
         if "Traceback" in errors or len(lines) > 1:
             faults.append(f"not one line: {errors.strip()[-200:]!r}")
-        # While a command loads, Ctrl-C ends it without a word.
-        if process.returncode > 0 and process.returncode != INTERRUPTED and not lines:
+        if process.returncode > 0 and not lines:
             faults.append(f"silent, with status {process.returncode}")
         names = sorted(path.name for path in folder.rglob("*") if path.is_file())
         if litter := [name for name in names if name.endswith(".tmp")]:

@@ -113,7 +113,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:
-    message = shortened(one_line(message))
+    message = one_line(message)
+    if not getattr(error, "is_whole", False):
+        message = shortened(message)
     print(f"enplace: {message}", file=sys.stderr)
     for line in getattr(error, "last_lines", "").splitlines():
         print(f"  | {elide_middle(one_line(line), MAX_LINE)}", file=sys.stderr)

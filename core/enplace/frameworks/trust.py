@@ -31,8 +31,14 @@ NAME, VERSION = "enplace-trust", 1
 MOST_COMMANDS = 500
 
 
+MOST_CHARACTERS = 4000
+"""Longest command that a file may bring: the user reads it before it runs."""
+
+
 class TrustError(EnplaceError):
-    """The user has not allowed this code to run."""
+    """The user has not allowed this code to run. Its message is shown whole."""
+
+    is_whole = True
 
 
 def place_of(source: Source) -> Path:

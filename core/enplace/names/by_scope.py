@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from itertools import count
 from typing import TypeVar
+
+from enplace.values.limits import MOST_DEPTH
 
 MOST_ROWS = 20
 """Most rows of a table that a person reads."""
@@ -30,13 +31,13 @@ def count_by_scope(keys: Mapping[str, Key]) -> list[tuple[str, Key, int]]:
         In the order of the first op of each.
     """
     best = _count_at(keys, 1)
-    for depth in count(2):
+    for depth in range(2, MOST_DEPTH):
         deeper = _count_at(keys, depth)
         if len(deeper) > MOST_ROWS or deeper == best:
-            return [(scope, key, n) for (scope, key), n in best.items()]
+            break
         best = deeper
-    raise AssertionError("names have ends")
+    return [(scope, key, n) for (scope, key), n in best.items()]
 
 
 def _count_at(keys: Mapping[str, Key], depth: int) -> Counter[tuple[str, Key]]:
-    return Counter(("/".join(name.split("/")[:depth]), key) for name, key in keys.items())
+    return Counter(("/".join(name.split("/", depth)[:depth]), key) for name, key in keys.items())

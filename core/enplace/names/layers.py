@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.names.passes import is_no_layer
+from enplace.values.limits import MOST_DEPTH
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
@@ -53,7 +54,7 @@ def scope_parts(name: str, scope: str) -> list[str]:
 
 
 def _split(name: str, scope: str) -> list[str]:
-    return (scope or os.path.dirname(name)).split("/")
+    return (scope or os.path.dirname(name)).split("/", MOST_DEPTH)[:MOST_DEPTH]
 
 
 def without_root(scopes: list[list[str]]) -> list[list[str]]:

@@ -96,12 +96,13 @@ def _own_paths(profile: Profile) -> list[Path]:
 
 def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -> Path:
     """Find the path of a scope; ops in ``mul/`` next to an op ``mul`` belong to the scope above."""
-    path = known.get(scope)
-    if path is None:
-        above = scope.rpartition("/")[0]
-        path = _own_path(above, op_names, known) if scope in op_names else make_path(scope)
-        known[scope] = path
-    return path
+    found = known.get(scope)
+    if found is None:
+        above = scope
+        while above in op_names:
+            above = above.rpartition("/")[0]
+        found = known[scope] = make_path(above)
+    return found
 
 
 def _is_vague(path: Path) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from enplace.names.passes import BACKWARD, UPDATE, is_gradient_of_loss, is_gradient_of_op
+from enplace.values.limits import MOST_DEPTH
 
 Path = tuple[str, ...]
 """Parts of a scope."""
@@ -36,7 +37,7 @@ def make_path(scope: str) -> Path:
     ('gradients', 'layer_0')
     """
     path: list[str] = []
-    for part in split_scope(scope):
+    for part in split_scope(scope)[:MOST_DEPTH]:
         if path and part.isdigit():
             path[-1] += f"_{part}"
         elif part and not (is_gradient_of_op(part) or is_gradient_of_loss(part)):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from numba.core import event
+from enplace.compiling import event
 
 
 class Stopwatch(event.Listener):

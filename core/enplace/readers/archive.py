@@ -43,6 +43,7 @@ NAME, VERSION = "enplace", 1
 ZIP_MAGIC = b"PK"
 
 MAX_MEMBERS = 10_000
+MAX_PLANS = MAX_MEMBERS // 2
 _ENTRY = b"PK\x01\x02"
 """Begins the entry of a member in the list at a zip's end."""
 
@@ -171,6 +172,8 @@ def _project_from(profile: Profile, members: _Members) -> Project:
     data = is_object(_json(members, where), where)
     cluster = data.get("cluster")
     plans = take(data, "plans", list, where, [])
+    if len(plans) > MAX_PLANS:
+        raise FileError(f"{where}.plans: holds {len(plans)} plans, unlike any real project")
     arrays = _arrays(
         members,
         "plans.npz",

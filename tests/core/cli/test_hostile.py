@@ -180,7 +180,13 @@ def test_no_name_controls_the_terminal(enplace, folder, character):
     assert character not in done.err
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"),
+        *("/proc/thread-self/fd/1", "/proc/self/task/../fd/1"),
+    ],
+)
 @pytest.mark.parametrize("mode", ["ab", "wb"])
 def test_output_to_an_open_stream_is_added_to_its_file(folder, name, mode):
     Path("link").symlink_to("/dev/stdout")

@@ -334,6 +334,23 @@ def test_arguments_that_a_profile_brings_are_shown_before_they_run(
     assert "train.py wide" in asked[0]
 
 
+def test_a_long_argument_that_a_profile_brings_is_shown_whole_or_refused(enplace, script, folder):
+    words = ["run", "train.py", "plan.json", "--profile", "P.enplace"]
+    hidden = f"{'a' * 200};__import__('os').system('touch /tmp/x');{'b' * 200}"
+    enplace("profile", "train.py", "-o", "P.enplace", "--trust", f"--arg={hidden}")
+    enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
+    (folder / "settings" / "trusted.json").unlink(missing_ok=True)
+    for path in folder.rglob("trusted.json"):
+        path.unlink()
+    refused = enplace(*words)
+    assert refused.status == 2
+    assert hidden in refused.err.replace("'\"'\"'", "'")
+    enplace("profile", "train.py", "-o", "P.enplace", "--trust", f"--arg={'c' * 5000}")
+    too_long = enplace(*words)
+    assert too_long.status == 2
+    assert "too long to read" in too_long.err
+
+
 def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
     enplace, script, folder, fake, monkeypatch
 ):

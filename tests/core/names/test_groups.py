@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.names.groups import group_ops, name_ops, subgroups
+from enplace.names.paths import index_ops
+from enplace.values.limits import MOST_DEPTH
 from problems import profile_of, profiles
 
 
@@ -159,3 +161,18 @@ def test_a_selection_is_named_after_its_groups_or_ops():
     assert name_ops(profile, first[:3], grouping) == f"3 ops of {grouping.names[0]}"
     assert name_ops(profile, first[:1] + grouping.ops(1).tolist()[:1], grouping) == "2 ops"
     assert name_ops(profile, [], grouping) == "nothing"
+
+
+def test_very_deep_scopes_are_grouped_by_their_first_parts():
+    """Each part of a scope would otherwise be a node of its own, and a set of ops in a search."""
+    deep = {f"a{i}/" + "/".join(f"{i}x{k}" for k in range(3000)) + "/op": 1.0 for i in range(5)}
+    nested = {"/".join(["n"] * depth): 1.0 for depth in range(1, 2000, 200)}
+    profile = profile_of(deep | nested)
+    grouping = group_ops(profile)
+    assert grouping.n_groups >= 5
+    assert max(map(len, index_ops(profile).paths)) <= MOST_DEPTH
+
+
+def test_ops_named_after_each_other_are_no_deep_recursion():
+    names = {"/".join(["n"] * depth): 1.0 for depth in range(1, 1500)}
+    assert group_ops(profile_of(names)).n_groups >= 1

@@ -53,6 +53,14 @@ def test_numba_takes_no_settings_from_the_current_folder(tmp_path):
     assert shown == {"numba": "'cache'", "enplace.compiling": "''"}
 
 
+@pytest.mark.parametrize("content", ["a: [", "- 1", "!!python/object/apply:os.abort []"])
+def test_a_broken_settings_file_of_numba_does_no_harm(tmp_path, content):
+    (tmp_path / ".numba_config.yaml").write_text(content)
+    command = [sys.executable, "-P", "-c", "import enplace.placers"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_a_module_is_started_in_isolation(evil_folder):
     command = python_module("enplace", "--version")
     done = subprocess.run(command, env=safe_environment(), capture_output=True, text=True)

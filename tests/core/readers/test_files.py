@@ -334,6 +334,25 @@ def refuse_large(loads: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
+@pytest.mark.parametrize("size", [100, 300 << 20])
+def test_a_file_of_zeros_is_refused_without_being_parsed(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "sparse.json"
+    with open(path, "wb") as file:
+        file.truncate(size)
+    with pytest.raises(FileError, match=r"larger than 256 MiB|begins with neither"):
+        read_profile(path)
+
+
+def test_a_project_with_a_million_plans_is_refused(
+    valid_archive: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, members = valid_archive
+    bomb = {"project.json": b'{"plans": [' + b"0," * 6000 + b"0]}"}
+    pack(path, members | bomb | {"plans.npz": b""})
+    with pytest.raises(FileError, match="holds 6001 plans"):
+        read_project(path)
+
+
 def test_gzip_is_not_unpacked_further_than_an_honest_file_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core import event
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import merge_batches, merge_chains
+from enplace.compiling import event
 from enplace.disk import temporary_folder
 from enplace.errors import EnplaceError
 from enplace.machine import simulate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from enplace.placing.incumbents import is_close, is_enough
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import rearrange
+from enplace.text import count, seconds
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -21,8 +23,11 @@ from enplace.values.schedule import Schedule
 SMALL = 300
 """Most ops of a problem that other searches and CP-SAT are tried on."""
 
-LARGE, QUICKEST = 100_000, "dpos"
+LARGE, QUICKEST = 10_000, "dpos"
 """Above this many ops, the method that is tried first, because there may be time for no other."""
+
+OP_S = 1e-5
+"""Seconds per op that it takes, and nearly twice that for each of a million ops."""
 
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
@@ -58,8 +63,15 @@ class Start:
 
 
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
-    """Try the quick methods, and report each plan that is better than all before."""
+    """Try the quick methods, and report each plan that is better than all before.
+
+    Raises
+    ------
+    EnplaceError
+        If the time limit is too short for even one list schedule of a large graph.
+    """
     load_kernels(SIMULATE, options)
+    _check_limit(problem.profile.n_ops, options)
     methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
@@ -77,6 +89,15 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
     return Start(best, tuple(plans), tuple(left_out), too_slow)
+
+
+def _check_limit(n_ops: int, options: PlaceOptions) -> None:
+    least_s = OP_S * n_ops * (1 + 0.8e-6 * n_ops)
+    if n_ops > LARGE and options.start is None and not options.has_time(least_s):
+        raise EnplaceError(
+            f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "
+            f"time limit, or choose a method that only places, such as m-topo"
+        )
 
 
 def _try_methods(

@@ -13,6 +13,7 @@ from enplace.machine.layout import Machine, build_machine
 from enplace.names.passes import split_pass
 from enplace.placing.moves.blocks import Blocks
 from enplace.values.arrays import inverse, offsets
+from enplace.values.limits import MOST_DEPTH
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -48,7 +49,7 @@ class Level:
             self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
         ):
             side, name = split_pass(scope)
-            parts = name.split("/")
+            parts = name.split("/", MOST_DEPTH)[:MOST_DEPTH]
             for depth in range(1, len(parts) + 1):
                 prefix = "/".join(parts[:depth])
                 members[prefix, side].add(unit)

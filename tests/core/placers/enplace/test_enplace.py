@@ -107,6 +107,14 @@ def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, lim
     assert "m-etf" in plan.note
 
 
+def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch):
+    monkeypatch.setattr(starts, "LARGE", 10)
+    monkeypatch.setattr(starts, "OP_S", 1.0)
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    with pytest.raises(EnplaceError, match="raise the time limit, or choose a method"):
+        place(problem, "enplace", options=PlaceOptions(time_limit_s=2.0))
+
+
 def test_a_huge_graph_is_not_searched_without_the_time_for_it(monkeypatch):
     monkeypatch.setattr(search, "PHASE_S", 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
