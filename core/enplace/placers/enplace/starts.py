@@ -27,7 +27,7 @@ LARGE, QUICKEST = 10_000, "dpos"
 """Above this many ops, the method that is tried first, because there may be time for no other."""
 
 OP_S = 1e-5
-"""Seconds per op that it takes, and nearly twice that for each of a million ops."""
+"""Seconds per op that it takes, and more than twice that for each of a million ops."""
 
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
@@ -92,7 +92,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 
 
 def _check_limit(n_ops: int, options: PlaceOptions) -> None:
-    least_s = OP_S * n_ops * (1 + 0.8e-6 * n_ops)
+    least_s = OP_S * n_ops * (1 + 1.4e-6 * n_ops)
     if n_ops > LARGE and options.start is None and not options.has_time(least_s):
         raise EnplaceError(
             f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "
