@@ -17,9 +17,11 @@ from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
 from enplace.values.plan import find_gap
 from enplace.writers import write_plan
+from enplace.writers.report import report_html
 from enplace_studio.application import make_application
 from enplace_studio.document import Document
 from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.views.plans.view import PlansView
 from enplace_studio.window import MainWindow
 
 PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
@@ -29,7 +31,7 @@ SIZE = (1440, 900)
 def run_demo(folder: Path) -> int:
     """Solve the first sample, move a group, solve around it, and write the results to a folder.
 
-    Writes ``plan.json``, ``comparison.txt`` and ``window.png``.
+    Writes ``plan.json``, ``report.html``, ``comparison.txt``, ``window.png`` and ``compare.png``.
 
     Returns
     -------
@@ -114,14 +116,20 @@ def _leave(window: MainWindow, folder: Path) -> None:
     schedule = document.schedule
     if schedule is not None:
         write_plan(folder / "plan.json", schedule.problem, schedule.plan, schedule)
+        write_atomically(folder / "report.html", report_html(schedule))
     project = document.project
     lines = [plan_line(project, entry) for entry in project.plans] if project else []
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
     _let_pass(SETTLE_MS)
     window.grab().save(str(folder / "window.png"))
+    plans = window.panes.views["plans"]
+    if isinstance(plans, PlansView) and project is not None and project.expert is not None:
+        plans.compare_with(project.expert)
+        _let_pass(SETTLE_MS)
+    window.grab().save(str(folder / "compare.png"))
     print("\n".join(lines))
-    for name in ("plan.json", "comparison.txt", "window.png"):
+    for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):
         print(folder / name)
 
 
