@@ -220,9 +220,9 @@ class Solving(QWidget):
         return PlanEntry(distinct_name(name, plan, job.problem, taken), plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
-        """Return whether the problem has changed since the job started; report it if so."""
+        """Return whether the problem has changed since the job started; report it if asked for."""
         stale = job.problem is not self._document.problem
-        if stale:
+        if stale and job.asked:
             title = short_title(self._solver.title(job.method))
             self.done.emit(f"{title} solved an earlier version of the problem; its plan is dropped")
         return stale
