@@ -19,7 +19,8 @@ def commands(with_tensorflow: bool) -> list[str]:
 
 def limit_search(command: str) -> str:
     """End a search of the default method after one round instead of its time limit."""
-    return f"{command} --rounds 1" if command.startswith("enplace place ") else command
+    searches = command.startswith("enplace place ") and "--method" not in command
+    return f"{command} --rounds 1" if searches else command
 
 
 def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:

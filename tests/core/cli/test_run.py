@@ -124,7 +124,7 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
     assert done.stderr == "enplace: output: No space left on device\n"
 
 
-def test_ctrl_c_while_the_command_loads_ends_it_quietly():
+def test_ctrl_c_while_the_command_loads_ends_it_with_one_line():
     code = (
         "import sys; from enplace.__main__ import main\n"
         "class Interrupt:\n"
@@ -133,7 +133,7 @@ def test_ctrl_c_while_the_command_loads_ends_it_quietly():
         "sys.meta_path.insert(0, Interrupt()); main()"
     )
     done = python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nenplace: interrupted\n")
 
 
 def test_table_columns_are_aligned():
