@@ -199,6 +199,8 @@ class Filing(QWidget):
         )
         if answer == _Button.Save:
             self.save(again)
+        if answer == _Button.Discard:
+            self._recovery.keep_discarded()
         return answer == _Button.Discard
 
     def save(self, then: Callable[[], object] = _do_nothing) -> None:

@@ -16,6 +16,7 @@ from enplace.errors import EnplaceError
 from enplace.readers import Project
 from enplace.writers import write_project
 from enplace_studio.document import Document
+from enplace_studio.project import OpenProject
 from enplace_studio.session import to_project
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Recovery(QObject):
             _is_abandoned(lock.with_suffix(""))
         self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
         self._recovered: Path | None = None
+        self._kept: OpenProject | None = None
         self._fault = ""
         self._tried.connect(self._note_fault)
         self._lock = _lock_of(self._file)
@@ -153,6 +155,18 @@ class Recovery(QObject):
             self._recovered.unlink(missing_ok=True)
             self._recovered = None
 
+    def keep_discarded(self) -> None:
+        """Turn unsaved work into a backup, before other work takes its place."""
+        opened = self._document.project
+        if opened is not None and opened is not self._kept and self._document.modified:
+            self._kept = opened
+            project = to_project(opened, self._document.view, self._document.path)
+            self._pool.start(lambda: self._write_backup(project))
+
+    def _write_backup(self, project: Project) -> None:
+        self._write(project)
+        self.backups.add(self._file)
+
     def leftovers(self) -> list[Path]:
         """Return the copies that a crash left behind, newest first."""
         copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
@@ -167,9 +181,8 @@ class Recovery(QObject):
     def close(self) -> None:
         """End with the work saved, or else discarded, which leaves a backup."""
         self._timer.stop()
+        self.keep_discarded()
         self._pool.waitForDone()
-        if self._document.modified:
-            self.backups.add(self._file)
         self._remove()
         self._lock.unlock()
 

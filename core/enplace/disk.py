@@ -51,6 +51,9 @@ _TEMPORARY_NAME = re.compile(r"\..+\.(?P<process>\d+)\.[0-9a-f]{12}\.tmp", re.DO
 _PREFIX, _LOCK = "enplace-", ".lock"
 """Of temporary folders; a process holds the lock of its folder for as long as it lives."""
 
+_MARK = b"a temporary folder of Enplace; it may be removed\n"
+"""What the lock holds, or else the folder is somebody's own."""
+
 _T = TypeVar("_T")
 _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
 
@@ -160,11 +163,14 @@ def temporary_folder() -> Iterator[Path]:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError), open(path / _LOCK, "rb", opener=_open_lock) as lock:  # ours
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            if lock.read(len(_MARK) + 1) == _MARK:
+                shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         with open(folder / _LOCK, "xb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write(_MARK)
+            lock.flush()
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ from enplace.writers import write_profile, write_project
 from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.edits import choosing
+from enplace_studio.project import start_project
 from enplace_studio.recovery import BACKUPS, Backups, Recovery
 from problems import cluster_of, profile_of
 
@@ -294,3 +295,26 @@ def test_a_plan_for_another_cluster_survives_saving(tmp_path):
     again = choosing(opened, opened.plans[0])
     assert again.cluster == larger
     assert again.current.plan.device.tolist() == document.plans[0].plan.device.tolist()
+
+
+def test_work_discarded_for_another_model_becomes_a_backup(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    recovery = Recovery(document, tmp_path)
+    recovery.keep_discarded()
+    recovery.keep_discarded()  # once is enough
+    document.open(start_project(profile_of({"a": 1.0}), cluster_of(2)))
+    write_now(recovery)
+    (backup,) = recovery.backups.folder.iterdir()
+    kept = session.open_file(backup).project
+    assert dict(kept.problem.pins) == {2: 0}
+    recovery.close()
+    assert len(list(recovery.backups.folder.iterdir())) == 1
+
+
+def test_backups_of_the_same_second_are_all_kept(tmp_path):
+    backups = Backups(tmp_path / "backups")
+    for content in ("one", "two"):
+        (tmp_path / "copy").write_text(content)
+        backups.add(tmp_path / "copy")
+    assert sorted(path.read_text() for path in backups.folder.iterdir()) == ["one", "two"]

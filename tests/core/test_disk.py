@@ -46,7 +46,10 @@ def test_a_temporary_folder_goes_at_its_end(folder):
 
 
 def test_a_folder_of_a_stranger_is_left_alone(folder):
-    """Its lock is a pipe, which would block, or a link."""
+    """Its lock is a pipe, which would block, a link, or a file of his own."""
+    (folder / "enplace-thesis").mkdir()
+    (folder / "enplace-thesis" / ".lock").touch()
+    (folder / "enplace-thesis" / "chapter.txt").write_text("mine")
     (folder / "enplace-pipe").mkdir()
     os.mkfifo(folder / "enplace-pipe" / ".lock")
     (folder / "enplace-link").mkdir()
@@ -54,6 +57,7 @@ def test_a_folder_of_a_stranger_is_left_alone(folder):
     (folder / "enplace-link" / ".lock").symlink_to(folder / "target")
     with temporary_folder():
         assert (folder / "enplace-link").exists()
+        assert (folder / "enplace-thesis" / "chapter.txt").read_text() == "mine"
 
 
 def test_the_folder_of_a_killed_process_goes_and_that_of_a_running_one_stays(folder):

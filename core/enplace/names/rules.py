@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +18,21 @@ from enplace.values.profile import Profile
 
 ARROW = "->"
 
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.never_capture = True  # recording nested groups would take quadratic memory
+
+def _options(**more: int) -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True  # recording nested groups would take quadratic memory
+    for name, value in more.items():
+        setattr(options, name, value)
+    return options
+
+
+_OPTIONS, _SMALL = _options(), _options(max_mem=1 << 18)
+"""A regex must compile in little memory. RE2 then has enough to take the same short time for each
+character of a name, however the regex is written."""
+
+MAX_RULES = 1000
 
 
 def read_rules(path: str, problem: Problem) -> dict[int, int]:
@@ -38,6 +51,7 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
     except UnicodeDecodeError:
         raise FileError(f"{path}: not a text; write lines such as 'decoder/.* -> GPU:1'") from None
     rules: dict[int, int] = {}
+    n_rules, free = 0, list(range(problem.profile.n_ops))
     allowed = replace(problem, pins={}).unit_allowed  # pins go before rules
     for number, line in enumerate(lines, 1):
         text, place = line.strip(), f"{path}: line {number}"
@@ -47,9 +61,14 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
         if not arrow or not pattern or not device:
             raise FileError(f"{place}: write REGEX -> DEVICE, for example 'decoder/.* -> GPU:1'")
         where = find_device(device, problem.cluster, place)
-        for op in find_matching(pattern, problem.profile, place):
-            if rules.setdefault(op, where) == where and not allowed[problem.unit[op], where]:
+        n_rules += 1
+        if n_rules > MAX_RULES:
+            raise ProblemError(f"{place}: more than {MAX_RULES} rules; use broader regexes")
+        for op in find_matching(pattern, problem.profile, place, free):
+            if not allowed[problem.unit[op], where]:
                 raise ProblemError(f"{place}: {_why_not(op, where, problem)}")
+            rules[op] = where
+        free = [op for op in free if op not in rules]
     if not rules:
         raise ProblemError(f"{path}: holds no rule; write lines such as 'decoder/.* -> GPU:1'")
     return rules
@@ -68,10 +87,17 @@ def _why_not(op: int, device: int, problem: Problem) -> str:
     return f"{who} {what}; send it elsewhere in a line above"
 
 
-def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
+def find_matching(
+    pattern: str, profile: Profile, option: str, among: Sequence[int] | None = None
+) -> list[int]:
     """Find ops whose names a regex matches anywhere; a full op name means only that op.
 
     The regex may come from a stranger. RE2 takes time linear in each name, and bounded memory.
+
+    Parameters
+    ----------
+    among : sequence of int, optional
+        Ops to look at; all by default. The regex must match some op, but not necessarily of these.
 
     Raises
     ------
@@ -79,13 +105,17 @@ def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
         If RE2 does not accept the regex, or it matches no op.
     """
     if pattern in profile.index:
-        return [profile.index[pattern]]
+        named = profile.index[pattern]
+        return [named] if among is None or named in among else []
     try:
+        re2.compile(pattern, _SMALL)
         expression = re2.compile(pattern, _OPTIONS)
     except (re2.error, UnicodeEncodeError) as error:
         raise ProblemError(f"{option} {pattern!r}: not a regex ({_why(error)})") from None
-    found = [op for op, name in enumerate(profile.op_names) if expression.search(name)]
-    if not found:
+    names = profile.op_names
+    among = range(profile.n_ops) if among is None else among
+    found = [op for op in among if expression.search(names[op])]
+    if not found and not any(map(expression.search, names)):
         raise ProblemError(
             f"{option} {pattern!r} matches none of the {count(profile.n_ops, 'op')} of "
             f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"

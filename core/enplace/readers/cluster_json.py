@@ -8,7 +8,7 @@ from typing import Any
 from enplace.disk import check_format, is_object, number, only, shown, take, whole
 from enplace.errors import ClusterError, FileError
 from enplace.text import UNPRINTABLE
-from enplace.values.cluster import MOST_LINK_COST, Cluster, Device, Link
+from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
 from enplace.values.device_names import is_task
 from enplace.values.profile import KINDS
 
@@ -47,10 +47,10 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
         where,
     )
     at = f"{where}." if where else ""
-    devices = tuple(
-        _device(value, f"{at}devices[{i}]")
-        for i, value in enumerate(take(obj, "devices", list, where))
-    )
+    values = take(obj, "devices", list, where)
+    if len(values) > MAX_DEVICES:
+        raise ClusterError(f"{at}devices: holds {len(values)}; use at most {MAX_DEVICES}")
+    devices = tuple(_device(value, f"{at}devices[{i}]") for i, value in enumerate(values))
     kinds = {device.name: device.kind for device in devices}
     if len(kinds) < len(devices):
         raise ClusterError(f"{at}devices: a name is used twice; device names must be unique")
@@ -149,6 +149,8 @@ def _ends(value: Any, place: str, kinds: dict[str, str]) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in kinds:
             raise FileError(f"{place}: there is no device {shown(name)}; name one or a list")
+    if len(set(names)) < len(names):
+        raise FileError(f"{place}: names a device twice; name each once")
     return names
 
 
@@ -166,7 +168,8 @@ def _channels(obj: dict[str, Any], where: str, links: dict[tuple[str, str], Any]
     if "channels" not in obj:
         return used
     listed = _names(obj, where, [])
-    if missing := [name for name in used if name not in set(listed)]:
+    known = set(listed)
+    if missing := [name for name in used if name not in known]:
         raise FileError(f"channels: '{missing[0]}', which a link uses, is not listed; add it")
     return listed
 

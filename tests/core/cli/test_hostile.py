@@ -208,6 +208,7 @@ def test_output_to_an_open_stream_is_added_to_its_file(folder, name, mode):
         ("${9d<D{dw<", "matches none"),
         ("(((((a{99}){99}){99}){99}){99})", "not a regex"),
         ("(" * 50_000 + "b" + ")" * 50_000, "matches none"),
+        ("(a?){1000}" * 20 + "[^a]$", "not a regex"),
         (r"(a)\1", "not a regex"),
     ],
 )
@@ -283,3 +284,27 @@ def test_a_cycle_of_symbolic_links_is_refused(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "a")
     assert done.status == 2
     assert "not part of a cycle of links" in done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"devices": [{"name": f"GPU:{i}", "kind": "gpu"} for i in range(6000)]}, "at most 256"),
+        ({"links": [{"from": ["GPU:0"] * 9, "to": ["GPU:1"] * 9}]}, "names a device twice"),
+    ],
+)
+def test_a_cluster_that_multiplies_is_refused_before_its_links_are_made(
+    enplace, folder, change, complaint
+):
+    (folder / "odd.json").write_text(json.dumps(machine() | change))
+    done = enplace("place", "p.json", "--cluster", "odd.json", "--method", "single")
+    assert done.status == 2
+    assert complaint in done.err
+
+
+def test_too_many_rules_are_refused(enplace, folder):
+    (folder / "many.rules").write_text("encoder -> 0\n" * 1001)
+    words = ("--method", "expert", "--rules", "many.rules")
+    done = enplace("place", "p.json", "--cluster", "c.json", *words)
+    assert done.status == 2
+    assert "line 1001: more than 1000 rules" in done.err

@@ -48,6 +48,9 @@ COPY_US_PER_BYTE = 1e-6
 
 _LARGE_BYTES = 1 << 20
 
+MOST_EDGES, MOST_GROWTH = 200_000, 20
+"""Most edges of a graph with split ops: so many or, if more, so many times those of the model."""
+
 
 def part_names(op: str, parts: int) -> list[str]:
     """Return the names of the parts of a split op."""
@@ -202,8 +205,11 @@ class _Splitting:
     def _connect_split_ops(self, columns: Sequence[IntArray], edges: Sequence[int]) -> None:
         """Replace the edges that begin or end at split ops."""
         axes = self._cut_edges()
+        most = max(MOST_EDGES, MOST_GROWTH * self._profile.n_edges)
         for edge in edges:
             source, output, target, size = (int(column[edge]) for column in columns)
+            if len(self._new.edges) > most:
+                raise SplitError(f"the parts have over {most:,} edges; split into fewer parts")
             if self._profile.op_types[target] in SHAPES:
                 continue
             if output == CONTROL:

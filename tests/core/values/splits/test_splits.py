@@ -1,6 +1,7 @@
 """Legal splits, and the graph and costs after a split."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from enplace.values.splits import (
     split_profile,
     unsplit_names,
 )
-from problems import cluster_of
+from problems import cluster_of, profile_of
 
 KB = 1 << 10
 
@@ -273,3 +274,15 @@ def test_splits_in_any_order_keep_work_bytes_and_names(drawn, chance):
             size = split.tensor_bytes[split.edge_tensor[edges]]
             assert (size == 48 * KB // entry.parts).all()
             assert len(edges)
+
+
+def test_splits_that_multiply_control_edges_are_refused(monkeypatch):
+    monkeypatch.setattr("enplace.values.splits.graph.MOST_EDGES", 100)
+    names = [f"relu_{i}" for i in range(4)]
+    data = [("in", name, 4096) for name in names] + [(name, "out", 4096) for name in names]
+    times = dict.fromkeys(["in", *names, "out"], 10.0)
+    profile = profile_of(times, data, control=list(pairwise(names)))
+    profile = replace(profile, op_types=("Placeholder", *["Relu"] * 4, "AddN"))
+    splits = [Split(name, "batch", 64) for name in names]
+    with pytest.raises(SplitError, match="split into fewer parts"):
+        split_profile(profile, splits)
