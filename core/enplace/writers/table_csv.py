@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import numpy as np
 
 from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
 
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = re.compile(r"(^|[;|\t])\s*[=+@-]")
+"""A cell, or what is a cell where semicolons separate them, that begins like a formula."""
+
 COLUMNS = (
     *("op", "type", "scope", "device", "order", "start_us", "finish_us", "time_us"),
     *("weights_bytes", "out_bytes"),
@@ -47,4 +50,4 @@ def table_csv(schedule: Schedule) -> str:
 
 def _cell(name: str) -> str:
     """Quote a name that a spreadsheet would take for a formula."""
-    return f"'{name}" if name.lstrip().startswith(_FORMULA) else name
+    return f"'{name}" if _FORMULA.search(name) else name

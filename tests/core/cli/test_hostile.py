@@ -161,12 +161,12 @@ def test_every_export_keeps_names_with_markup_and_quotes(enplace, folder, form):
 
 
 def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
-    (folder / "odd.json").write_text(json.dumps(model(["=1+1", "@SUM(A1)"])))
+    (folder / "odd.json").write_text(json.dumps(model(["=1+1", "@SUM(A1)", "x; =cmd", "a-b=c"])))
     assert enplace("place", "odd.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     done = enplace("export", "odd.json", "plan.json", "--format", "csv", "-o", "out.csv")
     assert done.status == 0
     cells = [row[0] for row in csv.reader((folder / "out.csv").read_text().splitlines())]
-    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "op"]
+    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "'x; =cmd", "a-b=c", "op"]
 
 
 @pytest.mark.parametrize(

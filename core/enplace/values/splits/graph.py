@@ -91,12 +91,16 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
         If an op is not in the graph, is split twice or cannot be split in this way.
     """
     left = tuple(splits)
+    most = max(MOST_EDGES, MOST_GROWTH * profile.n_ops)
+    if sum(split.parts for split in left) > most:
+        raise SplitError(f"the splits make over {most:,} parts; split into fewer parts")
     while left:
         now = tuple(split for split in left if split.op in profile.index)
         if not now or len({split.op for split in now}) < len(now):
             _raise_why(left, now)
         profile = _split_once(profile, now)
-        left = tuple(split for split in left if split not in now)
+        done = set(now)
+        left = tuple(split for split in left if split not in done)
     return profile
 
 
