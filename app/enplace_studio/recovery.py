@@ -166,6 +166,7 @@ class Recovery(QObject):
     def _write_backup(self, project: Project) -> None:
         self._write(project)
         self.backups.add(self._file)
+        self._write(project)  # until other work is open: what is wanted instead may be damaged
 
     def leftovers(self) -> list[Path]:
         """Return the copies that a crash left behind, newest first."""

@@ -303,6 +303,8 @@ def test_work_discarded_for_another_model_becomes_a_backup(tmp_path):
     recovery = Recovery(document, tmp_path)
     recovery.keep_discarded()
     recovery.keep_discarded()  # once is enough
+    recovery._pool.waitForDone()
+    assert recovery._file.exists()
     document.open(start_project(profile_of({"a": 1.0}), cluster_of(2)))
     write_now(recovery)
     (backup,) = recovery.backups.folder.iterdir()

@@ -18,6 +18,9 @@ KIND_PAIRS = tuple(f"{a}-{b}" for a in KINDS for b in KINDS)
 
 _ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 
+MAX_NAMED = 1_000_000
+"""Most names of channels that the links made from defaults may have in all."""
+
 _LINK_KEYS = {"b0_us", "b1_us_per_byte", "channels"}
 
 
@@ -118,6 +121,7 @@ def _links(obj: dict[str, Any], kinds: dict[str, str], at: str) -> dict[tuple[st
     defaults = take(obj, "default_links", dict, at, {})
     only(defaults, set(KIND_PAIRS), f"{at}default_links")
     links: dict[tuple[str, str], Any] = {}
+    n_named = 0
     for pair in ((a, b) for a in kinds for b in kinds if a != b):
         key = f"{kinds[pair[0]]}-{kinds[pair[1]]}"
         if pair in named:
@@ -127,6 +131,9 @@ def _links(obj: dict[str, Any], kinds: dict[str, str], at: str) -> dict[tuple[st
             link = is_object(defaults[key], place)
             only(link, _LINK_KEYS, place)
             links[pair] = _link(link, place, pair)
+            n_named += len(links[pair]["channels"])
+            if n_named > MAX_NAMED:
+                raise FileError(f"{place}.channels: too many for so many links; name fewer")
         else:
             raise FileError(
                 f"{at}links: none from {pair[0]} to {pair[1]}; add it, or '{key}' to default_links"

@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.errors import ClusterError
 from enplace.values.arrays import FloatArray, IntArray, offsets
-from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME
+from enplace.values.limits import KINDS, MAX_BYTES, MAX_DEVICE_NAME
 
 MAX_DEVICES = 256
 
@@ -52,9 +52,9 @@ class Device:
     chip: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_NAME:
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_DEVICE_NAME:
             raise ClusterError(
-                f"device {self.name!r:.60} needs a name of 1 to {MAX_NAME} characters"
+                f"device {self.name!r:.60} needs a name of 1 to {MAX_DEVICE_NAME} characters"
             )
         if self.kind not in KINDS:
             raise ClusterError(f"device '{self.name}': kind '{self.kind}' is not gpu or cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 KINDS = ("gpu", "cpu")
 """Device kinds, in the order of the columns of ``Profile.time_us``."""
 
-MAX_NAME = 100_000
+MAX_NAME, MAX_DEVICE_NAME = 100_000, 200
 MOST_DEPTH = 40
 """Parts of a scope that count; what is deeper says nothing of the layers of a model."""
 

@@ -291,6 +291,25 @@ def test_a_cycle_of_symbolic_links_is_refused(enplace, folder):
     [
         ({"devices": [{"name": f"GPU:{i}", "kind": "gpu"} for i in range(6000)]}, "at most 256"),
         ({"links": [{"from": ["GPU:0"] * 9, "to": ["GPU:1"] * 9}]}, "names a device twice"),
+        (
+            {
+                "devices": [
+                    {"name": f"GPU:{i}", "kind": "gpu", "capacity_bytes": 9} for i in range(99)
+                ],
+                "default_links": {
+                    "gpu-gpu": {
+                        "b0_us": 1,
+                        "b1_us_per_byte": 1,
+                        "channels": [f"c{i}" for i in range(700)],
+                    }
+                },
+            },
+            "name fewer",
+        ),
+        (
+            {"devices": [{"name": "d" * 201, "kind": "gpu", "capacity_bytes": 9}]},
+            "1 to 200 characters",
+        ),
     ],
 )
 def test_a_cluster_that_multiplies_is_refused_before_its_links_are_made(

@@ -13,6 +13,7 @@ profile's element-wise ops.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -50,6 +51,9 @@ _LARGE_BYTES = 1 << 20
 
 MOST_EDGES, MOST_GROWTH = 200_000, 20
 """Most edges of a graph with split ops: so many or, if more, so many times those of the model."""
+
+MOST_CHARACTERS = 100_000_000
+"""Most characters of the names of all parts."""
 
 
 def part_names(op: str, parts: int) -> list[str]:
@@ -94,6 +98,8 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
     most = max(MOST_EDGES, MOST_GROWTH * profile.n_ops)
     if sum(split.parts for split in left) > most:
         raise SplitError(f"the splits make over {most:,} parts; split into fewer parts")
+    if sum(split.parts * len(split.op) for split in left) > MOST_CHARACTERS:
+        raise SplitError("the names of the parts are too long together; split into fewer parts")
     while left:
         now = tuple(split for split in left if split.op in profile.index)
         if not now or len({split.op for split in now}) < len(now):
@@ -107,8 +113,7 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
 def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
     if not now:
         raise SplitError(f"op '{left[0].op}' is to be split, but the graph has no op of that name")
-    names = [split.op for split in now]
-    twice = next(name for name in names if names.count(name) > 1)
+    (twice, _), *_ = Counter(split.op for split in now).most_common(1)
     raise SplitError(f"op '{twice}' is split twice; keep one of the two")
 
 

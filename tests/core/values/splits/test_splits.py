@@ -286,3 +286,10 @@ def test_splits_that_multiply_control_edges_are_refused(monkeypatch):
     splits = [Split(name, "batch", 64) for name in names]
     with pytest.raises(SplitError, match="split into fewer parts"):
         split_profile(profile, splits)
+
+
+def test_splits_of_ops_with_long_names_are_refused(monkeypatch):
+    monkeypatch.setattr("enplace.values.splits.graph.MOST_CHARACTERS", 100)
+    profile = profile_of({"x" * 60: 10.0})
+    with pytest.raises(SplitError, match="too long together"):
+        split_profile(profile, [Split("x" * 60, "batch", 2)])
