@@ -35,7 +35,7 @@ class Preview:
     why_not : str
         Why the ops may not run there; empty if they may.
     reason : str
-        Why the step is longer or shorter; empty if the ops may not run there.
+        Why the step is longer or shorter; only for previews made by :meth:`Previews.start`.
     """
 
     step_us: float
@@ -73,18 +73,20 @@ class Previews(QObject):
             and self._project.current is not None
         ):
             schedule = self._project.current.schedule
-            self._keep(key, find_preview(self._project.problem, schedule, *key))
+            # A drag waits for this, and shows no reason.
+            self._keep(key, find_preview(self._project.problem, schedule, *key, explain=False))
         return self._known.get(key)
 
     def start(self, ops: Collection[int], device: int) -> None:
-        """Simulate in a thread; :attr:`ready` is sent unless the project changes."""
+        """Simulate and explain in a thread; :attr:`ready` is sent unless the project changes."""
         project, key = self._project, (frozenset(ops), device)
-        if key in self._known:
-            self.ready.emit(*key, self._known[key])
+        known = self._known.get(key)
+        if known is not None and (known.reason or known.why_not):
+            self.ready.emit(*key, known)
         elif project is not None and project.current is not None:
             problem, schedule = project.problem, project.current.schedule
             self._background.start(
-                lambda: find_preview(problem, schedule, *key),
+                lambda: find_preview(problem, schedule, *key, explain=True),
                 lambda preview: self._keep(key, preview),
             )
 
@@ -95,13 +97,15 @@ class Previews(QObject):
         self.ready.emit(*key, preview)
 
 
-def find_preview(problem: Problem, before: Schedule, ops: frozenset[int], device: int) -> Preview:
-    """Simulate the plan of a schedule with ops on another device."""
+def find_preview(
+    problem: Problem, before: Schedule, ops: frozenset[int], device: int, explain: bool
+) -> Preview:
+    """Simulate the plan of a schedule with ops on another device; explain the change if asked."""
     try:
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
         return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
     step_us = after.makespan_us
-    reason = explain_move(before, after, unit_ops(problem, ops), device)
+    reason = explain_move(before, after, unit_ops(problem, ops), device) if explain else ""
     delta_us = step_us - before.makespan_us
     return Preview(step_us, delta_us, after.peak_bytes, after.fits, reason=reason)

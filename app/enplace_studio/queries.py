@@ -12,22 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError, ProblemError
 from enplace.machine import critical_path
 from enplace.names.rules import find_device
 from enplace.values.device_names import device_label
+from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.project import OpenProject
 
-BoolArray = NDArray[np.bool_]
-
 FIELDS = ("name", "scope", "type", "device")
 TIMES_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 SIZES = {"b": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
-SCOPES_OFFERED = 12
+MOST_OFFERED = 12
 """Most scopes, types or devices that one completion offers."""
 
 _TERM = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
@@ -125,7 +123,8 @@ def _schedule(project: OpenProject, term: str) -> Schedule:
 
 
 def _compare(project: OpenProject, term: re.Match[str]) -> BoolArray:
-    key, units = term["key"], {"time": TIMES_US}.get(term["key"], SIZES)
+    key = term["key"]
+    units = TIMES_US if key == "time" else SIZES
     if key not in VALUES:
         raise QueryError(f"{key}: cannot be compared; use one of {', '.join(VALUES)}")
     unit = term["unit"] or ("ms" if units is TIMES_US else "mib")
@@ -215,7 +214,7 @@ def _ways_on(project: OpenProject, term: str) -> list[str]:
         offered = _values_of(project, key)
         near = [each for each in offered if each.lower().startswith(value)]
         near += [each for each in offered if value in each.lower() and each not in near]
-        return [f"{key}:{_quoted(each)}" for each in near[:SCOPES_OFFERED]]
+        return [f"{key}:{_quoted(each)}" for each in near[:MOST_OFFERED]]
     words = [*(f"{field}:" for field in FIELDS), *(f"{each}>" for each in VALUES), *FLAGS]
     return [word for word in words if word.startswith(term)]
 

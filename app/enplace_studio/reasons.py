@@ -74,30 +74,41 @@ class Limit:
     ops: tuple[int, ...]
 
 
-def find_limits(schedule: Schedule, grouping: Grouping) -> list[Limit]:
-    """Sum the critical path by group and device and by link, the longest part first.
+def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:
+    """Sum the critical path by group and device and by link; return the longest parts.
 
-    The times, and the time that nothing runs or is sent, add up to the step time.
+    The times of all parts, and the time that nothing runs or is sent, add up to the step time.
     """
     path, profile = critical_path(schedule), schedule.problem.profile
-    ops: dict[str, list[int]] = {}
-    times_us: dict[str, float] = {}
-    spent_us = (path.finish_us - path.start_us).tolist()
-    for is_transfer, number, us in zip(
-        path.is_transfer.tolist(), path.number.tolist(), spent_us, strict=True
-    ):
-        if is_transfer:
-            op = int(profile.tensor_op[schedule.transfer_tensor[number]])
-            ends = schedule.transfer_from[number], schedule.transfer_to[number]
-            name = " → ".join(device_of(schedule, int(end)) for end in ends)
-        else:
-            op, group = number, int(grouping.group[number])
-            what = grouping.names[group] if group >= 0 else profile.op_names[op]
-            name = f"{what} on {device_of(schedule, int(schedule.plan.device[op]))}"
-        ops.setdefault(name, []).append(op)
-        times_us[name] = times_us.get(name, 0.0) + us
-    found = [Limit(name, times_us[name], tuple(dict.fromkeys(ops[name]))) for name in ops]
-    return sorted(found, key=lambda limit: -limit.time_us)
+    moves, n = path.is_transfer, schedule.problem.cluster.n_devices
+    ops, sent = path.number.copy(), path.number[moves]
+    ops[moves] = profile.tensor_op[schedule.transfer_tensor[sent]]
+    # One number for each part: a group or one op and its device, then the links.
+    group = grouping.group[ops]
+    what = np.where(group >= 0, group, grouping.n_groups + ops)
+    part = what * n + schedule.plan.device[ops]
+    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
+    part[moves] = (grouping.n_groups + profile.n_ops) * n + links
+    first, at = np.unique(part, return_index=True, return_inverse=True)[1:]
+    times_us = np.bincount(at, path.finish_us - path.start_us)
+    return [
+        Limit(
+            _name_part(schedule, grouping, int(path.number[first[i]]), bool(moves[first[i]])),
+            float(times_us[i]),
+            tuple(np.unique(ops[at == i]).tolist()),
+        )
+        for i in np.argsort(-times_us, kind="stable").tolist()[:most]
+    ]
+
+
+def _name_part(schedule: Schedule, grouping: Grouping, number: int, is_transfer: bool) -> str:
+    """Name the link of a transfer, or the group and the device of an op."""
+    if is_transfer:
+        ends = schedule.transfer_from[number], schedule.transfer_to[number]
+        return " → ".join(device_of(schedule, int(end)) for end in ends)
+    group = int(grouping.group[number])
+    what = grouping.names[group] if group >= 0 else schedule.problem.profile.op_names[number]
+    return f"{what} on {device_of(schedule, int(schedule.plan.device[number]))}"
 
 
 def _explain_step(before: Schedule, after: Schedule) -> str:

@@ -259,12 +259,7 @@ def _markdown(data: Mapping[str, Any]) -> str:
     for sentence, rows in _shown_sections(data):
         lines += ["", f"**{_escaped(sentence)}**"]
         if rows:
-            width = len(rows[0])
-            lines += [
-                "",
-                _row(["scope", "device", "ops"][:width]),
-                _row(["---"] * (width - 1) + ["---:"]),
-            ]
+            lines += ["", _row(["scope", "device", "ops"]), _row(["---", "---", "---:"])]
             lines += map(_row, rows)
     return "\n".join(lines)
 

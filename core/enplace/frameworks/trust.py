@@ -29,8 +29,6 @@ from enplace.frameworks.source import Source, is_program
 
 NAME, VERSION = "enplace-trust", 1
 MOST_COMMANDS = 500
-
-
 MOST_CHARACTERS = 4000
 """Longest command that a file may bring: the user reads it before it runs."""
 

@@ -6,12 +6,12 @@ import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.names.groups import Grouping, subgroups
-from enplace.values.problem import THROUGHPUT
+from enplace.values.problem import THROUGHPUT, BoolArray
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document
-from enplace_studio.queries import BoolArray, QueryError, find_ops
+from enplace_studio.queries import QueryError, find_ops
 from enplace_studio.theme import theme
 from enplace_studio.views.graph import layout
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode

@@ -115,7 +115,7 @@ class InspectorView(Panel):
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
         """List what takes the time of the critical path; a click selects its ops."""
         self._add_heading("What limits the step")
-        for limit in find_limits(schedule, project.grouping)[:MOST_LIMITS]:
+        for limit in find_limits(schedule, project.grouping, MOST_LIMITS):
             time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
             tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
             line = Line(limit.name, time, tip, can_click=True)

@@ -84,7 +84,8 @@ class DeviceGrid(Columns):
             button.setToolTip(plain_tip(preview.why_not))
             self.explained.emit(device, preview.why_not)
             return
-        self.explained.emit(device, preview.reason)
+        if preview.reason:
+            self.explained.emit(device, preview.reason)
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
         text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"

@@ -66,7 +66,9 @@ def test_the_time_limit_is_kept():
     assert 2.0 <= plan.solve_seconds < 2.6
 
 
-def test_methods_that_there_is_no_time_for_are_named(monkeypatch):
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """A clock on which each quick method takes six seconds, and nothing else takes any time."""
     seconds = 0.0
     run = starts.run_method
 
@@ -77,28 +79,22 @@ def test_methods_that_there_is_no_time_for_are_named(monkeypatch):
         return run(name, problem, options)
 
     monkeypatch.setattr(starts, "run_method", take_six_seconds)
-    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds))
+    return lambda: seconds
+
+
+def test_methods_that_there_is_no_time_for_are_named(slow_clock):
+    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(slow_clock))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
     later = "dpos, m-topo, heft, celeritas, expert, order-place, m-sct"
     assert plan.note == f"Too little time for m-etf, {later}, local-search, mcmc, the search."
 
 
 @pytest.mark.parametrize("limit_s", [1.0, 7.0, 14.0])
-def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, limit_s):
-    seconds = 0.0
-    run = starts.run_method
-
-    def take_six_seconds(name, problem, options):
-        nonlocal seconds
-        seconds += 6.0
-        options.check_cancelled()
-        return run(name, problem, options)
-
-    monkeypatch.setattr(starts, "run_method", take_six_seconds)
+def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, slow_clock, limit_s):
     monkeypatch.setattr(starts, "LARGE", 10)
     for seconds_of in ("placing.incumbents.BOUND_OP_S", "placers.enplace.search.PHASE_S"):
         monkeypatch.setattr(f"enplace.{seconds_of}", 1.0)  # there is no time for either
-    options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(lambda: seconds))
+    options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(slow_clock))
     problem = Problem(branches(), gpus(3, b1=0.5))
     plan = place(problem, "enplace", options=options).plan
     list_schedule = place(problem, "dpos").plan
