@@ -47,8 +47,11 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
     """Return how good a plan is, and the role of the label for it.
 
     A plan that does not fit is no good, however short its step. A step time is compared with the
-    expert's; a time per sample or query with the lower bound.
+    expert's; a time per sample or query with the lower bound. Times on another cluster are not
+    compared.
     """
+    if entry.cluster is not None:
+        return "another cluster", "dim"
     if not entry.schedule.fits:
         return "does not fit", "bad"
     if entry.plan.value_us is not None:

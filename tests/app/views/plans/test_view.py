@@ -153,6 +153,19 @@ def test_ctrl_click_compares_with_the_shown_plan(open_view, qtbot):
     assert document.selection == {1}
 
 
+def test_a_plan_for_another_cluster_is_last_and_not_compared_with_the_expert(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    document.set_cluster(cluster_of(1, capacity_bytes=100))
+    qtbot.waitUntil(lambda: any(card.entry.cluster for card in view.cards))
+    kept = [card for card in view.cards if card.entry.cluster is not None]
+    assert view.cards[-len(kept) :] == kept
+    for card in kept:
+        assert card.standing == "another cluster"
+        assert card.stale == f"for {card.entry.cluster.name}"
+        assert "click to switch back" in card.toolTip()
+
+
 def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
     document = three_plans()
     view = open_view(document)
