@@ -125,6 +125,8 @@ def _replace(target: Path, content: bytes) -> None:
     try:
         is_private = not target.parent.stat().st_mode & 0o077
         with open(temporary, "xb") as file:
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             if is_private:
                 os.fchmod(file.fileno(), 0o600)
             file.write(content)
@@ -150,10 +152,17 @@ def _sync(folder: Path) -> None:
 
 
 def _remove_abandoned_files(folder: Path) -> None:
-    """Remove the temporary files in a folder that killed processes have left."""
+    """Remove the temporary files in a folder that killed processes have left.
+
+    A living process holds a lock on its file: it may be one of another container, whose number
+    says nothing here.
+    """
     for path in folder.glob(f".*{_TEMPORARY}"):
         name = _TEMPORARY_NAME.fullmatch(path.name)
-        if name is not None and not Path("/proc", name["process"]).exists():
+        if name is None or Path("/proc", name["process"]).exists():
+            continue
+        with suppress(OSError), open(path, "rb", opener=_open_lock) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
 
 

@@ -1,5 +1,6 @@
 """What killed processes leave behind goes at the next start."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -81,11 +82,14 @@ def test_temporary_files_of_killed_writers_go_with_the_next_write(tmp_path):
     another = tmp_path / f".table.csv.{killed.pid}.0123456789ab.tmp"
     running = tmp_path / f".plan.json.{os.getpid()}.0123456789ab.tmp"
     other = tmp_path / f".plan.json.extra.{killed.pid}.tmp"
-    for path in (left, another, running, other):
+    elsewhere = tmp_path / f".plan.json.{killed.pid}.ba9876543210.tmp"
+    for path in (left, another, running, other, elsewhere):
         path.touch()
-    write_atomically(tmp_path / "plan.json", "{}")
+    with open(elsewhere) as lock:  # as a writer in another container does
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_atomically(tmp_path / "plan.json", "{}")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [running.name, other.name, "plan.json"]
+        [running.name, other.name, elsewhere.name, "plan.json"]
     )
 
 

@@ -6,12 +6,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from random import Random
 
 from tests import inputs
+from tests.fuzz.multiply import multiply
 from tests.fuzz.mutate import mutate
 
 from enplace.frameworks.source import Source
@@ -89,9 +90,10 @@ def small_schedule() -> Schedule:
 
 
 def use(profile: Profile) -> None:
-    """Place a profile with the quickest method, and simulate the plan."""
+    """Place a profile with quick methods, and simulate the plans."""
     problem = Problem(profile, presets()["pcie-2"])
-    simulate(problem, place(problem, "single").plan)
+    for method in ("single", "m-etf", "heft"):
+        simulate(problem, place(problem, method).plan)
 
 
 def _profile() -> Target:
@@ -175,6 +177,11 @@ def _copy_of_work() -> Target:
     return copy_of_work()
 
 
+def _multiplied(build: Callable[[], Target]) -> Callable[[], Target]:
+    """Return how to make a target whose files are valid in each place but long."""
+    return lambda: replace(build(), mutate=multiply)
+
+
 def _of_tensorflow(name: str) -> Callable[[], Target]:
     def build() -> Target:
         os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -210,7 +217,19 @@ OTHERS = {
     "copy of work": Entry(_copy_of_work),
 }
 
-TARGETS = OTHERS | OF_TENSORFLOW
+MULTIPLIED = {
+    f"long {name}": Entry(_multiplied(build), 0.02)
+    for name, build in {
+        "profile": _profile,
+        "measured block": _measured,
+        "cluster": _cluster,
+        "plan": _plan,
+        "enplace": _enplace,
+        "copy of work": _copy_of_work,
+    }.items()
+}
+
+TARGETS = OTHERS | OF_TENSORFLOW | MULTIPLIED
 
 _MEASURED = {
     "step_time_us": 12.5,

@@ -122,8 +122,8 @@ def kill_worker(name: str, draw: random.Random) -> list[str]:
     """Kill the process in which TensorFlow works for a command."""
 
     def kill(process: psutil.Process) -> None:
-        while process.is_running() and not process.children():
-            time.sleep(0.01)  # it has not started the worker yet
+        while process.status() != psutil.STATUS_ZOMBIE and not process.children():
+            time.sleep(0.01)  # it has neither ended nor started the worker yet
         time.sleep(draw.uniform(0.0, 2.0))
         for child in process.children(recursive=True):
             with suppress(psutil.Error):

@@ -280,7 +280,11 @@ class Measuring(QWidget):
 
         ``brought`` tells whether the open file brought the command.
         """
-        allowed = may_run(source, brought=brought)
+        try:
+            allowed = may_run(source, brought=brought)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
         if not allowed and not TrustQuestion(source, purpose, brought, self.window()).exec():
             return False
         if source.is_recorded:

@@ -102,13 +102,8 @@ def _plain(value: Any) -> Any:
 
 def _check_trust(source: Source, trusted: bool, brought: bool) -> None:
     """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
-    from enplace.frameworks.trust import MOST_CHARACTERS, TrustError, may_run, place_of, trust
+    from enplace.frameworks.trust import TrustError, may_run, place_of, trust
 
-    if brought and len(source.command) > MOST_CHARACTERS:
-        raise TrustError(
-            f"{source.path}: the profile brings a command of {len(source.command):,} characters, "
-            f"too long to read; give the arguments yourself, with --arg"
-        )
     allowed = may_run(source, brought=brought)
     command = f": {source.command}, with the arguments that the profile brings" if brought else ""
     if trusted:

@@ -67,7 +67,17 @@ def may_run(source: Source, *, brought: bool) -> bool:
     ----------
     brought : bool
         Whether a file brought the command, so that the user has not seen it.
+
+    Raises
+    ------
+    TrustError
+        If a file brought a command that is too long to be read before it runs.
     """
+    if brought and len(source.command) > MOST_CHARACTERS:
+        raise TrustError(
+            f"{source.path}: the profile brings a command of {len(source.command):,} characters, "
+            f"too long to read; profile the model again with your own arguments"
+        )
     # Even a saved graph can write files.
     return source.is_recorded or (
         is_trusted(place_of(source)) and (not brought or _command(source) in _read("commands"))

@@ -198,6 +198,15 @@ def test_a_damaged_source_is_explained(opened):
     assert not opened.studio.is_measuring
 
 
+def test_a_command_too_long_to_read_is_not_run(opened, asked):
+    opened.document.problem.profile.measured.source["arguments"] = ["a" * 5000]
+    add_plan(opened)
+    opened.header.run_button.click()
+    assert kinds(asked) == [RunQuestion]
+    assert "too long to read" in opened.banner.text
+    assert not opened.studio.is_measuring
+
+
 # Running
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from enplace.errors import FileError
 from enplace.frameworks.source import Source, source_from_json, source_of
-from enplace.frameworks.trust import is_trusted, may_run, place_of, trust
+from enplace.frameworks.trust import TrustError, is_trusted, may_run, place_of, trust
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,14 @@ def test_a_file_cannot_start_a_script_that_has_never_run(tmp_path):
     assert not may_run(other, brought=True)
     trust(other)
     assert may_run(other, brought=True)
+
+
+def test_a_command_too_long_to_read_may_not_be_brought_by_a_file(tmp_path):
+    long = script(tmp_path / "train.py", "a" * 5000)
+    trust(long)
+    assert may_run(long, brought=False)
+    with pytest.raises(TrustError, match="too long to read"):
+        may_run(long, brought=True)
 
 
 def test_a_link_is_as_trusted_as_its_target(tmp_path):
