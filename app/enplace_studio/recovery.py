@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import shutil
@@ -27,7 +28,8 @@ AUTOSAVE_MS = 1000
 RETRY_MS = 10_000
 """Time from a copy that could not be written to the next try."""
 
-BACKUPS = 10
+BACKUPS, BACKUPS_IN_ALL = 10, 100
+"""Most backups of files with one name, and of all files."""
 
 
 class Backups:
@@ -60,13 +62,17 @@ class Backups:
 
     def _new(self, name: str) -> Path:
         """Return the file of a new backup, and remove the oldest ones."""
-        old = sorted(self.folder.glob("*.enplace"), key=lambda path: path.stat().st_mtime)
-        for path in old[: max(0, len(old) - BACKUPS + 1)]:
-            path.unlink(missing_ok=True)
-        first = f"{name[:100]} {datetime.now():%Y-%m-%d %H.%M.%S}"
+        name = name[:100]
+        for files, most in ((f"{glob.escape(name)} ????-??-?? *", BACKUPS), ("*", BACKUPS_IN_ALL)):
+            old = sorted(
+                self.folder.glob(f"{files}.enplace"), key=lambda file: file.stat().st_mtime
+            )
+            for file in old[: max(0, len(old) - most + 1)]:
+                file.unlink(missing_ok=True)
+        first = f"{name} {datetime.now():%Y-%m-%d %H.%M.%S}"
         names = (first, *(f"{first} ({number})" for number in range(2, BACKUPS + 2)))
-        files = [self.folder / f"{each}.enplace" for each in names]
-        return next(file for file in files if not file.exists())
+        new = [self.folder / f"{each}.enplace" for each in names]
+        return next(file for file in new if not file.exists())
 
 
 class Recovery(QObject):

@@ -16,7 +16,7 @@ from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.edits import choosing
 from enplace_studio.project import start_project
-from enplace_studio.recovery import BACKUPS, Backups, Recovery
+from enplace_studio.recovery import BACKUPS, BACKUPS_IN_ALL, Backups, Recovery
 from problems import cluster_of, profile_of
 
 
@@ -223,10 +223,21 @@ def test_discarded_work_and_overwritten_files_become_dated_backups(tmp_path):
     recovery.close()  # as after "Discard"
     kept = sorted(path.name.split()[0] for path in recovery.backups.folder.iterdir())
     assert kept == ["discarded", "mine"]
-    for number in range(20):
-        (tmp_path / f"p{number}.enplace").write_bytes(b"x")
-        recovery.backups.add_copy(tmp_path / f"p{number}.enplace")
-    assert len(list(recovery.backups.folder.iterdir())) == BACKUPS
+
+
+def test_one_project_does_not_push_out_the_backups_of_others(tmp_path):
+    backups = Backups(tmp_path / "backups")
+    for name, versions in (("mine", 1), ("[a] 1", 20), *((f"p{i}", 1) for i in range(50))):
+        for version in range(versions):
+            (tmp_path / f"{name}.enplace").write_text(f"{version}")
+            backups.add_copy(tmp_path / f"{name}.enplace")
+    kept = [path.name for path in backups.folder.iterdir()]
+    assert sum(name.startswith("mine") for name in kept) == 1
+    assert sum(name.startswith("[a] 1") for name in kept) == BACKUPS
+    for number in range(2 * BACKUPS_IN_ALL):
+        (tmp_path / f"q{number}.enplace").write_bytes(b"x")
+        backups.add_copy(tmp_path / f"q{number}.enplace")
+    assert len(list(backups.folder.iterdir())) == BACKUPS_IN_ALL
 
 
 def test_copies_are_private_and_old_locks_are_removed(tmp_path):
