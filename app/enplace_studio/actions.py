@@ -68,6 +68,11 @@ def _selected(studio: Studio) -> bool:
     return _planned(studio) and bool(studio.document.selection)
 
 
+def _ordered(studio: Studio) -> bool:
+    problem, selection = studio.document.problem, studio.document.selection
+    return problem is not None and any(op in selection for p in problem.before for op in p)
+
+
 def _several(studio: Studio) -> bool:
     return _open(studio) and len(studio.document.selection) > 1
 
@@ -195,6 +200,12 @@ _ACTIONS: tuple[Action, ...] = (
            _edit(Document.colocate), _several, 1),
     Action("separate", "Separate selection", "Edit", ("Shift+G",),
            _edit(Document.separate), _selected, 1),
+    Action("earlier", "Run selection earlier", "Edit", ("Alt+Left",),
+           lambda s: s.document.run_next(s.document.selection, earlier=True), _selected, 1),
+    Action("later", "Run selection later", "Edit", ("Alt+Right",),
+           lambda s: s.document.run_next(s.document.selection, earlier=False), _selected, 1),
+    Action("forget-order", "Forget the order of the selection", "Edit", (),
+           _edit(Document.forget_order), _ordered, 1),
     Action("select-all", "Select all", "Edit", ("Ctrl+A",), _select_all, _open, 2),
     Action("select-none", "Select nothing", "Edit", (),
            lambda s: s.document.select(()), _selected, 2),

@@ -21,8 +21,9 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
-from enplace_studio import edits
+from enplace_studio import edits, ordering
 from enplace_studio.bounds import Bounds
+from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.requests import Requests
@@ -212,6 +213,39 @@ class Document(QObject):
     def separate(self, ops: Collection[int]) -> bool:
         """Remove ops from the groups that the user colocated."""
         return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
+
+    def reorder(self, ops: Collection[int], slot: Slot) -> bool:
+        """Run ops just before or after another op of their device from now on."""
+        if not len(ops) or self._project is None:
+            return False
+        what, other = self._project.describe(ops), self._project.describe([slot.anchor])
+        where = f"“{what}” {'before' if slot.earlier else 'after'} “{other}”"
+        return self._edit(
+            f"run {where}",
+            lambda project: ordering.reorder(project, ops, slot),
+            f"Running {where}",
+        )
+
+    def run_next(self, ops: Collection[int], earlier: bool) -> bool:
+        """Run ops of one device before the op ahead of them, or after the next one."""
+        if not len(ops) or self.schedule is None:
+            return False
+        try:
+            where = ordering.find_range(self.schedule, ops)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        slot = ordering.next_slot(self.schedule, where, earlier)
+        if slot is None:
+            needs = "the op ahead produces what it needs" if earlier else "the next op needs it"
+            self.failed.emit(f"it cannot run {'earlier' if earlier else 'later'}: {needs}")
+            return False
+        return self.reorder(ops, slot)
+
+    def forget_order(self, ops: Collection[int]) -> bool:
+        """Let placers decide again when these ops run."""
+        title = "forget the order of “{}”"
+        return self._edit_ops(title, lambda project: ordering.forget_order(project, ops), ops)
 
     def set_cluster(self, cluster: Cluster) -> bool:
         """Switch to another cluster; plans that use devices it does not have stay for theirs."""

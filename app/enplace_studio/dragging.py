@@ -11,8 +11,10 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QApplication
 
+from enplace.errors import EnplaceError
 from enplace.text import ms, size
 from enplace_studio.document import Document
+from enplace_studio.ordering import Slot, reordered_schedule
 from enplace_studio.theme import theme
 
 EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
@@ -70,3 +72,19 @@ def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop
     step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
     memory = f"{project.device_label(shown)}: {peak} of {capacity} at the peak"
     return Drop(f"{step}\n{memory}" + (", does not fit" if full else ""), not full)
+
+
+def describe_order(document: Document, ops: Collection[int], slot: Slot) -> Drop:
+    """Describe the step time and peak memory if the ops ran in another place of the order."""
+    project = document.project
+    if project is None or project.current is None:
+        return Drop("there is no plan yet, press Solve first", False)
+    other = project.describe([slot.anchor])
+    try:
+        after = reordered_schedule(project.problem, project.current.schedule, ops, slot)
+    except EnplaceError as error:
+        return Drop(str(error), False)
+    delta_us = after.makespan_us - project.current.schedule.makespan_us
+    where = f"{'before' if slot.earlier else 'after'} {other}"
+    text = f"{where}: {ms(delta_us, signed=True)}, step {ms(after.makespan_us)}"
+    return Drop(text + ("" if after.fits else ", does not fit"), after.fits)

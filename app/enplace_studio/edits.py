@@ -13,7 +13,7 @@ from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
@@ -65,13 +65,14 @@ def constrain(
     pins: Mapping[int, int] | None = None,
     together: tuple[tuple[int, ...], ...] | None = None,
     forbidden: frozenset[tuple[int, int]] | None = None,
+    before: Collection[tuple[int, int]] | None = None,
     plan: Plan | None = None,
 ) -> OpenProject:
     """Change constraints, and repair the current plan if it breaks one.
 
     Parameters
     ----------
-    pins, together, forbidden
+    pins, together, forbidden, before
         As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
         Replaces the current plan.
@@ -82,11 +83,10 @@ def constrain(
         If the constraints contradict each other.
     """
     old = project.problem
-    changed = not (pins is None and together is None and forbidden is None)
-    problem = old
-    if changed:
+    problem = old if before is None else order_problem(old, before)
+    if not (pins is None and together is None and forbidden is None):
         problem = replace(
-            old,
+            problem,
             pins=dict(sorted((old.pins if pins is None else pins).items())),
             together=old.together if together is None else together,
             forbidden=old.forbidden if forbidden is None else forbidden,
@@ -99,7 +99,8 @@ def constrain(
 
 def _with_plan(project: OpenProject, current: PlanEntry, plan: Plan) -> OpenProject:
     """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
-    if np.array_equal(plan.device, current.plan.device):
+    same_order = project.problem.before == current.schedule.problem.before
+    if same_order and plan.acts_like(current.plan):
         return project
     schedule = simulate(project.problem, plan)
     if current.origin is not None:
@@ -248,7 +249,7 @@ def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
         raise PlanError(
             "costs of split ops cannot be taken back to the model; run a plan without splits"
         )
-    problem = replace(project.problem, profile=profile)
+    problem = with_profile(project.problem, profile)
     return _simulate_all(project, problem, project.cluster, *project.scale)
 
 
@@ -310,9 +311,10 @@ def _simulate_entry(
     """Simulate a plan with other costs and its old constraints; None if impossible."""
     old = entry.schedule.problem
     try:
-        own = replace(old, profile=_costs_for(old, problem), cluster=problem.cluster)
+        own = with_profile(replace(old, cluster=problem.cluster), _costs_for(old, problem))
         same = own.pins == problem.pins and own.together == problem.together
         same &= own.forbidden == problem.forbidden and own.splits == problem.splits
+        same &= own.before == problem.before
         schedule = simulate(problem if same else own, entry.plan)
     except EnplaceError:
         return None
@@ -325,10 +327,12 @@ def _simulate_entry(
 
 
 def _costs_for(old: Problem, problem: Problem) -> Profile:
-    """Return the profile of a plan's graph, which may not be the open one."""
+    """Return the measured profile of a plan's graph, which may not be the open one."""
     if old.splits == problem.splits:
-        return problem.profile
-    return old.profile if problem.splits else split_profile(problem.profile, old.splits)
+        return problem.measured_profile
+    if problem.splits:
+        return old.measured_profile
+    return split_profile(problem.measured_profile, old.splits)
 
 
 def _same_names(one: Cluster, other: Cluster) -> bool:

@@ -329,8 +329,8 @@ class Filing(QWidget):
     def _add_plan(self, entry: PlanEntry) -> None:
         """Add an imported plan, unless another model is now open."""
         project = self._document.project
-        profile = entry.schedule.problem.profile
-        if project is not None and (entry.plan.splits or profile is project.model.profile):
+        profile = entry.schedule.problem.measured_profile
+        if project is not None and (entry.plan.splits or profile is project.model.measured_profile):
             self._document.add_plan(entry)
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:

@@ -303,9 +303,9 @@ class Solver(QObject):
         self.changed.emit()
 
     def _send_job(self, job: Job) -> None:
-        if job.problem.profile is not self._sent_profile:
-            self._sent_profile = job.problem.profile
-            self._send(codecs.profile_message(job.problem.profile))
+        if job.problem.measured_profile is not self._sent_profile:
+            self._sent_profile = job.problem.measured_profile
+            self._send(codecs.profile_message(self._sent_profile))
         details = {
             "job": job.number,
             "problem": codecs.problem_to_json(job.problem),

@@ -18,7 +18,7 @@ from enplace.readers.clusters import cluster_from, presets
 from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
@@ -108,7 +108,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     shell = view.pop(SHELL, {})
     shell = shell if isinstance(shell, dict) else {}
     compute, links = _scales(shell.get("scale"))
-    problem = Problem(
+    bare = Problem(
         split_profile(project.profile, project.splits),
         cluster.scaled(compute, links),
         project.pins,
@@ -116,6 +116,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
         project.forbidden,
         project.splits,
     )
+    problem = order_problem(bare, project.before)
     model = Problem(project.profile, problem.cluster) if project.splits else problem
     details = _details_of(project.plans, shell.get("plans"))
     entries: list[PlanEntry] = []
@@ -172,7 +173,7 @@ def _entry_from(
     cluster = None
     if "cluster" in detail:
         cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
-        problem = Problem(problem.profile, cluster.scaled(*scale), splits=problem.splits)
+        problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
     entry = entry_for(problem, name, plan, str(detail.get("note", "")))
     at = detail.get("origin")
     return replace(
@@ -194,7 +195,7 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
     try:
         return PlanEntry(name, plan, simulate(problem, plan), note)
     except PlanError:
-        free = Problem(problem.profile, problem.cluster, splits=problem.splits)
+        free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
         return PlanEntry(name, plan, simulate(free, plan), note)
 
 
@@ -214,11 +215,12 @@ def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None =
         **({"file": str(file)} if file else {}),
     }
     return Project(
-        opened.model.profile,
+        opened.model.measured_profile,
         opened.cluster,
         opened.problem.pins,
         opened.problem.together,
         opened.problem.forbidden,
+        opened.problem.before,
         tuple((entry.name, entry.plan) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,

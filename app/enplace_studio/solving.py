@@ -303,8 +303,9 @@ def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
 
 
 def distinct_name(name: str, plan: Plan, problem: Problem, taken: Collection[str]) -> str:
-    """Add to a name what tells the plan from those that have it: its pins, its solving time."""
-    differs = [count(len(problem.pins), "pin")] if problem.pins else []
+    """Add to a name what tells the plan from others: its pins, its orders, its solving time."""
+    constraints = ((problem.pins, "pin"), (problem.before, "order"))
+    differs = [count(len(found), what) for found, what in constraints if found]
     if plan.solve_seconds is not None and plan.solve_seconds >= 1:
         differs.append(seconds(plan.solve_seconds))
     longer = [name, *(f"{name}, {each}" for each in differs), ", ".join([name, *differs])]

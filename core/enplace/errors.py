@@ -30,7 +30,11 @@ class TensorMismatchError(ProfileError):
 
 
 class CycleError(ProfileError):
-    """The ops wait for each other in a cycle."""
+    """The graph has a cycle, whose ops ``cycle`` names."""
+
+    def __init__(self, message: str, cycle: str = "") -> None:
+        super().__init__(message)
+        self.cycle = cycle
 
 
 class CostError(ProfileError):
@@ -51,6 +55,10 @@ class UnplaceableOpError(ProblemError):
 
 class PinConflictError(ProblemError):
     """Pins contradict each other, a colocation group or a forbidden device."""
+
+
+class OrderError(ProblemError):
+    """Ops cannot run in the order that a person wants."""
 
 
 class DoesNotFitError(ProblemError):

@@ -14,6 +14,7 @@ def snapshot(document):
         dict(problem.pins),
         problem.together,
         problem.forbidden,
+        problem.before,
         problem.cluster,
         [(entry.name, entry.plan.device.tolist()) for entry in document.plans],
         document.current.name,

@@ -267,7 +267,7 @@ class Measuring(QWidget):
         if entry is None or entry.run is None or problem is None:
             return
         try:
-            profile = with_measured_costs(replace(entry.run, profile=problem.profile))
+            profile = with_measured_costs(replace(entry.run, profile=problem.measured_profile))
         except EnplaceError as error:
             self.failed.emit(str(error))
             return

@@ -50,10 +50,11 @@ class Proofs:
 def _keeps_constraints(problem: Problem, other: Problem) -> bool:
     """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints."""
     return problem is other or (
-        problem.profile is other.profile
+        problem.measured_profile is other.measured_profile
         and problem.cluster == other.cluster
         and problem.splits == other.splits
         and problem.pins.items() >= other.pins.items()
         and problem.forbidden >= other.forbidden
         and set(problem.together) >= set(other.together)
+        and set(problem.before) >= set(other.before)
     )

@@ -33,6 +33,7 @@ class _Side:
     cluster: str
     devices: dict[str, str]
     pins: dict[str, str]
+    before: frozenset[tuple[str, str]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
     capacity_bytes: dict[str, int]
@@ -60,7 +61,7 @@ class _Side:
 def diff(before: str, after: str, profile: str | None, markdown: bool) -> Answer:
     """Show what changes from plan A.json to plan B.json.
 
-    The ops that move, by scope; those in another order; pins; step time and memory.
+    The ops that move, by scope; those in another order; pins and orders; step time and memory.
     """
     one, other = _read(before, profile), _read(after, profile)
     document = _differences(one, other)
@@ -98,6 +99,7 @@ def _side(
             names[op]: devices[plan.device[op]].name for op in plan.position.argsort().tolist()
         },
         pins={names[op]: devices[device].name for op, device in pins.items()},
+        before=frozenset((names[a], names[b]) for a, b in problem.before),
         step_time_us=step_time_us,
         peak_bytes=peak_bytes,
         capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
@@ -135,6 +137,10 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
                 for scope, device, n in count_by_scope(found)
             ]
             for kind, found in pins.items()
+        },
+        "orders": {
+            "added": sorted(other.before - one.before),
+            "removed": sorted(one.before - other.before),
         },
         "only_before": [op for op in one.devices if op not in other.devices],
         "only_after": [op for op in other.devices if op not in one.devices],
@@ -222,6 +228,10 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
         rows = [[p["scope"], device_label(p["device"]), count(p["ops"], "op")] for p in pins]
         if rows:
             found.append((f"{count(sum(p['ops'] for p in pins), 'pin')} {kind}", rows))
+    for kind, pairs in data["orders"].items():
+        if pairs:
+            rows = [[first, "before", then] for first, then in pairs]
+            found.append((f"{count(len(pairs), 'order')} {kind}", rows))
     for side, words in (("only_before", "removed"), ("only_after", "new")):
         if data[side]:
             found.append((f"{count(len(data[side]), 'op')} {words}: {listed(data[side])}", []))

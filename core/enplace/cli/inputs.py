@@ -45,6 +45,7 @@ def read_problem(
     pins: Sequence[str] = (),
     colocate: Sequence[str] = (),
     forbid: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> Problem:
     """Read a profile and build the problem.
 
@@ -56,11 +57,11 @@ def read_problem(
     from enplace.names.rules import find_matching
     from enplace.readers import read_profile
     from enplace.readers.clusters import cluster_from
-    from enplace.values.problem import Problem
+    from enplace.values.problem import Problem, order_problem
 
     profile = read_profile(profile_file)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
-    return Problem(
+    problem = Problem(
         profile,
         machine,
         pins=_pins(pins, profile, machine),
@@ -69,6 +70,7 @@ def read_problem(
             pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
         ),
     )
+    return order_problem(problem, [pair for text in before for pair in _orders(text, profile)])
 
 
 def read_problem_and_plan(
@@ -93,7 +95,7 @@ def read_problem_and_plan(
     from enplace.disk import naming
     from enplace.readers import complete_plan, read_plan, read_plan_cluster, read_profile
     from enplace.readers.clusters import cluster_from
-    from enplace.values.problem import Problem
+    from enplace.values.problem import Problem, order_problem
 
     profile = read_profile(profile_file)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
@@ -113,7 +115,7 @@ def read_problem_and_plan(
             stacklevel=2,
         )
     with naming(plan_file):
-        problem = replace(found.problem, pins=found.pins)
+        problem = order_problem(replace(found.problem, pins=found.pins), found.before)
         return problem, complete_plan(problem, found)
 
 
@@ -156,6 +158,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     A measured placement may break a rule that another run's profile has; it can be simulated.
     """
     from enplace.values.plan import find_separated
+    from enplace.values.problem import with_profile
 
     names = [problem.profile.op_names[op] for op in find_separated(problem, plan).nonzero()[0]]
     if not names:
@@ -166,8 +169,8 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
         EnplaceWarning,
         stacklevel=2,
     )
-    loose = replace(problem.profile, colocation=("",) * problem.profile.n_ops)
-    return replace(problem, profile=loose)
+    loose = replace(problem.measured_profile, colocation=("",) * problem.profile.n_ops)
+    return with_profile(problem, loose)
 
 
 def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
@@ -237,6 +240,18 @@ def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[t
         raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
     number = find_device(device, cluster, option)
     return [(op, number) for op in find_matching(pattern, profile, option)]
+
+
+def _orders(text: str, profile: Profile) -> list[tuple[int, int]]:
+    """Return the pairs of ops that ``REGEX=REGEX`` orders."""
+    from enplace.names.rules import find_matching
+    from enplace.values.profile import find_pairs
+
+    first, equals, then = text.rpartition("=")
+    if not equals or not first or not then:
+        raise ProblemError(f"--before {text!r}: write REGEX=REGEX, for example 'layer_0=layer_1'")
+    ends = [find_matching(pattern, profile, "--before") for pattern in (first, then)]
+    return find_pairs(profile, *ends)
 
 
 def method_names(text: str | None, objective: str) -> list[str]:

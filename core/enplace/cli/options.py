@@ -158,7 +158,7 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
 
 
 constraint_options: Decorator
-"""``--pin``, ``--colocate``, ``--forbid``."""
+"""``--pin``, ``--colocate``, ``--forbid``, ``--before``."""
 
 solver_options: Decorator
 """``--objective``, ``--time-limit``, ``--seed`` and ``--option``."""
@@ -196,6 +196,13 @@ constraint_options = all_of(
         multiple=True,
         metavar="REGEX=DEVICE",
         help="Keep the ops whose names match off a device. Can be repeated.",
+    ),
+    click.option(
+        "--before",
+        multiple=True,
+        metavar="REGEX=REGEX",
+        help="Run the ops whose names match the first before those that match the second. Can be "
+        "repeated.",
     ),
 )
 

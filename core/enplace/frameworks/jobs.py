@@ -62,7 +62,7 @@ def run_job(
         "compare": compare,
         "problem": problem_to_json(problem),
     }
-    profile = profile_message(problem.profile)
+    profile = profile_message(problem.measured_profile)
     return profile, plan_message("run", plan, details)
 
 

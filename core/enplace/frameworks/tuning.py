@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enplace.frameworks.measured import MeasuredRun, with_measured_costs, with_measured_links
 from enplace.machine import simulate
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, with_profile
 
 MARGIN = 0.01
 """Least relative gain of a faster step: less is noise."""
@@ -93,7 +93,8 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
 def _learn(tuning: Tuning, trial: Trial) -> Tuning:
     """Take over the costs that the run of a trial measured."""
     costs, links = with_measured_costs(trial.run), with_measured_links(trial.run)
-    return replace(tuning, problem=replace(tuning.problem, profile=costs, cluster=links))
+    profile = tuning.problem.measured_profile.with_costs(costs.time_us)
+    return replace(tuning, problem=with_profile(replace(tuning.problem, cluster=links), profile))
 
 
 def _is_better(run: MeasuredRun, best: Trial) -> bool:

@@ -33,6 +33,7 @@ def find_faults(schedule: Schedule) -> list[str]:
         check.transfer_times,
         check.channels,
         check.precedence,
+        check.wanted_order,
         check.dispatch,
         check.link_order,
         check.memory,
@@ -190,6 +191,12 @@ class _Check:
             start, ready = self.start[op], self.ready(op)
             if start < ready - self.close:
                 yield f"{self.name(op)} starts at {start}, but its inputs arrive at {ready}"
+
+    def wanted_order(self) -> Iterator[str]:
+        """Check the pairs of ops that a person has ordered."""
+        for first, then in self.problem.before:
+            if self.start[then] < self.finish[first] - self.close:
+                yield f"{self.name(then)} starts before {self.name(first)} has ended"
 
     def dispatch(self) -> Iterator[str]:
         """Check that no lane is idle while an op waits, and that the right op goes first."""

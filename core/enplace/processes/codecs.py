@@ -13,7 +13,7 @@ from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split
 from enplace.writers.clusters import cluster_to_json
@@ -41,19 +41,20 @@ def profile_from(message: Message) -> Profile:
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """Write a problem without its profile as plain data."""
+    """Write a problem without its profile, which is sent as it was measured, as plain data."""
     return {
         "cluster": cluster_to_json(problem.cluster),
         "pins": list(problem.pins.items()),
         "together": problem.together,
         "forbidden": sorted(problem.forbidden),
         "splits": list(map(astuple, problem.splits)),
+        "before": problem.before,
     }
 
 
 def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
     """Read what :func:`problem_to_json` wrote."""
-    return Problem(
+    problem = Problem(
         profile,
         cluster_from_json(data["cluster"]),
         dict(data["pins"]),
@@ -61,6 +62,7 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
         frozenset((op, device) for op, device in data["forbidden"]),
         tuple(Split(*split) for split in data.get("splits", ())),
     )
+    return order_problem(problem, map(tuple, data["before"]))
 
 
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:

@@ -79,7 +79,7 @@ class Project:
 
     Attributes
     ----------
-    pins, together, forbidden
+    pins, together, forbidden, before
         As in :class:`enplace.values.problem.Problem`.
     plans : tuple of (name, Plan)
     splits : tuple of Split
@@ -94,6 +94,7 @@ class Project:
     pins: Mapping[int, int] = field(default_factory=dict)
     together: tuple[tuple[int, ...], ...] = ()
     forbidden: frozenset[tuple[int, int]] = frozenset()
+    before: tuple[tuple[int, int], ...] = ()
     plans: tuple[tuple[str, Plan], ...] = ()
     view: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[Split, ...] = ()
@@ -194,6 +195,10 @@ def _project_from(profile: Profile, members: _Members) -> Project:
             _pair(p, f"{where}.forbidden[{i}]", shown_graph)
             for i, p in enumerate(_list(data, "forbidden"))
         ),
+        before=tuple(
+            _order(value, f"{where}.before[{i}]", shown_graph)
+            for i, value in enumerate(_list(data, "before"))
+        ),
         plans=tuple(_plan(value, i, arrays, profile) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
         splits=splits,
@@ -219,6 +224,12 @@ def _group(value: Any, where: str, profile: Profile) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise FileError(f"{where}: must be a list of ops, not {shown(value)}")
     return tuple(_op_number(op, where, profile) for op in value)
+
+
+def _order(value: Any, where: str, profile: Profile) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise FileError(f"{where}: must be two ops, not {shown(value)}")
+    return _op_number(value[0], where, profile), _op_number(value[1], where, profile)
 
 
 def _plan(

@@ -7,7 +7,6 @@ which decides which transfer gets a channel first.
 
 from __future__ import annotations
 
-import heapq
 import math
 import os
 from collections.abc import Mapping
@@ -33,8 +32,8 @@ from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem, split_problem
+from enplace.values.plan import Plan, follow_graph
+from enplace.values.problem import Problem, order_problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
 
 NAME, VERSION = "enplace-plan", 1
@@ -56,6 +55,8 @@ class PlanFile:
         profile.
     pins : mapping of int to int
         Device number by op number.
+    before : tuple of (int, int)
+        As in :class:`~enplace.values.problem.Problem`; without ops that are not in the profile.
     same_graph : bool
         Whether the fingerprints agree.
     """
@@ -65,6 +66,7 @@ class PlanFile:
     missing: list[str]
     unknown: list[str]
     pins: Mapping[int, int]
+    before: tuple[tuple[int, int], ...]
     same_graph: bool
 
 
@@ -75,8 +77,8 @@ class LonePlan:
     Attributes
     ----------
     problem : Problem
-        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
-        the plan's cluster.
+        The plan's ops, split ones as their parts, without edges other than the order that a person
+        wants, and with a microsecond each; and the plan's cluster.
     plan : Plan
     pins : mapping of int to int
         Device number by op number.
@@ -125,8 +127,8 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         pins = _pins(data, profile, index, problem.cluster.name)
-        same = fingerprint == profile.fingerprint
-        return PlanFile(problem, plan, missing, unknown, pins, same)
+        same = fingerprint == problem.measured_profile.fingerprint
+        return PlanFile(problem, plan, missing, unknown, pins, _before(data, profile), same)
 
 
 def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
@@ -161,6 +163,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}
         problem = Problem(profile, cluster, splits=splits_from_json(data))
     found = read_plan(path, problem)
+    with naming(path):
+        problem = order_problem(problem, found.before)
     return LonePlan(problem, found.plan, found.pins, predicted_us, peak_bytes)
 
 
@@ -223,6 +227,16 @@ def _pins(
     }
 
 
+def _before(data: dict[str, Any], profile: Profile) -> tuple[tuple[int, int], ...]:
+    found = []
+    for i, pair in enumerate(take(data, "before", list, "", [])):
+        if not isinstance(pair, list) or list(map(type, pair)) != [str, str]:
+            raise FileError(f"before[{i}]: must be the names of two ops, not {shown(pair)}")
+        if all(name in profile.index for name in pair):
+            found.append((profile.index[pair[0]], profile.index[pair[1]]))
+    return tuple(found)
+
+
 def _replicas(
     data: dict[str, Any], index: Mapping[str, int], cluster: str
 ) -> tuple[tuple[int, ...], ...]:
@@ -277,22 +291,10 @@ def _busiest_neighbour(problem: Problem, device: IntArray, op: int) -> int:
 def _insert(profile: Profile, plan: Plan, placed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
     """Order every op after its producers; placed ops keep their order where they can."""
     key = np.where(placed, plan.position, NOWHERE).astype(np.float64)
-    waiting = np.diff(profile.in_ptr)
     for op in profile.topological_order.tolist():
         if not placed[op]:
             producers = profile.edge_source[
                 profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
             ]
             key[op] = key[producers].max(initial=-1.0)
-    ready = [(key[op], op) for op in np.flatnonzero(waiting == 0).tolist()]
-    heapq.heapify(ready)
-    position = np.empty(profile.n_ops, dtype=np.int64)
-    for rank in range(profile.n_ops):
-        _, op = heapq.heappop(ready)
-        position[op] = rank
-        first, last = profile.tensor_ptr[op], profile.tensor_ptr[op + 1]
-        for consumer in profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[last]].tolist():
-            waiting[consumer] -= 1
-            if not waiting[consumer]:
-                heapq.heappush(ready, (key[consumer], consumer))
-    return position
+    return follow_graph(profile, key)

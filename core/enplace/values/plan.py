@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import PlanError
-from enplace.values.arrays import freeze_arrays
+from enplace.values.arrays import FloatArray, freeze_arrays
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
-from enplace.values.profile import IntArray
+from enplace.values.profile import IntArray, Profile
 from enplace.values.rivals import Rivals
 from enplace.values.splits import Split
 
@@ -145,6 +146,33 @@ class Plan:
             and (self.policy, self.links) == (other.policy, other.links)
             and (self.replicas, self.splits) == (other.replicas, other.splits)
         )
+
+
+def follow_graph(profile: Profile, key: FloatArray | IntArray) -> IntArray:
+    """Find positions in which every op comes after its producers, otherwise smaller keys first.
+
+    Parameters
+    ----------
+    key : array, shape (n_ops,)
+        Ties are broken by the number of the op.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        A permutation.
+    """
+    waiting = np.diff(profile.in_ptr)
+    ready = [(key[op], op) for op in np.flatnonzero(waiting == 0).tolist()]
+    heapq.heapify(ready)
+    position = np.empty(profile.n_ops, dtype=np.int64)
+    for rank in range(profile.n_ops):
+        _, op = heapq.heappop(ready)
+        position[op] = rank
+        for consumer in profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]].tolist():
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                heapq.heappush(ready, (key[consumer], consumer))
+    return position
 
 
 def find_gap(value_us: float, bound_us: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -11,7 +11,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.errors import (
+    CycleError,
     DoesNotFitError,
+    OrderError,
     PinConflictError,
     ProblemError,
     SplitError,
@@ -21,8 +23,11 @@ from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
+from enplace.values.profile import KINDS, FloatArray, IntArray, Profile, with_control_edges
 from enplace.values.splits import Split, part_names, split_profile
+
+MOST_PAIRS = 200_000
+"""Most pairs of ops that a person may order."""
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of one
@@ -45,6 +50,11 @@ class Problem:
         (op, device) pairs that must not be used.
     splits : tuple of Split
         The splits that this profile's graph already contains; see :func:`split_problem`.
+    before : tuple of (int, int)
+        Pairs of ops, the first of which must end before the second starts. The profile's graph
+        already contains a control edge for each; see :func:`order_problem`.
+    unordered : Profile or None
+        The profile without these control edges; None if there are none.
 
     Raises
     ------
@@ -59,12 +69,19 @@ class Problem:
     together: tuple[tuple[int, ...], ...] = ()
     forbidden: frozenset[tuple[int, int]] = frozenset()
     splits: tuple[Split, ...] = ()
+    before: tuple[tuple[int, int], ...] = ()
+    unordered: Profile | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_kinds()
         self._check_units()
         self._check_memory()
+
+    @property
+    def measured_profile(self) -> Profile:
+        """The profile without the edges of :attr:`before`."""
+        return self.profile if self.unordered is None else self.unordered
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -238,7 +255,7 @@ def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
             f"the plan is for {count(len(splits), 'split op')}, the graph has "
             f"{len(problem.splits)}; load the plan for the model as it was measured"
         )
-    profile = split_profile(problem.profile, splits)
+    profile = split_profile(problem.measured_profile, splits)
     parts = {split.op: part_names(split.op, split.parts) for split in splits}
 
     def ends(op: int) -> list[int]:
@@ -247,11 +264,60 @@ def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
             names = [part for name in names for part in parts.get(name, [name])]
         return [profile.index[name] for name in names]
 
-    return replace(
+    split = replace(
         problem,
         profile=profile,
+        before=(),
+        unordered=None,
         pins={end: device for op, device in problem.pins.items() for end in ends(op)},
         together=tuple(tuple(end for op in ops for end in ends(op)) for ops in problem.together),
         forbidden=frozenset((end, device) for op, device in problem.forbidden for end in ends(op)),
         splits=splits,
     )
+    pairs = [(a, b) for first, then in problem.before for a in ends(first) for b in ends(then)]
+    return order_problem(split, pairs)
+
+
+def order_problem(problem: Problem, before: Iterable[tuple[int, int]]) -> Problem:
+    """Return the problem with these pairs as its :attr:`Problem.before`, instead of its own.
+
+    The second op of each pair waits for the first as for a control edge: across devices, for a
+    message too. Pairs that an edge of the graph implies are left out.
+
+    Raises
+    ------
+    OrderError
+        If ops would wait for each other, or there are too many pairs.
+    """
+    measured, wanted = problem.measured_profile, sorted(set(before))
+    if len(wanted) > MOST_PAIRS:
+        raise OrderError(f"over {MOST_PAIRS:,} pairs of ops are to be ordered; order fewer ops")
+    pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
+    if ((pairs < 0) | (pairs >= measured.n_ops)).any():
+        raise ProblemError("an order names an op number that does not exist")
+    n = measured.n_ops
+    code, known = pairs @ [n, 1], measured.edge_source * n + measured.edge_op
+    new = tuple(map(tuple, pairs[~np.isin(code, known)].tolist()))
+    if new == problem.before:
+        return problem
+    if not new:
+        return replace(problem, profile=measured, before=(), unordered=None)
+    try:
+        profile = with_control_edges(measured, new)
+    except CycleError as error:
+        raise OrderError(
+            f"ops would wait for each other: {error.cycle}; choose an order that follows the graph"
+        ) from None
+    return replace(problem, profile=profile, before=new, unordered=measured)
+
+
+def with_profile(problem: Problem, profile: Profile) -> Problem:
+    """Return the problem for other costs of the graph that was measured.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot be placed.
+    """
+    bare = replace(problem, profile=profile, before=(), unordered=None)
+    return order_problem(bare, problem.before)

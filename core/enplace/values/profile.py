@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from enplace.errors import (
 )
 from enplace.text import UNPRINTABLE
 from enplace.values.arrays import (
+    BoolArray,
     FloatArray,
     IntArray,
     csr_offsets,
@@ -43,6 +44,7 @@ __all__ = [
     "IntArray",
     "Profile",
     "make_profile",
+    "with_control_edges",
 ]
 
 CONTROL = -1
@@ -106,7 +108,8 @@ class Profile:
         _check_backward(self)
         freeze_arrays(self)
         if len(self.topological_order) < self.n_ops:
-            raise CycleError(_describe_cycle(self))
+            cycle = _find_cycle(self)
+            raise CycleError(f"the graph has a cycle: {cycle}; remove one of these edges", cycle)
 
     @property
     def n_ops(self) -> int:
@@ -259,6 +262,54 @@ def make_profile(
     )
 
 
+def find_pairs(
+    profile: Profile, first: Sequence[int], then: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Find the fewest pairs of ops to order so that all of some ops end before others start.
+
+    These are the ops of ``first`` without an edge to another of them, each with the ops of ``then``
+    without an edge from another.
+    """
+    source, target = profile.edge_source, profile.edge_op
+
+    def inner(ops: Sequence[int]) -> BoolArray:
+        inside = np.zeros(profile.n_ops, dtype=bool)
+        inside[list(ops)] = True
+        return inside[source] & inside[target]
+
+    last = np.setdiff1d(first, source[inner(first)])
+    start = np.setdiff1d(then, target[inner(then)])
+    return [(a, b) for a in last.tolist() for b in start.tolist()]
+
+
+@lru_cache(maxsize=4)
+def with_control_edges(profile: Profile, pairs: tuple[tuple[int, int], ...]) -> Profile:
+    """Add a control edge for each (op, op that waits for it); cached for undo and redo.
+
+    Raises
+    ------
+    CycleError
+        If ops would wait for each other.
+    """
+    first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    tensor = profile.edge_tensor
+    return make_profile(
+        profile.name,
+        op_names=profile.op_names,
+        op_types=profile.op_types,
+        scopes=profile.scopes,
+        time_us=profile.time_us,
+        persistent_bytes=profile.persistent_bytes,
+        temporary_bytes=profile.temporary_bytes,
+        colocation=profile.colocation,
+        edge_source=np.concatenate([profile.edge_source, first]),
+        edge_output=np.concatenate([profile.tensor_output[tensor], np.full(len(pairs), CONTROL)]),
+        edge_op=np.concatenate([profile.edge_op, then]),
+        edge_bytes=np.concatenate([profile.tensor_bytes[tensor], np.zeros(len(pairs), np.int64)]),
+        measured=profile.measured,
+    )
+
+
 def _edge_arrays(**columns: Sequence[int] | IntArray) -> list[IntArray]:
     found = [_array(label, values, np.int64) for label, values in columns.items()]
     if len({values.shape for values in found}) > 1 or found[0].ndim != 1:
@@ -371,7 +422,7 @@ def _check_edges(profile: Profile) -> None:
         )
     if (edge := _first(profile.tensor_op[profile.edge_tensor] == profile.edge_op)) is not None:
         name = profile.op_names[profile.edge_op[edge]]
-        raise CycleError(f"op '{name}' consumes its own output; remove that edge")
+        raise CycleError(f"op '{name}' consumes its own output; remove that edge", name)
 
 
 def _check_backward(profile: Profile) -> None:
@@ -397,7 +448,7 @@ def _first(mask: NDArray[np.bool_] | np.bool_) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _describe_cycle(profile: Profile) -> str:
+def _find_cycle(profile: Profile) -> str:
     """Name the ops of one cycle, starting from an op that Kahn's algorithm did not reach."""
     left = np.ones(profile.n_ops, dtype=bool)
     left[profile.topological_order] = False
@@ -410,4 +461,4 @@ def _describe_cycle(profile: Profile) -> str:
     cycle = [name for name, at in seen.items() if at >= seen[op]][::-1]
     names = [profile.op_names[i] for i in cycle]
     shown = " -> ".join(names[:6]) + (f" -> ... ({len(names)} ops)" if len(names) > 6 else "")
-    return f"the graph has a cycle: {shown} -> {names[0]}; remove one of these edges"
+    return f"{shown} -> {names[0]}"

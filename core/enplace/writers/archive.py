@@ -69,6 +69,7 @@ def _project_to_json(project: Project) -> dict[str, Any]:
         "pins": sorted(project.pins.items()),
         "together": project.together,
         "forbidden": sorted(project.forbidden),
+        "before": project.before,
         "plans": [
             {
                 "name": name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,17 @@ def write_plan(
     )
     head = dump_json(_head(problem, plan, schedule, bound_us), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
-    write_atomically(
-        path,
-        f'{head},\n  "cluster": {cluster},\n{_splits_text(plan)}  "ops": [\n{ops}\n  ]\n}}\n',
+    op_names = problem.profile.op_names
+    lists = _list_text("splits", splits_to_json(plan.splits)) + _list_text(
+        "before", [[op_names[op] for op in pair] for pair in problem.before]
     )
+    write_atomically(path, f'{head},\n  "cluster": {cluster},\n{lists}  "ops": [\n{ops}\n  ]\n}}\n')
 
 
-def _splits_text(plan: Plan) -> str:
-    """Write the splits, one line each; empty for a plan without splits."""
-    lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
-    return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
+def _list_text(key: str, entries: Sequence[object]) -> str:
+    """Write a list, one line for each entry; nothing for an empty list."""
+    lines = ",\n".join(f"    {dump_json(entry)}" for entry in entries)
+    return f'  "{key}": [\n{lines}\n  ],\n' if lines else ""
 
 
 def _head(
@@ -66,7 +68,11 @@ def _head(
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     return {
         "format": f"{NAME}/{VERSION}",
-        "profile": {"name": profile.name, "fingerprint": profile.fingerprint, "ops": profile.n_ops},
+        "profile": {
+            "name": profile.name,
+            "fingerprint": problem.measured_profile.fingerprint,
+            "ops": profile.n_ops,
+        },
         "method": plan.method,
         "policy": plan.policy,
         "links": plan.links,

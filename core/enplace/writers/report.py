@@ -137,7 +137,7 @@ def _settings(schedule: Schedule) -> str:
         ("ops are taken by", plan.policy),
         ("transfers are taken by", plan.links),
         *((key.replace("_", " "), _shown(value)) for key, value in facts),
-        ("fingerprint of the graph", problem.profile.fingerprint),
+        ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
     names = problem.profile.op_names
     pins = count_by_scope({names[op]: device for op, device in sorted(problem.pins.items())})

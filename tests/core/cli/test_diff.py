@@ -54,6 +54,21 @@ def test_step_time_and_memory_are_those_of_the_files_or_of_the_profile(enplace, 
     assert again["simulated_on"] == "slower.json"
 
 
+def test_orders_that_were_added_are_listed(enplace, folder):
+    place = ("place", "p.json", "--cluster", "c.json", "--method", "single")
+    chain = [{"src": "encoder/layer_0/MatMul", "output": 0, "dst": "loss", "bytes": MIB}]
+    Path("p.json").write_text(json.dumps(model(edges=chain)))
+    enplace(*place, "-o", "a.json")
+    enplace(*place, "--before", "layer_2/Relu=layer_1/Relu", "-o", "b.json")
+    found = enplace("diff", "a.json", "b.json", "--json").document
+    pair = ["encoder/layer_2/Relu", "encoder/layer_1/Relu"]
+    assert found["orders"] == {"added": [pair], "removed": []}
+    for more in ((), ("--markdown",), ("--profile", "p.json")):
+        out = enplace("diff", "b.json", "a.json", *more).out
+        assert "1 order removed" in out
+        assert pair[0] in out.replace("\\_", "_")
+
+
 def test_the_text_says_what_a_reviewer_needs(enplace, plans):
     out = enplace("diff", *plans).out
     assert "3 of 7 ops on another device" in out

@@ -12,8 +12,9 @@ from enplace.errors import ProblemError
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster, Device, Link
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import CONTROL, Profile, make_profile
 
 GIB = 2**30
@@ -133,7 +134,7 @@ def clusters(draw):
 
 @st.composite
 def problems(draw, max_ops=24):
-    """Draw profiles on clusters, with a few compatible pins, colocated and forbidden ops."""
+    """Draw profiles on clusters, with a few compatible constraints."""
     profile, cluster = draw(profiles(max_ops)), draw(clusters())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 
@@ -143,13 +144,16 @@ def problems(draw, max_ops=24):
     pins = {op: int(rng.integers(cluster.n_devices)) for op in ops(2)}
     together = (tuple(ops(3)),)
     forbidden = frozenset((op, int(rng.integers(cluster.n_devices))) for op in ops(3))
+    rank = inverse(profile.topological_order)
+    pairs = np.sort(rank[rng.integers(0, profile.n_ops, (int(rng.integers(3)), 2))], axis=1)
+    before = [(a, b) for a, b in profile.topological_order[pairs].tolist() if a != b]
     for constraints in (
         {"pins": pins, "together": together, "forbidden": forbidden},
         {"pins": pins},
         {},
     ):
         try:
-            return Problem(profile, cluster, **constraints)
+            return order_problem(Problem(profile, cluster, **constraints), before)
         except ProblemError:
             continue
     # An op needs a GPU, and there is none.

@@ -11,6 +11,7 @@ from enplace.processes.wire import Message, WireError
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
+from enplace.values.problem import order_problem
 from enplace.values.rivals import Rivals
 from enplace.values.splits.rules import Split
 from problems import cluster_of, plan_of, planned_problems, profile_of
@@ -27,14 +28,17 @@ def encode_and_decode(message):
 def test_a_problem_survives_encoding(drawn):
     problem, plan = drawn
     pins = {0: int(plan.device[0])}
-    problem = replace(problem, pins=pins, together=((0,),))
-    profile = codecs.profile_from(encode_and_decode(codecs.profile_message(problem.profile)))
+    order = problem.profile.topological_order[[0, -1]].tolist()
+    before = [tuple(order)] if order[0] != order[1] else []
+    problem = order_problem(replace(problem, pins=pins, together=((0,),)), before)
+    measured = codecs.profile_message(problem.measured_profile)
+    profile = codecs.profile_from(encode_and_decode(measured))
     head = encode_and_decode(Message("solve", {"problem": codecs.problem_to_json(problem)})).details
     arrived = codecs.problem_from(profile, head["problem"])
     assert arrived.profile.fingerprint == problem.profile.fingerprint
     assert arrived.cluster == problem.cluster
     assert (arrived.pins, arrived.together) == (dict(problem.pins), problem.together)
-    assert arrived.forbidden == problem.forbidden
+    assert (arrived.forbidden, arrived.before) == (problem.forbidden, problem.before)
     np.testing.assert_array_equal(arrived.time_us, problem.time_us)
     np.testing.assert_array_equal(arrived.profile.edge_op, problem.profile.edge_op)
 

@@ -525,6 +525,7 @@ def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Probl
         pins,
         together=((0,),),
         forbidden=frozenset({(0, 1)}),
+        before=((0, 0),),
         plans=(("first", plan), ("second", plan)),
         view={"zoom": 2.5},
     )
@@ -535,6 +536,7 @@ def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Probl
     assert same(read_profile(path), problem.profile)
     assert (back.cluster, back.pins, back.together) == (problem.cluster, pins, ((0,),))
     assert (back.forbidden, back.view) == (frozenset({(0, 1)}), {"zoom": 2.5})
+    assert back.before == ((0, 0),)
     assert [name for name, _ in back.plans] == ["first", "second"]
     for _, read in back.plans:
         assert read.device.tolist() == plan.device.tolist()
@@ -558,6 +560,8 @@ def test_a_profile_is_a_project_without_plans(tmp_path: Path) -> None:
         ("plans", [{"name": "x"}], "device_0.npy' is missing"),
         ("together", 5, "together: must be a list"),
         ("together", [5], r"together\[0\]: must be a list"),
+        ("before", [[0]], r"before\[0\]: must be two ops"),
+        ("before", [[0, 99]], r"before\[0\]\.op: must be a number from 0 to 3"),
     ],
 )
 def test_a_damaged_project_is_refused(

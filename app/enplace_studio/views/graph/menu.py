@@ -35,6 +35,11 @@ def place_menu(
     _add(menu, "Unpin\tU", lambda: document.unpin(ops))
     _add(menu, "Colocate\tG", lambda: document.colocate(ops)).setEnabled(len(ops) > 1)
     _add(menu, "Separate\tShift+G", lambda: document.separate(ops))
+    menu.addSeparator()
+    _add(menu, "Run earlier\tAlt+Left", lambda: document.run_next(ops, earlier=True))
+    _add(menu, "Run later\tAlt+Right", lambda: document.run_next(ops, earlier=False))
+    forget = _add(menu, "Forget the order", lambda: document.forget_order(ops))
+    forget.setEnabled(any(op in document.selection for p in project.problem.before for op in p))
     if open_card is not None:
         menu.addSeparator()
         _add(menu, "Open\tEnter", open_card)

@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops
-from enplace.text import count, ms, size
+from enplace.text import count, elide_middle, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
@@ -158,7 +158,26 @@ def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -
     kept_off = sorted({device for op, device in problem.forbidden if op in chosen})
     if kept_off:
         sentences.append(f"Kept off {', '.join(names[device] for device in kept_off)}.")
+    sentences += _order_sentences(problem, chosen)
     return " ".join(sentences)
+
+
+def _order_sentences(problem: Problem, chosen: set[int]) -> list[str]:
+    """Say which ops outside the selection it runs before and after, if a person wants it so."""
+    later = {b for a, b in problem.before if a in chosen and b not in chosen}
+    earlier = {a for a, b in problem.before if b in chosen and a not in chosen}
+    inner = any(a in chosen and b in chosen for a, b in problem.before)
+    names = problem.profile.op_names
+
+    def few(ops: set[int]) -> str:
+        shown = [elide_middle(names[op], 32) for op in sorted(ops)[:2]]
+        return listed(shown) if len(ops) < 3 else f"{', '.join(shown)} and {len(ops) - 2:,} more"
+
+    return [
+        *([f"Runs before {few(later)}, as you wish."] if later else []),
+        *([f"Runs after {few(earlier)}, as you wish."] if earlier else []),
+        *(["You ordered ops in the selection."] if inner else []),
+    ]
 
 
 def _pin_sentence(problem: Problem, ops: IntArray) -> str:

@@ -15,6 +15,7 @@ from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
+from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
 from enplace_studio.project import OpenProject, PlanEntry
 
@@ -87,7 +88,7 @@ def why_stale(problem: Problem, entry: PlanEntry) -> str:
         check_plan(problem, entry.plan)
     except EnplaceError:
         return "without your pins" if problem.pins else "breaks a constraint"
-    return ""
+    return "" if keeps_order(problem, entry.schedule) else "without your order"
 
 
 def peak_text(schedule: Schedule) -> str:

@@ -16,13 +16,15 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from enplace.errors import PlanError
 from enplace.machine import critical_path
 from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.ordering import find_range
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan
+from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 from enplace_studio.views.timeline.lanes import SLACK_PX, Lanes
 from enplace_studio.views.timeline.picture import (
     Picture,
@@ -219,15 +221,25 @@ class TimelineCanvas(TipWidget):
             self.update()
 
     def _begin(self, start: QPointF, at: QPointF) -> Gesture | None:
-        """Start moving a planned bar if dragged up or down, else a rubber band."""
+        """Move a planned bar if dragged up or down, or along the lane if it is selected.
+
+        Everywhere else a drag is a rubber band.
+        """
         if self.picture is None or not is_drag(at - start):
             return None
-        op, way = self.lanes.op_at(start), at - start
-        if op is None or abs(way.x()) > abs(way.y()) or self.lanes.device_at(start) is None:
+        op, way, schedule = self.lanes.op_at(start), at - start, self.picture.schedule
+        is_along, is_selected = abs(way.x()) > abs(way.y()), op in self.document.selection
+        if op is None or self.lanes.device_at(start) is None or (is_along and not is_selected):
             return Band(self.document, self.lanes, start)
-        if op not in self.document.selection:
+        if not is_selected:
             self.document.select([op])
-        return Move(self.document, self.lanes, self.picture.schedule, start)
+        if is_along:
+            try:
+                where = find_range(schedule, self.document.selection)
+            except PlanError:  # on several devices
+                return Band(self.document, self.lanes, start)
+            return Reorder(self.document, self.lanes, schedule, where, start)
+        return Move(self.document, self.lanes, schedule, start)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         gesture, pressed = self._gesture, self._pressed

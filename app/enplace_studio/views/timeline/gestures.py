@@ -7,11 +7,13 @@ from typing import Protocol
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
+from PySide6.QtGui import QFontMetricsF, QPainter, QPen
 
+from enplace.text import ms
 from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
-from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop
+from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
+from enplace_studio.ordering import Range, Slot, slot_at
 from enplace_studio.theme import theme
 from enplace_studio.views.timeline.busy import BusyCurve
 from enplace_studio.views.timeline.lanes import Lanes
@@ -71,6 +73,79 @@ class Band:
         self._band.paint(painter)
 
 
+def paint_text(painter: QPainter, area: QRectF, at: QPointF, drop: Drop) -> None:
+    """Write the effect of a drop next to the pointer."""
+    tokens, font = theme.tokens, theme.font(12)
+    text = QFontMetricsF(font).boundingRect(area, 0, drop.text)
+    box = QRectF(0, 0, text.width() + 20, text.height() + 10)
+    box.moveTopLeft(at + QPointF(14, 14))
+    inside = area.adjusted(2, 2, -2, -2)
+    box.moveRight(min(box.right(), inside.right()))
+    box.moveBottom(min(box.bottom(), inside.bottom()))
+    box.moveLeft(max(box.left(), inside.left()))
+    painter.setPen(QPen(tokens.accent if drop.is_good else tokens.bad, 1))
+    painter.setBrush(tokens.panel)
+    painter.drawRoundedRect(box, 6, 6)
+    painter.setFont(font)
+    painter.setPen(tokens.text if drop.is_good else tokens.bad)
+    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, drop.text)
+
+
+class Reorder:
+    """Bars dragged along their lane, which shows where they may go and the effect of a drop."""
+
+    def __init__(
+        self, document: Document, lanes: Lanes, schedule: Schedule, where: Range, at: QPointF
+    ) -> None:
+        self._document, self._lanes, self._schedule = document, lanes, schedule
+        self._ops, self._where, self._at = document.selection, where, at
+        self._drops: dict[Slot | None, Drop] = {None: Drop(self._range_text(), True)}
+        self.slot: Slot | None = None
+
+    @property
+    def drop(self) -> Drop:
+        """The effect of dropping the bars where the pointer is."""
+        if self.slot not in self._drops and self.slot is not None:
+            drop = describe_order(self._document, self._ops, self.slot)
+            self._drops[self.slot] = Drop(f"{drop.text}\n{self._range_text()}", drop.is_good)
+        return self._drops[self.slot]
+
+    def _range_text(self) -> str:
+        if not len(self._where.others):
+            return "Nothing here may run before it or after it"
+        return f"May run from {ms(self._where.earliest_us)} to {ms(self._where.latest_us)}"
+
+    def move(self, at: QPointF) -> None:
+        self._at = at
+        self.slot = slot_at(self._schedule, self._where, self._lanes.time_at(at))
+
+    def finish(self, at: QPointF, keys: Keys) -> None:
+        self.move(at)
+        if self.slot is not None:
+            self._document.reorder(self._ops, self.slot)
+
+    def paint(self, painter: QPainter, area: QRectF) -> None:
+        tokens = theme.tokens
+        color = tokens.accent if self.drop.is_good else tokens.bad
+        lanes, scale = self._lanes, self._lanes.scale
+        edges = (self._where.earliest_us, self._where.latest_us)
+        left, right = (lanes.left + scale.x(each) for each in edges)
+        for lane in lanes.lanes_of(self._where.device):
+            allowed = QRectF(left, lane.top() - 1, right - left, lane.height() + 2)
+            allowed = allowed.intersected(lane.adjusted(0, -1, 0, 1))
+            painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRect(allowed)
+            if self.slot is not None:
+                op = self.slot.anchor
+                schedule = self._schedule
+                times = schedule.op_start_us if self.slot.earlier else schedule.op_finish_us
+                x = lanes.left + scale.x(float(times[op]))
+                painter.setPen(QPen(color, 3))
+                painter.drawLine(QPointF(x, lane.top() - 3), QPointF(x, lane.bottom() + 3))
+        paint_text(painter, area, self._at, self.drop)
+
+
 class Move:
     """Bars dragged to another device's lane; the lane shows the effect of a drop."""
 
@@ -109,21 +184,4 @@ class Move:
                 painter.setPen(QPen(color, 2))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
                 painter.drawRoundedRect(lane.adjusted(-1, -1, 1, 1), 3, 3)
-        self._paint_text(painter, area, color)
-
-    def _paint_text(self, painter: QPainter, area: QRectF, color: QColor) -> None:
-        """Write the effect of a drop next to the pointer."""
-        tokens, font = theme.tokens, theme.font(12)
-        text = QFontMetricsF(font).boundingRect(area, 0, self.drop.text)
-        box = QRectF(0, 0, text.width() + 20, text.height() + 10)
-        box.moveTopLeft(self._at + QPointF(14, 14))
-        inside = area.adjusted(2, 2, -2, -2)
-        box.moveRight(min(box.right(), inside.right()))
-        box.moveBottom(min(box.bottom(), inside.bottom()))
-        box.moveLeft(max(box.left(), inside.left()))
-        painter.setPen(QPen(color, 1))
-        painter.setBrush(tokens.panel)
-        painter.drawRoundedRect(box, 6, 6)
-        painter.setFont(font)
-        painter.setPen(tokens.text if self.drop.is_good else tokens.bad)
-        painter.drawText(box, Qt.AlignmentFlag.AlignCenter, self.drop.text)
+        paint_text(painter, area, self._at, self.drop)

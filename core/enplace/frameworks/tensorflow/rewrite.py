@@ -168,7 +168,7 @@ def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
 def device_orders(
     graph_def: GraphDef, problem: Problem, plan: Plan, rank: FloatArray | IntArray
 ) -> list[list[str]]:
-    """Order the ops of each device; empty where the plan fixes no order.
+    """Order the ops of each device; empty where the plan fixes no order. Then come wanted pairs.
 
     Only the order of a ``strict`` plan is binding. In other plans, positions are priorities, which
     matter only once an op's inputs are there. With policy ``fifo`` GPUs need no order: they run
@@ -182,25 +182,30 @@ def device_orders(
         Smaller is earlier; ties by position.
     """
     kind, lanes = problem.cluster.kind, problem.cluster.lanes
+    before = [[problem.profile.op_names[op] for op in pair] for pair in problem.before]
     has_order = (lanes == 1) & ((kind == KINDS.index("cpu")) | (plan.policy != "fifo"))
     if not has_order.any() and plan.policy == "fifo":
-        return []
+        return before
     names = problem.profile.op_names
     order = [names[op] for op in np.lexsort((plan.position, rank)).tolist()]
     if plan.policy != "strict":
-        order = _follow(graph_def, order)
+        order = _follow(graph_def, order, before)
     device = dict(zip(names, plan.device.tolist(), strict=True))
     lists: list[list[str]] = [[] for _ in range(problem.cluster.n_devices)]
     for name in order:
         if has_order[device[name]]:
             lists[device[name]].append(name)
-    return lists
+    return [*lists, *before]
 
 
-def _follow(graph_def: GraphDef, names: Sequence[str]) -> list[str]:
+def _follow(
+    graph_def: GraphDef, names: Sequence[str], before: Sequence[Sequence[str]]
+) -> list[str]:
     """Sort names topologically; of those that are ready, the first in ``names`` comes first."""
     rank = {name: i for i, name in enumerate(names)}
     sorter = TopologicalSorter(_before(graph_def))
+    for first, then in before:
+        sorter.add(then, first)
     sorter.prepare()
     ready: list[tuple[int, str]] = []
     order = []

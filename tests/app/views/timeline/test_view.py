@@ -12,6 +12,7 @@ from enplace_studio.views.timeline.paint import mix, shades
 from enplace_studio.views.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 
+FREE = profile_of({"a": 10_000, "b": 20_000, "c": 10_000})
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
@@ -160,6 +161,38 @@ def test_a_rubber_band_selects_what_it_touches(open_view):
     idle = lane_of(view, 1, bar_of(view, 0).x())
     drag(view, idle, bar_of(view, 2))
     assert document.selection == {2}
+
+
+def test_dragging_a_selected_bar_along_its_lane_reorders_it(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([2])
+    end = bar_of(view, 0)
+    drag(view, bar_of(view, 2), end - QPoint(3, 0), release=False)
+    gesture = view.canvas._gesture
+    assert "before a" in gesture.drop.text
+    assert "May run from 0 ms to 40.0 ms" in gesture.drop.text
+    QTest.mouseRelease(view.canvas, LEFT, NONE, end - QPoint(3, 0))
+    assert document.problem.before == ((2, 0),)
+    assert np.argsort(document.schedule.op_start_us).tolist() == [2, 0, 1]
+
+
+def test_escape_leaves_the_order_as_it_was(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([2])
+    drag(view, bar_of(view, 2), bar_of(view, 0), release=False)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+    QTest.mouseRelease(view.canvas, LEFT, NONE, bar_of(view, 0))
+    assert document.problem.before == ()
+
+
+def test_a_bar_dropped_where_it_is_changes_nothing(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([2])
+    drag(view, bar_of(view, 2), bar_of(view, 2) + QPoint(15, 0))
+    assert document.undo_stack.count() == 0
 
 
 def test_dragging_along_a_lane_selects_instead_of_moving(open_view):
