@@ -95,7 +95,7 @@ class Problem:
 
         Units are numbered by their first op.
         """
-        return _units(self.profile, self.together)
+        return _units(self.profile.colocation, self.together)
 
     @cached_property
     def n_units(self) -> int:
@@ -219,14 +219,12 @@ class Problem:
 
 
 @lru_cache(maxsize=4)
-def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
+def _units(colocation: tuple[str, ...], together: tuple[tuple[int, ...], ...]) -> IntArray:
     """Number the placement units; results are cached, as pins change more often than groups."""
     first_of: dict[str, int] = {}
-    ties = [
-        (first_of.setdefault(group, op), op) for op, group in enumerate(profile.colocation) if group
-    ]
+    ties = [(first_of.setdefault(group, op), op) for op, group in enumerate(colocation) if group]
     ties += [(ops[0], op) for ops in together for op in ops]
-    n = profile.n_ops
+    n = len(colocation)
     ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
     links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
     _, label = connected_components(links, directed=False)

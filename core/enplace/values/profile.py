@@ -102,7 +102,9 @@ class Profile:
 
     def __post_init__(self) -> None:
         _check_lengths(self)
-        _check_names(self)
+        if len(self.name) > MAX_NAME:
+            raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
+        _check_names(self.op_names, self.op_types, self.scopes, self.colocation)
         _check_costs(self)
         _check_edges(self)
         _check_backward(self)
@@ -345,12 +347,15 @@ def _check_lengths(profile: Profile) -> None:
             raise ProfileError(f"{', '.join(labels)} must have the same length")
 
 
-def _check_names(profile: Profile) -> None:
-    if len(profile.name) > MAX_NAME:
-        raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
-    for op, texts in enumerate(
-        zip(profile.op_names, profile.op_types, profile.scopes, profile.colocation, strict=True)
-    ):
+@lru_cache(maxsize=4)
+def _check_names(
+    op_names: tuple[str, ...],
+    op_types: tuple[str, ...],
+    scopes: tuple[str, ...],
+    colocation: tuple[str, ...],
+) -> None:
+    """Check the texts; cached, because profiles with other costs or edges share them."""
+    for op, texts in enumerate(zip(op_names, op_types, scopes, colocation, strict=True)):
         if not texts[0]:
             raise ProfileError(f"op number {op} has an empty name; give it one")
         if any(map(UNPRINTABLE.search, texts)):
@@ -362,8 +367,8 @@ def _check_names(profile: Profile) -> None:
                 f"op number {op}, '{texts[0][:60]}...': a text of over {MAX_NAME} characters; "
                 f"shorten it"
             )
-    if len(set(profile.op_names)) < profile.n_ops:
-        name, count = Counter(profile.op_names).most_common(1)[0]
+    if len(set(op_names)) < len(op_names):
+        name, count = Counter(op_names).most_common(1)[0]
         raise DuplicateOpError(f"{count} ops are called '{name}'; op names must be unique")
 
 
