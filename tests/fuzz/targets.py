@@ -24,7 +24,7 @@ from enplace.processes.wire import Message, encode, read
 from enplace.readers import read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.samples import samples
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace.writers import write_plan, write_profile, write_project
@@ -76,11 +76,12 @@ class Entry:
 
 @cache
 def small_problem() -> Problem:
-    """A problem with the tiny GPU profile of the tests."""
+    """A problem with the tiny GPU profile of the tests, and an order of two of its ops."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
         path.write_text(json.dumps(inputs.tf_profile()))
-        return Problem(read_profile(path), presets()["pcie-2"])
+        problem = Problem(read_profile(path), presets()["pcie-2"])
+    return order_problem(problem, [tuple(problem.profile.topological_order[[0, -1]].tolist())])
 
 
 @cache
@@ -137,7 +138,7 @@ def _enplace() -> Target:
     problem = small_problem()
     return Target(
         [
-            _written(lambda path: write_profile(path, problem.profile)),
+            _written(lambda path: write_profile(path, problem.measured_profile)),
             _written(lambda path: write_project(path, _project(problem, small_schedule().plan))),
             next(each.path.read_bytes() for each in samples() if "rnnlm" in each.path.name),
         ],
@@ -277,9 +278,9 @@ def _written(write: Callable[[Path], object]) -> bytes:
 def _project(problem: Problem, plan: object) -> object:
     from enplace.readers import Project
 
-    return Project(
-        problem.profile, problem.cluster, {0: 1}, ((2, 3),), frozenset({(5, 0)}), (("heft", plan),)
-    )
+    constraints = ({0: 1}, ((2, 3),), frozenset({(5, 0)}), problem.before)
+    plans = (("heft", plan),)
+    return Project(problem.measured_profile, problem.cluster, *constraints, plans)
 
 
 def _open(path: Path) -> None:
