@@ -21,11 +21,11 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
-from enplace_studio import edits, ordering
+from enplace_studio import constraints, edits, ordering
 from enplace_studio.bounds import Bounds
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
-from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.project import Constraint, OpenProject, PlanEntry
 from enplace_studio.requests import Requests
 
 __all__ = ["Document", "PlanEntry"]
@@ -247,6 +247,22 @@ class Document(QObject):
         title = "forget the order of “{}”"
         return self._edit_ops(title, lambda project: ordering.forget_order(project, ops), ops)
 
+    def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
+        """Switch a constraint on or off."""
+        change = constraints.switch_on if on else constraints.switch_off
+        title = f"switch a constraint {'on' if on else 'off'}"
+        return self._edit(title, lambda project: change(project, constraint))
+
+    def remove_constraint(self, constraint: Constraint) -> bool:
+        """Remove a constraint, whether it is on or off."""
+        title = "remove a constraint"
+        return self._edit(title, lambda project: constraints.remove(project, constraint))
+
+    def add_constraints(self, constrained: Problem) -> bool:
+        """Take over the constraints of another problem of the same graph."""
+        title = "import constraints"
+        return self._edit(title, lambda project: constraints.adopt(project, constrained))
+
     def set_cluster(self, cluster: Cluster) -> bool:
         """Switch to another cluster; plans that use devices it does not have stay for theirs."""
         return self._edit(
@@ -352,7 +368,7 @@ class Document(QObject):
             # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
-        if old is None or new.problem is not old.problem:
+        if old is None or new.problem is not old.problem or new.off != old.off:
             self.problem_changed.emit()
         if old is None or new.plans != old.plans:
             self.plans_changed.emit()

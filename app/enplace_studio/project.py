@@ -42,6 +42,26 @@ class PlanEntry:
     cluster: Cluster | None = None
 
 
+KINDS = ("pin", "forbid", "colocate", "before")
+"""Kinds of constraints, as in :mod:`enplace.readers.constraints`."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint that a person gave, by names.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    rows : tuple of tuples of str
+        As in the file of constraints.
+    """
+
+    kind: str
+    rows: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class OpenProject:
     """A problem and its plans.
@@ -57,6 +77,8 @@ class OpenProject:
     graphs : mapping
         The problems of the graphs not shown, keyed by their splits: a plan that splits ops has
         its own graph, which is shown with it.
+    off : tuple of Constraint
+        Constraints that the user has switched off.
     """
 
     problem: Problem
@@ -67,6 +89,7 @@ class OpenProject:
     plans: tuple[PlanEntry, ...] = ()
     current: PlanEntry | None = None
     graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
+    off: tuple[Constraint, ...] = ()
 
     @property
     def model(self) -> Problem:

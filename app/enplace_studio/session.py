@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.project import OpenProject, PlanEntry, start_project
+from enplace_studio.project import KINDS, Constraint, OpenProject, PlanEntry, start_project
 
 RECENT_LIMIT = 10
 SHELL = "studio"
@@ -128,10 +129,27 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
+    off = _constraints_off(shell.get("off"))
     opened = OpenProject(
-        problem, cluster, grouping, compute, links, tuple(entries), current, graphs
+        problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off
     )
     return Opened(opened, path, view)
+
+
+def _constraints_off(value: Any) -> tuple[Constraint, ...]:
+    """Read the constraints that are switched off; damaged ones are left out."""
+    found = []
+    for each in value if isinstance(value, list) else []:
+        with suppress(ValueError, TypeError):
+            kind, rows = each
+            if kind in KINDS and rows and all(_is_row(row, kind) for row in rows):
+                found.append(Constraint(kind, tuple(map(tuple, rows))))
+    return tuple(found)
+
+
+def _is_row(row: Any, kind: str) -> bool:
+    names = isinstance(row, list) and bool(row) and all(isinstance(n, str) for n in row)
+    return names and (kind == "colocate" or len(row) == 2)
 
 
 def open_copy(path: Path) -> Opened:
@@ -213,6 +231,7 @@ def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None =
         "current": numbers.get(opened.current) if opened.current else None,
         "plans": [_details(entry, numbers) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
+        **({"off": [[each.kind, each.rows] for each in opened.off]} if opened.off else {}),
     }
     return Project(
         opened.model.measured_profile,

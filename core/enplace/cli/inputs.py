@@ -46,6 +46,7 @@ def read_problem(
     colocate: Sequence[str] = (),
     forbid: Sequence[str] = (),
     before: Sequence[str] = (),
+    constraints: str | None = None,
 ) -> Problem:
     """Read a profile and build the problem.
 
@@ -70,7 +71,24 @@ def read_problem(
             pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
         ),
     )
-    return order_problem(problem, [pair for text in before for pair in _orders(text, profile)])
+    pairs = [pair for text in before for pair in _orders(text, profile)]
+    problem = order_problem(problem, pairs)
+    return problem if constraints is None else _with_constraints(problem, constraints)
+
+
+def _with_constraints(problem: Problem, path: str) -> Problem:
+    """Add the constraints of a file; warn of what it names and the problem does not have."""
+    from enplace.readers import read_constraints
+
+    found = read_constraints(path, problem)
+    if found.unknown:
+        warnings.warn(
+            f"{path}: {count(len(found.unknown), 'name')} not in this profile or cluster "
+            f"({_few(list(found.unknown))}); constraints with them are left out",
+            EnplaceWarning,
+            stacklevel=3,
+        )
+    return found.problem
 
 
 def read_problem_and_plan(

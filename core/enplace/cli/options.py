@@ -158,7 +158,7 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
 
 
 constraint_options: Decorator
-"""``--pin``, ``--colocate``, ``--forbid``, ``--before``."""
+"""``--pin``, ``--colocate``, ``--forbid``, ``--before``, ``--constraints``."""
 
 solver_options: Decorator
 """``--objective``, ``--time-limit``, ``--seed`` and ``--option``."""
@@ -203,6 +203,12 @@ constraint_options = all_of(
         metavar="REGEX=REGEX",
         help="Run the ops whose names match the first before those that match the second. Can be "
         "repeated.",
+    ),
+    click.option(
+        "--constraints",
+        type=FILE,
+        metavar="FILE",
+        help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
     ),
 )
 

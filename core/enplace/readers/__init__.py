@@ -12,6 +12,7 @@ import pkgutil
 from enplace.disk import naming, read_bytes, shown
 from enplace.errors import FileError
 from enplace.readers.archive import Project, read_project
+from enplace.readers.constraints import read_constraints
 from enplace.readers.plans import (
     PlanFile,
     complete_plan,
@@ -28,6 +29,7 @@ __all__ = [
     "Project",
     "Reader",
     "complete_plan",
+    "read_constraints",
     "read_plan",
     "read_plan_alone",
     "read_plan_cluster",

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from enplace.writers.archive import write_project
+from enplace.writers.constraints import write_constraints
 from enplace.writers.pipeline_json import pipeline_document
 from enplace.writers.plans import write_plan
 from enplace.writers.profile_file import write_profile
@@ -19,6 +20,7 @@ __all__ = [
     "exporters",
     "pipeline_document",
     "schedule_json",
+    "write_constraints",
     "write_plan",
     "write_profile",
     "write_project",

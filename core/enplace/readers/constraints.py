@@ -1,0 +1,109 @@
+"""The file of constraints that teammates exchange: JSON that names ops and devices.
+
+Each key is an option of ``enplace place`` and holds a list: ``pin`` and ``forbid`` of an op and a
+device, ``colocate`` of ops, ``before`` of two ops.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from enplace.disk import check_format, is_object, naming, parse_json, read_bytes, shown, take
+from enplace.errors import FileError, PinConflictError
+from enplace.values.problem import Problem, order_problem
+
+NAME, VERSION = "enplace-constraints", 1
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintsFile:
+    """Constraints from a file.
+
+    Attributes
+    ----------
+    problem : Problem
+        The problem with its own constraints and those of the file; its own pins come first.
+    unknown : tuple of str
+        Ops and devices that the problem does not have; constraints that name them are left out.
+    """
+
+    problem: Problem
+    unknown: tuple[str, ...]
+
+
+def read_constraints(path: str | os.PathLike[str], problem: Problem) -> ConstraintsFile:
+    """Read constraints for a problem.
+
+    Raises
+    ------
+    FileError, ProblemError
+        If the file is damaged, or its constraints contradict each other or the graph.
+    """
+    with naming(path):
+        data = is_object(parse_json(read_bytes(path)), "")
+        if "format" not in data:
+            raise FileError(f"no constraints: 'format' is missing; it should be {NAME}/{VERSION}")
+        check_format(data, NAME, VERSION)
+        return constrain(problem, data)
+
+
+def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
+    """Add the constraints of a document like the file's to a problem.
+
+    Raises
+    ------
+    FileError, ProblemError
+        As for :func:`read_constraints`.
+    """
+    ops, devices = problem.profile.index, problem.cluster.index
+    unknown: dict[str, None] = {}
+    pins = _pairs(data, "pin", ops, devices, unknown)
+    forbidden = _pairs(data, "forbid", ops, devices, unknown)
+    before = _pairs(data, "before", ops, ops, unknown)
+    groups = [tuple(_number(name, ops, unknown) for name in row) for row in _rows(data, "colocate")]
+    if len(set(pins)) > len(dict(pins)):
+        raise PinConflictError("pin: an op is pinned to two devices; keep one of the two")
+    constrained = replace(
+        problem,
+        pins=dict(sorted((dict(pins) | dict(problem.pins)).items())),
+        together=(*problem.together, *(group for group in groups if min(group) >= 0)),
+        forbidden=problem.forbidden.union(forbidden),
+    )
+    ordered = order_problem(constrained, [*problem.before, *before])
+    return ConstraintsFile(ordered, tuple(unknown))
+
+
+def _rows(data: Mapping[str, Any], key: str) -> list[list[str]]:
+    rows = take(dict(data), key, list, "", [])
+    for i, row in enumerate(rows):
+        if not isinstance(row, list) or not row or not all(isinstance(n, str) for n in row):
+            raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}")
+    return rows
+
+
+def _pairs(
+    data: Mapping[str, Any],
+    key: str,
+    first: Mapping[str, int],
+    second: Mapping[str, int],
+    unknown: dict[str, None],
+) -> list[tuple[int, int]]:
+    """Read rows of two names; leave out those with an unknown one."""
+    found = []
+    for i, row in enumerate(_rows(data, key)):
+        if len(row) != 2:
+            raise FileError(f"{key}[{i}]: must be two names, not {len(row)}")
+        pair = _number(row[0], first, unknown), _number(row[1], second, unknown)
+        if min(pair) >= 0:
+            found.append(pair)
+    return found
+
+
+def _number(name: str, index: Mapping[str, int], unknown: dict[str, None]) -> int:
+    """Return the number of a name; note it and return -1 if it is unknown."""
+    if name not in index:
+        unknown[name] = None
+    return index.get(name, -1)

@@ -1,0 +1,33 @@
+"""Write the file of constraints, see :mod:`enplace.readers.constraints`."""
+
+from __future__ import annotations
+
+import os
+
+from enplace.disk import dump_json, write_atomically
+from enplace.readers.constraints import NAME, VERSION
+from enplace.values.problem import Problem
+
+
+def write_constraints(path: str | os.PathLike[str], problem: Problem) -> None:
+    """Write the constraints that a person gave a problem, one line each.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
+    rows = {
+        "pin": [[ops[op], devices[device]] for op, device in sorted(problem.pins.items())],
+        "forbid": [[ops[op], devices[device]] for op, device in sorted(problem.forbidden)],
+        "colocate": [[ops[op] for op in group] for group in problem.together],
+        "before": [[ops[op] for op in pair] for pair in problem.before],
+    }
+    lists = [
+        f'  "{key}": [\n' + ",\n".join(f"    {dump_json(row)}" for row in each) + "\n  ]"
+        for key, each in rows.items()
+        if each
+    ]
+    head = f'  "format": {dump_json(f"{NAME}/{VERSION}")}'
+    write_atomically(path, "{\n" + ",\n".join([head, *lists]) + "\n}\n")
