@@ -23,6 +23,25 @@ work = st.tuples(st.integers(0, 2), st.integers(0, 300), st.integers(0, 9))
 
 
 @settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.5, 3.0]))
+def test_gaps_of_many_blocks_are_found(seed, spread):
+    rng = np.random.default_rng(seed)
+    slots, busy = empty_slots(1), []
+    for _ in range(1200):
+        ready = float(rng.random() * 2000)
+        duration = float(rng.random() ** 8 * spread + 0.001)
+        start = free_from(slots, 0, ready, duration)
+        begins, ends = (np.array([b[at] for b in busy]) for at in (0, 1))
+        expected = ready
+        for begin, end in sorted(zip(begins, ends, strict=True)):
+            if end > expected and expected + duration > begin:
+                expected = max(expected, end)
+        assert start == expected
+        slots = occupy(slots, 0, start, start + duration)
+        busy.append((start, start + duration))
+
+
+@settings(deadline=None)
 @given(st.lists(work, max_size=150))
 def test_the_earliest_gap_is_found(tasks):
     slots, busy = empty_slots(3), [[], [], []]

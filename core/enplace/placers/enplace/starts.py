@@ -23,8 +23,10 @@ from enplace.values.schedule import Schedule
 SMALL = 300
 """Most ops of a problem that other searches and CP-SAT are tried on."""
 
-LARGE, QUICKEST = 10_000, "dpos"
-"""Above this many ops, the method that is tried first, because there may be time for no other."""
+LARGE, QUICKEST = 10_000, ("dpos", "heft")
+"""Above this many ops, the methods that are tried first, because there may be no time for others.
+The first always ends; the second has better plans of hubs and heavy tensors, and stops in between.
+"""
 
 OP_S = 1e-5
 """Seconds per op that it takes, and more than twice that for each of a million ops."""
@@ -147,7 +149,7 @@ def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]
     limit_s = options.time_limit_s
     methods = dict.fromkeys((*STARTS, LP_START), options.quiet)
     if problem.profile.n_ops > LARGE:
-        methods = {QUICKEST: methods.pop(QUICKEST), **methods}
+        methods = {name: methods[name] for name in QUICKEST} | methods
     if problem.profile.n_ops <= SMALL:
         for number, name in enumerate(SEARCHES, 1):
             until_s = None
