@@ -22,7 +22,7 @@ from enplace_studio.session import to_project
 
 log = logging.getLogger(__name__)
 
-AUTOSAVE_MS = 1000
+AUTOSAVE_MS = 500
 """Time from the first change that is not in the copy to the next copy."""
 
 RETRY_MS = 10_000
@@ -134,7 +134,7 @@ class Recovery(QObject):
 
     def _write(self, project: Project) -> None:
         try:
-            write_project(self._file, project)
+            write_project(self._file, project, packed=False)  # soon, for large models too
         except EnplaceError as error:
             log.warning("autosave: %s", error)
             self._tried.emit(str(error))

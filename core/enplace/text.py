@@ -29,6 +29,11 @@ def one_line(text: str) -> str:
     return re.sub(f"(?:{UNPRINTABLE.pattern})+", " ", text).strip()
 
 
+def printable(text: str) -> str:
+    """Return text of several lines without other control characters."""
+    return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
+
+
 def finite(value: object) -> float | None:
     """Return the finite number in a value from a file; None if it is not one."""
     with suppress(OverflowError):  # an integer beyond every float

@@ -197,7 +197,7 @@ def test_a_backup_is_complete_and_private(tmp_path, monkeypatch):
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
 
 
-def fail_to_write(path, project):
+def fail_to_write(path, project, *, packed):
     raise FileError(f"{path}: cannot write: no space left")
 
 

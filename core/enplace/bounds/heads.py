@@ -124,8 +124,11 @@ class _Fork(NamedTuple):
     ways: FloatArray
 
 
-def earliest_starts(costs: LeastCosts) -> FloatArray:
-    """Find the head of each op; shape (n_ops,)."""
+def earliest_starts(costs: LeastCosts, stop: BoolArray) -> FloatArray:
+    """Find the head of each op; shape (n_ops,).
+
+    Once ``stop[0]`` is set, the remaining heads stay 0, which is a bound, too.
+    """
     n = len(costs.order)
     head_us = np.zeros(n)
     ancestors = _Ancestors(
@@ -153,24 +156,26 @@ def earliest_starts(costs: LeastCosts) -> FloatArray:
         ops=np.empty(n, np.int64),
         ways=np.empty(n),
     )
-    _find_heads(costs, ancestors, fork, head_us)
+    _find_heads(costs, ancestors, fork, head_us, stop)
     return head_us
 
 
 @kernel
 def _find_heads(
-    costs: LeastCosts, ancestors: _Ancestors, fork: _Fork, head_us: FloatArray
+    costs: LeastCosts, ancestors: _Ancestors, fork: _Fork, head_us: FloatArray, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Write the head of each op; :func:`_find_in_order` does it without counting references."""
-    _find_in_order(costs, ancestors, fork, head_us)
+    _find_in_order(costs, ancestors, fork, head_us, stop)
 
 
 @loop
 def _find_in_order(
-    c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray
+    c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Find heads in topological order: each depends on those of the ancestors."""
     for v in c.order:
+        if stop[0]:
+            break
         a.counts[WAITING] = a.counts[N_NEAR] = a.counts[N_BETWEEN] = 0
         a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf
         bound_us = 0.0

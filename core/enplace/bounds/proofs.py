@@ -6,7 +6,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from enplace.bounds.step_time import lower_bound_us
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 
 
 class Proof(NamedTuple):
@@ -31,10 +31,17 @@ class Proofs:
         if best is None or proof.bound_us > best.bound_us:
             self._best[problem] = proof
 
-    def find(self, problem: Problem) -> Proof:
-        """Return the best proof for a problem; compute our own bounds if there is none."""
+    def get(self, problem: Problem) -> Proof | None:
+        """Return the best proof that was found for just this problem."""
+        return self._best.get(problem)
+
+    def find(self, problem: Problem, stop: BoolArray | None = None) -> Proof:
+        """Return the best proof for a problem; compute our own bounds if there is none.
+
+        They are weaker if ``stop[0]`` is set meanwhile.
+        """
         if problem not in self._best:
-            self._best[problem] = Proof(lower_bound_us(problem))
+            self._best[problem] = Proof(lower_bound_us(problem, stop))
         return self._best[problem]
 
     def known(self, problem: Problem) -> Proof | None:

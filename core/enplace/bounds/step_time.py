@@ -61,8 +61,10 @@ MOST_OPS_WITH_HEADS = 400_000
 """Heads and tails take some 10 us per op; in a larger graph, paths count without transfers."""
 
 
-def lower_bound_us(problem: Problem) -> float:
+def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     """Find a bound that no schedule of the problem that fits can beat.
+
+    It is weaker if ``stop[0]`` is set meanwhile.
 
     This solves a linear program, which takes seconds on a large graph, so whoever needs the bound
     more than once should keep it (:class:`enplace.bounds.proofs.Proofs`).
@@ -74,7 +76,7 @@ def lower_bound_us(problem: Problem) -> float:
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     least_us = time_us.min(axis=1)
     if problem.profile.n_ops <= MOST_OPS_WITH_HEADS:
-        head_us, tail_us = heads_and_tails_us(problem)
+        head_us, tail_us = heads_and_tails_us(problem, stop)
         path_bound = (head_us + least_us + tail_us).max()
         window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
     else:
@@ -130,13 +132,16 @@ def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArra
     return apart
 
 
-def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
+def heads_and_tails_us(
+    problem: Problem, stop: BoolArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Find the release time and the delivery time of each op; shape (n_ops,).
 
-    Both hold for every schedule that fits.
+    Both hold for every schedule that fits. Setting ``stop[0]`` leaves 0 for some ops.
     """
+    flag = np.zeros(1, dtype=bool) if stop is None else stop
     with ThreadPoolExecutor(max_workers=2) as pool:
-        head_us, tail_us = pool.map(earliest_starts, least_costs(problem))
+        head_us, tail_us = pool.map(earliest_starts, least_costs(problem), (flag, flag))
     return head_us, tail_us
 
 

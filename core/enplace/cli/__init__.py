@@ -11,7 +11,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
+AGAIN_S = 0.05
 MAX_LINE = 200
 """Longer lines from a worker are cut."""
 
@@ -53,7 +56,19 @@ def main() -> NoReturn:
     """Run the command line of this process."""
     if sys.stdout is not None:
         sys.stdout = _text_output(sys.stdout)
+    sys.unraisablehook = _repeat_interrupt
     sys.exit(run(sys.argv[1:]))
+
+
+def _repeat_interrupt(fault: sys.UnraisableHookArgs) -> None:
+    """Press Ctrl-C again if it came where no error can be raised, such as in a compiler's callback.
+
+    Python would print the error and go on.
+    """
+    if issubclass(fault.exc_type, KeyboardInterrupt):
+        threading.Timer(AGAIN_S, signal.raise_signal, [signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(fault)
 
 
 class _Output(io.FileIO):

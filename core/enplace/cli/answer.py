@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from enplace import __version__
+from enplace.text import printable
 
 YES, NO, BAD_INPUT, FAULT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
 
@@ -62,9 +63,8 @@ def command(
         @functools.wraps(answer)
         def invoke(context: click.Context, as_json: bool, **arguments: Any) -> None:
             given = answer(**arguments)
-            click.echo(
-                json.dumps(given.document, indent=2, allow_nan=False) if as_json else given.text
-            )
+            text = json.dumps(given.document, indent=2, allow_nan=False) if as_json else given.text
+            click.echo(printable(text))
             context.exit(given.status)
 
         return invoke

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +84,10 @@ def place(
         begin(chosen)
         options = replace(options, progress=report, cancelled=stopped)
         result = run_placer(problem, chosen, options=options)
-    written = _write(result, output, schedule_file)
+        written = _write(result, output, schedule_file)
+        expert = _expert_of(problem, result.schedule, stopped)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, _expert_of(problem, result.schedule), written, seed=seed, **files)
+    answer = _answer(result, expert, written, seed=seed, **files)
     if stopped():
         text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
         return Answer(answer.document, text, INTERRUPTED)
@@ -286,9 +287,13 @@ def _write(
     return [f"The {word} is in {path}." for word, path in files.items() if path]
 
 
-def _expert_of(problem: Problem, schedule: Schedule) -> Schedule | None:
-    """Return the schedule of the expert's plan, which may be this one."""
-    return schedule if schedule.plan.method == "expert" else summary.expert_schedule(problem)
+def _expert_of(
+    problem: Problem, schedule: Schedule, cancelled: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """Return the schedule of the expert's plan, which may be this one; None if cancelled."""
+    if schedule.plan.method == "expert":
+        return schedule
+    return summary.expert_schedule(problem, cancelled)
 
 
 def _answer(result: Result, expert: Schedule | None, written: list[str], **more: Any) -> Answer:

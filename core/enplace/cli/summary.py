@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
@@ -19,13 +20,18 @@ SHOWN_STAGES = 40
 """Most stages of a pipeline that are printed for people."""
 
 
-def expert_schedule(problem: Problem) -> Schedule | None:
-    """Return the schedule of the expert's plan; None if the expert has none."""
+def expert_schedule(
+    problem: Problem, cancelled: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """Return the schedule of the expert's plan; None if it has none, or if cancelled."""
+    from enplace.bounds.proofs import Proof
     from enplace.errors import EnplaceError
-    from enplace.placers import place
+    from enplace.placers import PlaceOptions, place
 
+    options = PlaceOptions(cancelled=cancelled)
+    options.proofs.add(problem, Proof(0.0))  # nobody asks how good the expert's plan is
     try:
-        return place(problem, "expert").schedule
+        return place(problem, "expert", options=options).schedule
     except EnplaceError:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
@@ -31,7 +32,7 @@ def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
     bound_s = BOUND_OP_S * problem.profile.n_ops
     if options.proofs.known(problem) is None and not options.has_time(bound_s):
         return math.inf
-    return find_gap(schedule.makespan_us, options.proofs.find(problem).bound_us)
+    return find_gap(schedule.makespan_us, find_proof(problem, options).bound_us)
 
 
 def is_close(schedule: Schedule, options: PlaceOptions) -> bool:

@@ -10,6 +10,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.latency import latency_us
 from enplace.machine.loads import max_load_us
+from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress, Value
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
 from enplace.placing.repair import rearrange
@@ -91,7 +92,7 @@ def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
     schedule = simulate(problem, plan)
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
-    proof = options.proofs.find(schedule.problem)
+    proof = find_proof(schedule.problem, options)
     return Result(schedule, proof.bound_us, proof.by)
 
 

@@ -72,9 +72,11 @@ def free_from(
 
 
 @kernel
-def _gap(begin: FloatArray, end: FloatArray, r: int, i: int) -> float:  # pragma: no cover
+def _gap(
+    begin: FloatArray, end: FloatArray, r: int, i: int | np.intp
+) -> float:  # pragma: no cover - compiled
     """Return the length of the gap before interval i."""
-    return begin[r, i] - (end[r, i - 1] if i else 0.0)
+    return float(begin[r, i] - (end[r, i - 1] if i else 0.0))
 
 
 @kernel

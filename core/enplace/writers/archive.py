@@ -30,8 +30,13 @@ def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
     write_atomically(path, _zip(_profile_members(profile)))
 
 
-def write_project(path: str | os.PathLike[str], project: Project) -> None:
+def write_project(path: str | os.PathLike[str], project: Project, *, packed: bool = True) -> None:
     """Write a project as ``.enplace``.
+
+    Parameters
+    ----------
+    packed : bool
+        Whether to compress it, which takes most of the time.
 
     Raises
     ------
@@ -48,7 +53,7 @@ def write_project(path: str | os.PathLike[str], project: Project) -> None:
             }
         ),
     }
-    write_atomically(path, _zip(members))
+    write_atomically(path, _zip(members, packed))
 
 
 def _profile_members(profile: Profile) -> dict[str, bytes]:
@@ -86,11 +91,12 @@ def _project_to_json(project: Project) -> dict[str, Any]:
     }
 
 
-def _zip(members: Mapping[str, bytes]) -> bytes:
+def _zip(members: Mapping[str, bytes], packed: bool = True) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w", how) as archive:
         for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 6)
+            archive.writestr(zipfile.ZipInfo(name), content, how, 6)
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
 
-_FORMULA = re.compile(r"(^|[;|\t])\s*[=+@-]")
+_FORMULA = re.compile(r"(^|[;|\t])\s*[=+@＝＋＠－-]")
 """A cell, or what is a cell where semicolons separate them, that begins like a formula."""
 
 COLUMNS = (

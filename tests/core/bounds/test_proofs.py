@@ -17,7 +17,7 @@ def problem():
 def test_the_lower_bound_is_calculated_once(problem, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "enplace.bounds.proofs.lower_bound_us", lambda p: calls.append(p) or lower_bound_us(p)
+        "enplace.bounds.proofs.lower_bound_us", lambda p, stop: calls.append(p) or lower_bound_us(p)
     )
     proofs = Proofs()
     assert proofs.find(problem) == proofs.find(problem) == (lower_bound_us(problem), "")

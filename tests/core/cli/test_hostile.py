@@ -161,12 +161,14 @@ def test_every_export_keeps_names_with_markup_and_quotes(enplace, folder, form):
 
 
 def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
-    (folder / "odd.json").write_text(json.dumps(model(["=1+1", "@SUM(A1)", "x; =cmd", "a-b=c"])))
+    (folder / "odd.json").write_text(
+        json.dumps(model(["=1+1", "@SUM(A1)", "x; =cmd", "a-b=c", "\uff1d1"]))
+    )
     assert enplace("place", "odd.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     done = enplace("export", "odd.json", "plan.json", "--format", "csv", "-o", "out.csv")
     assert done.status == 0
     cells = [row[0] for row in csv.reader((folder / "out.csv").read_text().splitlines())]
-    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "'x; =cmd", "a-b=c", "op"]
+    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "'x; =cmd", "'\uff1d1", "a-b=c", "op"]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,12 @@ def test_no_name_controls_the_terminal(enplace, folder, character):
     done = enplace("place", "odd.json", "--cluster", "c.json")
     assert_refused(done, "must be printable text")
     assert character not in done.err
+
+
+def test_no_file_name_controls_the_terminal(enplace, folder):
+    done = enplace("place", "p.json", "--cluster", "c.json", "-o", "a\u202eb\x1b[1m.json")
+    assert done.status == 0
+    assert "The plan is in a b [1m.json." in done.out
 
 
 @pytest.mark.parametrize(

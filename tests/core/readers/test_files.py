@@ -294,6 +294,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
         b'{"ops": [' + b"{}," * 100_000 + b"{}]}",
         b'{"ops": [' + b"[]," * 100_000 + b"[]]}",
         b'{"ops": [' + b"0.5," * 200_000 + b"1]}",
+        b'{"ops": {' + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}}",
         b'{"ops": "' + "\U0001f600".encode() + b"a" * 800_000 + b'"}',
         b'{"ops": "\\ud83d\\ude00' + b"a" * 800_000 + b'"}',
     ],
@@ -313,13 +314,21 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
         read_profile(packed)
 
 
-def test_a_plain_file_of_tiny_objects_is_refused_before_it_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b'{"a":1},' * 100_000 + b"1]",
+        b"{" + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}",
+    ],
+    ids=["tiny objects", "many keys"],
+)
+def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
     monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
     monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
     path = tmp_path / "p.json"
-    path.write_bytes(b"[" + b'{"a":1},' * 100_000 + b"1]")
+    path.write_bytes(text)
     with pytest.raises(FileError, match="far more than any real profile"):
         read_profile(path)
 
@@ -538,6 +547,8 @@ def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Probl
     assert (back.forbidden, back.view) == (frozenset({(0, 1)}), {"zoom": 2.5})
     assert back.before == ((0, 0),)
     assert [name for name, _ in back.plans] == ["first", "second"]
+    write_project(tmp_path / "stored.enplace", project, packed=False)
+    assert same(read_project(tmp_path / "stored.enplace").profile, problem.profile)
     for _, read in back.plans:
         assert read.device.tolist() == plan.device.tolist()
         assert read.position.tolist() == plan.position.tolist()

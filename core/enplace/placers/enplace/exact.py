@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from enplace.bounds import Proof
 from enplace.placers.enplace.incumbent import POLICIES, BestSchedule
+from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.solvers.cp import solve_cp
 
@@ -44,7 +45,7 @@ def prove(incumbent: BestSchedule, options: PlaceOptions) -> Verdict:
         return options.stopped or incumbent.is_optimal
 
     problem, left_s = incumbent.problem, limit_s - options.seconds
-    bound_us = options.proofs.find(problem).bound_us
+    bound_us = find_proof(problem, options).bound_us
     nothing_fits = False
     left_out: list[str] = []
     for found in solve_cp(problem, incumbent.schedule, bound_us, left_s, stopped, THREADS):
