@@ -19,7 +19,7 @@ from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
 from enplace.readers.samples import Sample, samples
-from enplace.text import count
+from enplace.text import count, one_line
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan, write_project
@@ -395,10 +395,11 @@ class Filing(QWidget):
             names = found.unknown[:MOST_NAMES]
             more = ", …" if len(found.unknown) > len(names) else ""
             n = len(found.unknown)
-            self.failed.emit(
+            text = (
                 f"{path.name}: {count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
                 f"{', '.join(names)}{more}; constraints with them were left out"
             )
+            self.failed.emit(one_line(text))
         elif added:
             self.done.emit(f"Imported {path.name}")
 
