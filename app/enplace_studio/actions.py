@@ -314,6 +314,7 @@ VIEW_KEYS = (
     ("Backspace", "Back to the groups around it"),
     ("Esc", "Leave the search, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
+    ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """Keys that views handle themselves; shown with those of the actions."""

@@ -266,7 +266,9 @@ def test_a_constraint_is_removed_whether_on_or_off(chain):
     assert (listed(chain), chain.project.off) == ([], ())
     chain.undo_stack.undo()
     chain.switch_constraint(PIN_A, on=False)
+    assert chain.undo_stack.undoText() == "switch “a on GPU 1” off"
     assert chain.remove_constraint(PIN_A)
+    assert chain.undo_stack.undoText() == "remove “a on GPU 1”"
     assert (listed(chain), chain.project.off) == ([], ())
     chain.undo_stack.undo()
     assert chain.project.off == (PIN_A,)
