@@ -73,6 +73,13 @@ def _ordered(studio: Studio) -> bool:
     return problem is not None and any(op in selection for p in problem.before for op in p)
 
 
+def _constrained(studio: Studio) -> bool:
+    problem = studio.document.problem
+    return problem is not None and bool(
+        problem.pins or problem.together or problem.forbidden or problem.before
+    )
+
+
 def _several(studio: Studio) -> bool:
     return _open(studio) and len(studio.document.selection) > 1
 
@@ -188,7 +195,11 @@ _ACTIONS: tuple[Action, ...] = (
     Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
            lambda s: s.files.ask_export_plan(), _planned, 2),
     *(_export_action(form) for form in EXPORTS),
-    Action("quit", "Quit", "File", ("Ctrl+Q",), lambda s: s.window.close(), group=3),
+    Action("import-constraints", "Import constraints…", "File", (),
+           lambda s: s.files.ask_import_constraints(), _open, 3),
+    Action("export-constraints", "Export constraints…", "File", (),
+           lambda s: s.files.ask_export_constraints(), _constrained, 3),
+    Action("quit", "Quit", "File", ("Ctrl+Q",), lambda s: s.window.close(), group=4),
     Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda s: s.document.undo_stack.undo(),
            lambda s: s.document.undo_stack.canUndo()),
     Action("redo", "Redo", "Edit", ("Ctrl+Shift+Z", "Ctrl+Y"),
@@ -303,6 +314,7 @@ VIEW_KEYS = (
     ("Backspace", "Back to the groups around it"),
     ("Esc", "Leave the search, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
+    ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """Keys that views handle themselves; shown with those of the actions."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, PinConflictError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
+from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -29,7 +30,7 @@ def list_constraints(problem: Problem, grouping: Grouping) -> list[Constraint]:
     return [
         *_join("pin", problem.pins.items(), lambda p: (part(p[0]), p[1]), (names, devices)),
         *_join("forbid", problem.forbidden, lambda p: (part(p[0]), p[1]), (names, devices)),
-        *(Constraint("colocate", (tuple(names[op] for op in ops),)) for ops in problem.together),
+        *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
         *_join("before", problem.before, lambda p: (part(p[0]), part(p[1])), (names, names)),
     ]
 
@@ -62,6 +63,8 @@ def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray
 def describe(project: OpenProject, constraint: Constraint) -> str:
     """Describe a constraint in a few words: ``encoder / layer 0 on GPU 1``."""
     first, then = ops_of(project.problem, constraint)
+    if not len(first) or (constraint.kind == "before" and not len(then)):
+        return f"{constraint.rows[0][0]}, for another graph"  # switched off there
     what = project.describe(first.tolist())
     if constraint.kind == "colocate":
         return f"{what} together"
@@ -93,18 +96,34 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     """Find the best step time, in us, if only the ops of a constraint move once it is gone.
 
     Pinned ops may go to any device, forbidden ones to that device; ordered ops run when they did
-    before the edits. None for colocated ops, which could go anywhere each on its own.
+    before the edits. A plan that does not fit is no gain for one that does. None where this says
+    nothing: for colocated ops, which could go anywhere each on its own, for an order that the plan
+    was solved with, and if the plan breaks a constraint.
     """
-    if project.current is None or constraint.kind == "colocate":
+    current = project.current
+    if current is None or not _follows(project.problem, current.plan):
         return None
-    schedule, freed = project.current.schedule, without(project.problem, constraint)
-    steps_us = [schedule.makespan_us]
-    for candidate in _candidates(project, constraint, freed):
+    freed = without(project.problem, constraint)
+    candidates = _candidates(project, constraint, freed)
+    if not candidates:
+        return None
+    steps_us = [current.schedule.makespan_us]
+    for candidate in candidates:
         try:
-            steps_us.append(candidate().makespan_us)
+            schedule = candidate()
         except EnplaceError:  # not there either
             continue
+        if schedule.fits or not current.schedule.fits:
+            steps_us.append(schedule.makespan_us)
     return min(steps_us)
+
+
+def _follows(problem: Problem, plan: Plan) -> bool:
+    try:
+        check_plan(problem, plan)
+    except EnplaceError:
+        return False
+    return True
 
 
 def _candidates(
@@ -112,9 +131,14 @@ def _candidates(
 ) -> list[Callable[[], Schedule]]:
     assert project.current is not None
     plan, origin = project.current.plan, project.current.origin
+    if constraint.kind == "colocate":
+        return []
     if constraint.kind == "before":
-        same = origin is not None and origin.plan.splits == plan.splits
-        position = origin.plan.position if origin is not None and same else plan.position
+        if origin is None or origin.plan.splits != plan.splits:
+            return []
+        position = origin.plan.position
+        if plan.policy == "strict":
+            position = follow_graph(freed.profile, position)
         return [lambda: simulate(freed, replace(plan, position=position))]
     ops = edits.unit_ops(freed, ops_of(freed, constraint)[0].tolist())
     index = freed.cluster.index
@@ -144,19 +168,40 @@ def switch_on(project: OpenProject, constraint: Constraint) -> OpenProject:
     if found.unknown:
         gone = found.unknown[0]
         raise EnplaceError(f"this graph or cluster has no {gone}; remove the constraint")
-    off = tuple(each for each in project.off if each != constraint)
-    return replace(adopt(project, found.problem), off=off)
+    if constraint.kind == "pin":
+        _check_pins(project, constraint)
+    return replace(adopt(project, found.problem), off=_off_without(project, constraint))
+
+
+def _check_pins(project: OpenProject, constraint: Constraint) -> None:
+    """Refuse pins of ops that are pinned to another device by now."""
+    problem = project.problem
+    for op, device in ((problem.profile.index[name], device) for name, device in constraint.rows):
+        now = problem.pins.get(op, problem.cluster.index[device])
+        if now != problem.cluster.index[device]:
+            raise PinConflictError(
+                f"{project.describe([op])} is now pinned to {project.device_label(now)}; unpin it "
+                f"first"
+            )
 
 
 def remove(project: OpenProject, constraint: Constraint) -> OpenProject:
     """Remove a constraint, whether it is on or off."""
     if constraint in project.off:
-        return replace(project, off=tuple(each for each in project.off if each != constraint))
+        project = replace(project, off=_off_without(project, constraint))
+    if constraint not in list_constraints(project.problem, project.grouping):
+        return project
     return adopt(project, without(project.problem, constraint))
+
+
+def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constraint, ...]:
+    return tuple(each for each in project.off if each != constraint)
 
 
 def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
     """Take over the constraints of another problem of the same graph."""
+    if _constraints_of(constrained) == _constraints_of(project.problem):
+        return project
     return edits.constrain(
         project,
         pins=constrained.pins,
@@ -164,3 +209,7 @@ def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
         forbidden=constrained.forbidden,
         before=constrained.before,
     )
+
+
+def _constraints_of(problem: Problem) -> tuple[Any, ...]:
+    return dict(problem.pins), problem.together, problem.forbidden, problem.before

@@ -249,13 +249,19 @@ class Document(QObject):
 
     def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
         """Switch a constraint on or off."""
+        if self._project is None:
+            return False
         change = constraints.switch_on if on else constraints.switch_off
-        title = f"switch a constraint {'on' if on else 'off'}"
+        title = (
+            f"switch “{constraints.describe(self._project, constraint)}” {'on' if on else 'off'}"
+        )
         return self._edit(title, lambda project: change(project, constraint))
 
     def remove_constraint(self, constraint: Constraint) -> bool:
         """Remove a constraint, whether it is on or off."""
-        title = "remove a constraint"
+        if self._project is None:
+            return False
+        title = f"remove “{constraints.describe(self._project, constraint)}”"
         return self._edit(title, lambda project: constraints.remove(project, constraint))
 
     def add_constraints(self, constrained: Problem) -> bool:

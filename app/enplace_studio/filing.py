@@ -17,10 +17,12 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters
 from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
+from enplace.readers.constraints import ConstraintsFile, read_constraints
 from enplace.readers.samples import Sample, samples
-from enplace.text import count
+from enplace.text import count, one_line
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
-from enplace.writers import write_plan, write_project
+from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import session
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
@@ -30,6 +32,9 @@ from enplace_studio.recovery import Recovery
 from enplace_studio.session import Opened, RecentFiles
 
 PLAN_FILTER, PROJECTS = "Plans (*.json)", "Projects (*.enplace)"
+CONSTRAINTS = "Constraints (*.json)"
+MOST_NAMES = 3
+"""Most names in a message."""
 
 _Button = QMessageBox.StandardButton
 _Version = tuple[int, int, int] | None
@@ -349,6 +354,54 @@ class Filing(QWidget):
         box.addButton(_Button.Cancel)
         box.exec()
         return box.clickedButton() is place
+
+    # Importing and exporting constraints
+
+    def ask_export_constraints(self) -> None:
+        """Ask for a file and write the constraints that hold to it."""
+        problem = self._document.problem
+        if problem is not None:
+            self.ask_write(
+                "Export constraints",
+                ".constraints.json",
+                lambda path: write_constraints(path, problem),
+            )
+
+    def ask_import_constraints(self) -> None:
+        title = "Import constraints"
+        name, _ = QFileDialog.getOpenFileName(self.window(), title, "", CONSTRAINTS)
+        if name:
+            self.import_constraints(Path(name))
+
+    def import_constraints(self, path: Path) -> None:
+        """Add the constraints of a file; report what it names and the model does not have."""
+        problem = self._document.problem
+        if problem is not None:
+            self._background.start(
+                lambda: read_constraints(path, problem),
+                lambda found: self._add_constraints(path, problem, found),
+                self._fail,
+            )
+
+    def _add_constraints(self, path: Path, read_for: Problem, found: ConstraintsFile) -> None:
+        problem = self._document.problem
+        if problem is None or problem.measured_profile is not read_for.measured_profile:
+            return  # another model is now open
+        if problem is not read_for:  # edited since
+            self.import_constraints(path)
+            return
+        added = self._document.add_constraints(found.problem)
+        if found.unknown:
+            names = found.unknown[:MOST_NAMES]
+            more = ", …" if len(found.unknown) > len(names) else ""
+            n = len(found.unknown)
+            text = (
+                f"{path.name}: {count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
+                f"{', '.join(names)}{more}; constraints with them were left out"
+            )
+            self.failed.emit(one_line(text))
+        elif added:
+            self.done.emit(f"Imported {path.name}")
 
 
 def _version_of(path: Path | None) -> _Version:

@@ -42,10 +42,6 @@ class PlanEntry:
     cluster: Cluster | None = None
 
 
-KINDS = ("pin", "forbid", "colocate", "before")
-"""Kinds of constraints, as in :mod:`enplace.readers.constraints`."""
-
-
 @dataclass(frozen=True)
 class Constraint:
     """A constraint that a person gave, by names.
@@ -53,7 +49,7 @@ class Constraint:
     Attributes
     ----------
     kind : str
-        One of :data:`KINDS`.
+        One of :data:`enplace.readers.constraints.KINDS`.
     rows : tuple of tuples of str
         As in the file of constraints.
     """

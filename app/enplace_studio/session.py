@@ -16,6 +16,7 @@ from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
+from enplace.readers.constraints import KINDS
 from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -24,7 +25,7 @@ from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.project import KINDS, Constraint, OpenProject, PlanEntry, start_project
+from enplace_studio.project import Constraint, OpenProject, PlanEntry, start_project
 
 RECENT_LIMIT = 10
 SHELL = "studio"

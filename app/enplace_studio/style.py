@@ -54,6 +54,7 @@ QPushButton[link="true"] {{
 }}
 #live QPushButton[link="true"] {{ padding: 2px 0; }}
 QPushButton[link="true"]:hover, QPushButton[link="true"]:focus {{ text-decoration: underline; }}
+QPushButton[link="true"]:disabled {{ color: {faint}; }}
 QPushButton[quiet="true"] {{
     background: transparent; border: none; padding: 3px 0; text-align: left; font-weight: 400;
 }}
@@ -88,6 +89,7 @@ QListView, QTableView, QTreeView {{
     gridline-color: {line}; alternate-background-color: {lane};
     selection-background-color: {hover}; selection-color: {text};
 }}
+QListView[plain="true"] {{ border: none; }}
 QListView::item {{ padding: 5px 8px; border-radius: 4px; }}
 QListView::item:selected, QTableView::item:selected {{ background: {hover}; color: {text}; }}
 QHeaderView::section {{

@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 from contextlib import contextmanager
@@ -507,6 +508,65 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert "not in the model: gone" in asked[0]
     assert window.document.current.plan.device.tolist() == [1, 1, 1]
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
+
+
+def test_exported_constraints_can_be_imported_and_undone(window, monkeypatch, tmp_path):
+    document = window.document
+    assert not window.menus.by_id["export-constraints"].isEnabled()
+    document.place([0], 1)
+    document.colocate([1, 2])
+    name_file(monkeypatch, tmp_path / "team.json")
+    trigger(window, "export-constraints")
+    asked = document.problem.pins, document.problem.together
+    document.undo_stack.undo()
+    document.undo_stack.undo()
+    trigger(window, "import-constraints")
+    assert (document.problem.pins, document.problem.together) == asked
+    assert window.toast.text == "Imported team.json."
+    document.undo_stack.undo()
+    assert (document.problem.pins, document.problem.together) == ({}, ())
+
+
+def import_constraints(window, path, **rows):
+    path.write_text(json.dumps({"format": "enplace-constraints/1", **rows}))
+    window.studio.files.import_constraints(path)
+    window.studio.files.wait()
+
+
+def test_names_that_the_model_does_not_have_are_reported(window, tmp_path):
+    names = [f"gone_{i}" for i in range(12)]
+    pins = [["a", "GPU:1"], *([name, "GPU:1"] for name in names)]
+    import_constraints(window, tmp_path / "team.json", pin=pins)
+    assert window.document.problem.pins == {0: 1}
+    assert window.banner.text == (
+        "Team.json: 12 names are not in this model: gone_0, gone_1, gone_2, …; constraints with "
+        "them were left out."
+    )
+
+
+def test_constraints_that_cannot_be_are_refused_and_change_nothing(window, tmp_path):
+    import_constraints(window, tmp_path / "team.json", before=[["c", "a"]])
+    assert "ops would wait for each other" in window.banner.text
+    assert not window.document.modified
+
+
+def test_an_edit_made_while_constraints_are_read_is_kept(window, tmp_path):
+    path = tmp_path / "team.json"
+    path.write_text('{"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]}')
+    window.studio.files.import_constraints(path)
+    window.document.place([1], 1)
+    window.studio.files.wait()
+    assert window.document.problem.pins == {0: 1, 1: 1}
+
+
+def test_constraints_of_a_model_that_is_closed_meanwhile_are_dropped(window, tmp_path):
+    path = tmp_path / "team.json"
+    path.write_text('{"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]}')
+    window.studio.files.import_constraints(path)
+    other = start_project(profile_of({"a": 1}), cluster_of(2))
+    window.document.open(other)
+    window.studio.files.wait()
+    assert window.document.project is other
 
 
 def test_a_change_of_cluster_is_one_undo_step(window, monkeypatch):

@@ -21,7 +21,7 @@ from enplace.machine import simulate
 from enplace.names.rules import find_matching, read_rules
 from enplace.placers import place
 from enplace.processes.wire import Message, encode, read
-from enplace.readers import read_plan, read_profile, read_project
+from enplace.readers import read_constraints, read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem, order_problem
@@ -119,6 +119,21 @@ def _plan() -> Target:
     )
 
 
+def _constraints() -> Target:
+    free = order_problem(small_problem(), ())
+    ops = free.profile.op_names
+    rows = {
+        "pin": [[ops[5], "GPU:1"]],
+        "forbid": [[ops[5], "GPU:0"], [ops[4], "GPU:7"]],
+        "colocate": [[ops[2], ops[3]]],
+        "before": [[ops[op] for op in pair] for pair in small_problem().before],
+    }
+    return Target(
+        [_json({"format": "enplace-constraints/1", **rows})],
+        lambda path: read_constraints(path, free),
+    )
+
+
 def _rules() -> Target:
     return Target(
         [b"t0/.* -> GPU:1\n# none\nw|b -> 0\n"],
@@ -210,6 +225,7 @@ OTHERS = {
     "measured block": Entry(_measured),
     "cluster": Entry(_cluster),
     "plan": Entry(_plan),
+    "constraints": Entry(_constraints),
     "rules": Entry(_rules),
     "pin": Entry(_pin),
     "enplace": Entry(_enplace),
@@ -225,6 +241,7 @@ MULTIPLIED = {
         "measured block": _measured,
         "cluster": _cluster,
         "plan": _plan,
+        "constraints": _constraints,
         "enplace": _enplace,
         "copy of work": _copy_of_work,
     }.items()

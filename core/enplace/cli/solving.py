@@ -73,7 +73,7 @@ def place(
     from enplace.placers import place as run_placer
     from enplace.placers.expert import FAMILY, RULES
 
-    check_outputs((output, schedule_file), profile, given["cluster"])
+    check_outputs((output, schedule_file), profile, given["cluster"], given["constraints"])
     values = take_values(given)
     usual = "expert" if {FAMILY.name, RULES.name} & values.keys() else _default_method(objective)
     (chosen,) = method_names(usual if method is None else method, objective)

@@ -7,15 +7,17 @@ device, ``colocate`` of ops, ``before`` of two ops.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from enplace.disk import check_format, is_object, naming, parse_json, read_bytes, shown, take
+from enplace.disk import check_format, is_object, naming, only, parse_json, read_bytes, shown, take
 from enplace.errors import FileError, PinConflictError
 from enplace.values.problem import Problem, order_problem
 
 NAME, VERSION = "enplace-constraints", 1
+KINDS = ("pin", "forbid", "colocate", "before")
+"""Keys of the file: the kinds of constraints."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ def read_constraints(path: str | os.PathLike[str], problem: Problem) -> Constrai
         if "format" not in data:
             raise FileError(f"no constraints: 'format' is missing; it should be {NAME}/{VERSION}")
         check_format(data, NAME, VERSION)
+        only(data, {"format", *KINDS}, "")
         return constrain(problem, data)
 
 
@@ -63,24 +66,37 @@ def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
     pins = _pairs(data, "pin", ops, devices, unknown)
     forbidden = _pairs(data, "forbid", ops, devices, unknown)
     before = _pairs(data, "before", ops, ops, unknown)
-    groups = [tuple(_number(name, ops, unknown) for name in row) for row in _rows(data, "colocate")]
-    if len(set(pins)) > len(dict(pins)):
-        raise PinConflictError("pin: an op is pinned to two devices; keep one of the two")
+    groups = [{_number(name, ops, unknown) for name in row} for row in _rows(data, "colocate")]
+    known = set(map(frozenset, problem.together))
+    new = [tuple(sorted(group)) for group in groups if min(group) >= 0 and group not in known]
+    _check_pins(problem, pins)
     constrained = replace(
         problem,
         pins=dict(sorted((dict(pins) | dict(problem.pins)).items())),
-        together=(*problem.together, *(group for group in groups if min(group) >= 0)),
+        together=(*problem.together, *dict.fromkeys(new)),
         forbidden=problem.forbidden.union(forbidden),
     )
     ordered = order_problem(constrained, [*problem.before, *before])
     return ConstraintsFile(ordered, tuple(unknown))
 
 
+def _check_pins(problem: Problem, pins: Sequence[tuple[int, int]]) -> None:
+    """Refuse an op with two pins."""
+    first = dict(reversed(pins))
+    for op, device in pins:
+        if device != first[op]:
+            names = [problem.cluster.devices[d].name for d in (first[op], device)]
+            raise PinConflictError(
+                f"pin: op '{problem.profile.op_names[op]}' is pinned to {names[0]} and to "
+                f"{names[1]}; keep one of the two"
+            )
+
+
 def _rows(data: Mapping[str, Any], key: str) -> list[list[str]]:
     rows = take(dict(data), key, list, "", [])
     for i, row in enumerate(rows):
         if not isinstance(row, list) or not row or not all(isinstance(n, str) for n in row):
-            raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}")
+            raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}; correct it")
     return rows
 
 
@@ -95,7 +111,7 @@ def _pairs(
     found = []
     for i, row in enumerate(_rows(data, key)):
         if len(row) != 2:
-            raise FileError(f"{key}[{i}]: must be two names, not {len(row)}")
+            raise FileError(f"{key}[{i}]: must be two names, not {len(row)}; correct it")
         pair = _number(row[0], first, unknown), _number(row[1], second, unknown)
         if min(pair) >= 0:
             found.append(pair)

@@ -21,7 +21,7 @@ def write_constraints(path: str | os.PathLike[str], problem: Problem) -> None:
     rows = {
         "pin": [[ops[op], devices[device]] for op, device in sorted(problem.pins.items())],
         "forbid": [[ops[op], devices[device]] for op, device in sorted(problem.forbidden)],
-        "colocate": [[ops[op] for op in group] for group in problem.together],
+        "colocate": [[ops[op] for op in group] for group in problem.together if group],
         "before": [[ops[op] for op in pair] for pair in problem.before],
     }
     lists = [

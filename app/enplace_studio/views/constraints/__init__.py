@@ -1,0 +1,13 @@
+"""What the user asked for: pins, colocation, devices to avoid, orders."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "constraints",
+    "Constraints",
+    "enplace_studio.views.constraints.view",
+    Qt.DockWidgetArea.LeftDockWidgetArea,
+    height=190,
+)

@@ -1,0 +1,107 @@
+"""Rows of the list of constraints: a check mark and a description, what it costs below."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter
+from PySide6.QtWidgets import (
+    QApplication,
+    QListWidgetItem,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+)
+
+from enplace.text import count, ms
+from enplace_studio.panel import plain_tip
+from enplace_studio.theme import theme
+
+HEIGHT, GAP = 40, 8
+NOTHING = 1e-9
+"""A smaller share of the step time is an error of rounding."""
+ABOUT_COST = "the change of the step time if only these ops move once the constraint is gone"
+
+_OPS, _COST = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
+_Index = QModelIndex | QPersistentModelIndex
+
+
+def cost_text(now_us: float, step_us: float | None) -> str:
+    """Describe what a constraint costs: ``−0.31 ms without it``; ``–`` if that is not known."""
+    if step_us is None:
+        return "–"
+    is_nothing = now_us - step_us <= NOTHING * now_us
+    change = ms(0.0) if is_nothing else ms(step_us - now_us, signed=True)
+    return f"{change} without it"
+
+
+def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:
+    """Make the row of a constraint; what it costs is not known yet."""
+    made = QListWidgetItem(text)
+    made.setCheckState(Qt.CheckState.Checked if on else Qt.CheckState.Unchecked)
+    made.setData(_OPS, count(n_ops, "op"))
+    show_cost(made, "" if on else "off")
+    return made
+
+
+def show_cost(row: QListWidgetItem, text: str) -> None:
+    """Show what a constraint costs in its row."""
+    row.setData(_COST, text)
+    parts = [row.text(), row.data(_OPS), *([text] if text.strip("–") else [])]
+    row.setData(Qt.ItemDataRole.AccessibleTextRole, ", ".join(parts))
+    about = f"{parts[2]}: {ABOUT_COST}" if text.endswith("it") else ""
+    row.setToolTip(plain_tip("\n".join(filter(None, [*parts[:2], about]))))
+
+
+class Rows(QStyledItemDelegate):
+    """Paints the rows."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
+        return QSize(0, round(HEIGHT * theme.scale))
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        frame = QStyleOptionViewItem(option)
+        self.initStyleOption(frame, index)
+        text, style = frame.text, QApplication.style()
+        if frame.widget is not None:
+            style = frame.widget.style()
+        frame.text = ""
+        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, frame, painter, frame.widget)
+        mark = style.subElementRect(
+            QStyle.SubElement.SE_ItemViewItemCheckIndicator, frame, frame.widget
+        )
+        inner = QRectF(frame.rect).adjusted(0, 4, -GAP, -4)
+        inner.setLeft(mark.right() + GAP)
+        is_on = index.data(Qt.ItemDataRole.CheckStateRole) == Qt.CheckState.Checked.value
+        painter.save()
+        painter.setPen(theme.tokens.faint)  # the style's own box is hardly seen in the dark
+        painter.drawRect(mark.adjusted(0, 0, -1, -1))
+        self._paint_texts(painter, inner, [text, index.data(_OPS), index.data(_COST)], is_on)
+        painter.restore()
+
+    def _paint_texts(self, painter: QPainter, inner: QRectF, texts: list[str], is_on: bool) -> None:
+        tokens, (text, ops, cost) = theme.tokens, texts
+        upper, lower = QRectF(inner), QRectF(inner)
+        upper.setHeight(inner.height() * 0.55)
+        lower.setTop(upper.bottom())
+        _draw(painter, upper, text, theme.font(12), tokens.text if is_on else tokens.dim)
+        costs_time = cost.startswith("−")
+        font = theme.font(11, QFont.Weight.Medium if costs_time else QFont.Weight.Normal)
+        color = tokens.text if costs_time else tokens.dim
+        _draw(painter, lower, cost, font, color, Qt.AlignmentFlag.AlignRight)
+        used = QFontMetricsF(font).horizontalAdvance(cost)
+        lower.setWidth(max(0.0, lower.width() - used - GAP))
+        _draw(painter, lower, ops, theme.font(11), tokens.dim)
+
+
+def _draw(
+    painter: QPainter,
+    area: QRectF,
+    text: str,
+    font: QFont,
+    color: QColor,
+    side: Qt.AlignmentFlag = Qt.AlignmentFlag.AlignLeft,
+) -> None:
+    painter.setFont(font)
+    painter.setPen(color)
+    shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
+    painter.drawText(area, side | Qt.AlignmentFlag.AlignVCenter, shown)
