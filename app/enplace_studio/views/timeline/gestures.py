@@ -13,9 +13,9 @@ from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.lanes import Lanes
-from enplace_studio.views.timeline.paint import draw_marks
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.lanes import Lanes
+from enplace_studio.timelines.paint import draw_marks
 
 Keys = Qt.KeyboardModifier
 

@@ -10,7 +10,7 @@ from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.prediction import error_text, total_times
 from enplace_studio.reasons import NAME_LENGTH, SHORT_US, device_of, explain_start
-from enplace_studio.views.timeline.rows import Row
+from enplace_studio.timelines.rows import Row
 
 
 def describe_op(schedule: Schedule, op: int) -> str:

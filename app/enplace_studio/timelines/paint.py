@@ -22,10 +22,10 @@ from PySide6.QtGui import (
 
 from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.rows import Place, Row
-from enplace_studio.views.timeline.scale import TimeScale, tick_texts
-from enplace_studio.views.timeline.trace import PathTrace
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.rows import Place, Row
+from enplace_studio.timelines.scale import TimeScale, tick_texts
+from enplace_studio.timelines.trace import PathTrace
 
 Pixels = NDArray[np.uint8]
 

@@ -13,11 +13,11 @@ from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline import paint
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.lanes import Lanes, row_title
-from enplace_studio.views.timeline.rows import Row
-from enplace_studio.views.timeline.trace import PathTrace
+from enplace_studio.timelines import paint
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.lanes import Lanes, row_title
+from enplace_studio.timelines.rows import Row
+from enplace_studio.timelines.trace import PathTrace
 
 
 @dataclass

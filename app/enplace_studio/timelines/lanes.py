@@ -13,8 +13,8 @@ from enplace.text import elide_middle
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.rows import Place, Row, arrange
-from enplace_studio.views.timeline.scale import TimeScale
+from enplace_studio.timelines.rows import Place, Row, arrange
+from enplace_studio.timelines.scale import TimeScale
 
 SLACK_PX = 3
 """Distance from the pointer within which a bar counts as hit."""
