@@ -12,6 +12,7 @@ from enplace.text import elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.differences import path_parts
 
 NAME_LENGTH = 70
 SHORT_US = 0.5
@@ -116,12 +117,8 @@ def _explain_step(before: Schedule, after: Schedule) -> str:
     change_us = after.makespan_us - before.makespan_us
     if abs(change_us) <= SHORT_US:
         return "The step stays as long."
-    one, other = critical_path(before), critical_path(after)
-    parts = {
-        "compute": other.compute_us - one.compute_us,
-        "transfers": other.transfer_us - one.transfer_us,
-        "waiting": other.waiting_us - one.waiting_us,
-    }
+    one, other = path_parts(critical_path(before)), path_parts(critical_path(after))
+    parts = {name: other[name] - us for name, us in one.items()}
     named = [f"{name} {ms(us, signed=True)}" for name, us in parts.items() if abs(us) > SHORT_US]
     longer = "longer" if change_us > 0 else "shorter"
     return f"The step is {ms(abs(change_us))} {longer}: on the critical path, {', '.join(named)}."

@@ -25,10 +25,14 @@ _RIGHT_PX = 8
 
 @dataclass(frozen=True)
 class Gutter:
-    """The widths of titles alone and with notes; a narrow canvas shows no notes."""
+    """Right edges of the titles and the notes before the lanes; a narrow canvas has no notes.
+
+    Titles begin at ``indent_px``.
+    """
 
     titles_px: int
     all_px: int
+    indent_px: int = 0
 
 
 class Lanes:
@@ -53,10 +57,23 @@ class Lanes:
         self.gutter = Gutter(0, 0)
         self._width = self._height = 0
 
-    def lay_out(self, rows: Sequence[Row], end_us: float, width: int, height: int) -> None:
-        """Arrange the rows of a step on a canvas of this size."""
+    def lay_out(
+        self,
+        rows: Sequence[Row],
+        end_us: float,
+        width: int,
+        height: int,
+        gutter: Gutter | None = None,
+    ) -> None:
+        """Arrange the rows of a step on a canvas of this size.
+
+        Parameters
+        ----------
+        gutter : Gutter, optional
+            One that several canvases share; otherwise that of these rows.
+        """
         self.rows, self._width, self._height = rows, width, height
-        self.gutter = find_gutter(rows, width)
+        self.gutter = gutter or find_gutter(rows, width)
         self.places = arrange(list(rows), height - self.axis_px, theme.scale)
         self.scale = self.scale.resized(end_us, self.lane_px)
         self.scroll(0)

@@ -35,6 +35,8 @@ LABEL_PX = 34
 """Bars at least this wide have a label."""
 DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
+SECOND_SHADE = 0.78
+"""Share of a device's colour in the second of its shades."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
@@ -46,13 +48,13 @@ def rgb(color: QColor) -> FloatArray:
     return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
 
 
-def shades(device: int) -> tuple[QColor, QColor]:
-    """Return a row's two shades: the device's colour and a lighter one; neutral for transfers."""
+def shades(device: int, second: float = SECOND_SHADE) -> tuple[QColor, QColor]:
+    """Return a row's two shades: the device's colour and a paler one; neutral for transfers."""
     if device < 0:
         return theme.tokens.dim, theme.tokens.dim
     color = theme.device_color(device)
     ground = theme.tokens.bg if theme.dark else QColor("white")
-    return color, blend(color, ground, 0.78)
+    return color, blend(color, ground, second)
 
 
 def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
@@ -84,6 +86,7 @@ def draw_row(
     row: Row,
     area: QRectF,
     edges_us: FloatArray,
+    colors: tuple[QColor, QColor],
     selected: tuple[BusyCurve, BusyCurve] | None,
     dimmed: bool,
 ) -> None:
@@ -96,7 +99,7 @@ def draw_row(
     """
     lane = theme.tokens.lane
     layers = []
-    for shade, color in enumerate(shades(row.device)):
+    for shade, color in enumerate(colors):
         busy = row.curves[shade].fractions(edges_us) / row.channels
         if selected is not None:
             chosen = selected[shade].fractions(edges_us) / row.channels
@@ -144,6 +147,7 @@ def draw_labels(
     names: Sequence[str],
     scale: TimeScale,
     area: QRectF,
+    grounds: tuple[QColor, QColor],
     selection: Collection[int],
 ) -> None:
     """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
@@ -155,7 +159,6 @@ def draw_labels(
         return
     painter.setFont(font)
     top = area.top() + (area.height() - height) / 2
-    grounds = shades(row.device)
     for bar in labelled.tolist():
         left = max(scale.x(row.start_us[bar]), 0.0)
         right = min(scale.x(row.finish_us[bar]), scale.width_px)

@@ -7,9 +7,10 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
 
 from enplace.text import count, elide_middle
 from enplace_studio.bounds import Bounds
+from enplace_studio.differences import moved_ops
 from enplace_studio.panel import label
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.plans.facts import compare, moved_ops
+from enplace_studio.views.plans.facts import compare
 
 _NAME_LENGTH = 16
 
@@ -42,7 +43,7 @@ class Comparison(QFrame):
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "plain"
                 self._add_right(value, role, line, side)
-        moved = moved_ops(first, second)
+        moved = moved_ops(first.schedule, second.schedule)
         if moved is not None and len(moved):
             select = QPushButton(f"Select {count(len(moved), 'op')} elsewhere")
             select.setProperty("link", True)
