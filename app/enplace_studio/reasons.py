@@ -153,8 +153,14 @@ def _received_bytes(schedule: Schedule, ops: IntArray) -> int:
     return int(profile.tensor_bytes[np.unique(arrivals) // n_devices].sum())
 
 
-def explain_start(schedule: Schedule, op: int) -> str:
-    """Explain an op's start: its last input, or the previous op on its lane."""
+def explain_start(schedule: Schedule, op: int, where: str = "Its device") -> str:
+    """Explain an op's start: its last input, or the previous op on its lane.
+
+    Parameters
+    ----------
+    where : str
+        What the sentence calls the op's device.
+    """
     start = float(schedule.op_start_us[op])
     free_us, before = _lane_free(schedule, op)
     ready_us, producer, transfer = _last_input(schedule, op)
@@ -163,7 +169,7 @@ def explain_start(schedule: Schedule, op: int) -> str:
         return "Starts with the step."
     if ready_us > free_us and producer is not None:
         name = elide_middle(names[producer], NAME_LENGTH)
-        waited = f"Its device was idle for {ms(start - free_us)}, waiting"
+        waited = f"{where} was idle for {ms(start - free_us)}, waiting"
         if start - free_us <= SHORT_US:
             waited = "Started as soon as it could, after"
         if transfer is None:

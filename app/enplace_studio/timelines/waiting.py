@@ -56,6 +56,14 @@ def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
     return f"{idle}, until {name}\n{explain_start(schedule, op)}"
 
 
+def explain_gap(schedule: Schedule, row: Row, time_us: float) -> str:
+    """Explain a device's idle time around a moment in one sentence."""
+    next_bar = row.gap_at(time_us)[1]
+    if next_bar is None:
+        return f"{describe_gap(schedule, row, time_us)}."
+    return explain_start(schedule, int(row.number[next_bar]), device_of(schedule, row.device))
+
+
 def describe_transfer(schedule: Schedule, transfer: int) -> str:
     """Describe a transfer: size, devices, times, and its wait for the channel."""
     profile = schedule.problem.profile

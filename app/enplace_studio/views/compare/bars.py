@@ -74,7 +74,7 @@ class WaterfallBars(QWidget):
         self._paint_label(painter, step, last, self._names[1])
         if self._bound_us is not None:
             self._paint_bound(painter, column(last + 1, 0, self._bound_us))
-            self._paint_label(painter, step, last + 1, "proven bound")
+            self._paint_label(painter, step, last + 1, "bound")
 
     def _paint_column(self, painter: QPainter, box: QRectF, color: QColor, text: str) -> None:
         painter.fillRect(box, color)

@@ -11,7 +11,7 @@ from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.timelines.paint import draw_axis
 from enplace_studio.views.compare.facts import Interval
-from enplace_studio.views.compare.stack import Block, Stack
+from enplace_studio.views.compare.stack import GAP_PX, Block, Stack
 
 BADGE_PX = 18
 _INTERVAL_ALPHA = 0.16
@@ -111,6 +111,8 @@ def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
     painter.setFont(theme.font(11))
     painter.setPen(tokens.dim)
     painter.drawText(area.translated(stack.name_px - stack.left, 0), _LEFT, "memory")
+    beside = QRectF(area.right() + 5, area.top() - 4, 90, area.height() + 8)
+    painter.drawText(beside, Qt.AlignmentFlag.AlignTop, size(stack.most_bytes))
     painter.save()
     _clip_to_lanes(painter, stack, area)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -154,7 +156,7 @@ def _clip_to_lanes(painter: QPainter, stack: Stack, area: QRectF) -> None:
 
 
 def _paint_bound(painter: QPainter, stack: Stack, bound_us: float, bottom: float) -> None:
-    """Paint a dashed line at the proven bound; below the last block, what it is."""
+    """Paint a dashed line at the proven bound; below a block, what it is."""
     x = stack.left + stack.scale.x(bound_us)
     painter.setPen(QPen(theme.tokens.good, 1.3, Qt.PenStyle.DashLine))
     painter.drawLine(QLineF(x, stack.axis_px - 2, x, bottom))
@@ -162,8 +164,10 @@ def _paint_bound(painter: QPainter, stack: Stack, bound_us: float, bottom: float
     text = f"nothing is shorter than this: {ms(bound_us)}, proven"
     wide = QFontMetricsF(font).horizontalAdvance(text)
     fits_right = x + 6 + wide <= stack.left + stack.scale.width_px
+    lowest = [stack.memory_area(block).bottom() + GAP_PX * theme.scale for block in stack.blocks]
+    y = max((y for y in lowest if y <= bottom + 6), default=stack.axis_px)
     painter.setFont(font)
-    painter.drawText(QPointF(x + 6 if fits_right else x - 6 - wide, bottom - 4), text)
+    painter.drawText(QPointF(x + 6 if fits_right else x - 6 - wide, y - 5), text)
 
 
 def _paint_interval(painter: QPainter, stack: Stack, interval: Interval, bottom: float) -> None:

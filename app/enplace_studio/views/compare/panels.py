@@ -14,6 +14,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
 from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
+from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import (
     FEWEST,
     LETTERS,
@@ -24,6 +25,7 @@ from enplace_studio.views.compare.facts import (
     bytes_within,
     why_idle,
 )
+from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
 
 MOST_DEVICES = 4
@@ -114,6 +116,8 @@ def badge(letter: str) -> QLabel:
     """Make a small square with a plan's letter."""
     made = label(letter, "badge")
     made.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    side = round(BADGE_PX * theme.scale)
+    made.setFixedSize(side, side)
     return made
 
 
@@ -201,9 +205,7 @@ class IntervalPanel(Panel):
             self._grid.addWidget(label(name), line, 1)
             for column, text in enumerate(texts, start=2):
                 self._grid.addWidget(label(text), line, column)
-            told = ElidedLabel()
-            told.set_text(why)
-            self._grid.addWidget(told, line, reason)
+            self._grid.addWidget(_told(why), line, reason)
             show = button("Show", partial(self.plan_wanted.emit, block.entry), kind="link")
             show.setAccessibleName(f"Show {block.entry.name}")
             self._grid.addWidget(show, line, reason + 1)
@@ -213,3 +215,14 @@ class IntervalPanel(Panel):
             if (widget := item.widget()) is not None:
                 widget.hide()
                 widget.deleteLater()
+
+
+def _told(text: str) -> QWidget:
+    """Make a text that is elided if there is no room, and leaves room that it does not need."""
+    made, told = QWidget(), ElidedLabel()
+    row = QHBoxLayout(made)
+    row.setContentsMargins(0, 0, 0, 0)
+    told.set_text(text)
+    row.addWidget(told, 1000)
+    row.addStretch(1)
+    return made

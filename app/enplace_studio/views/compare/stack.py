@@ -25,7 +25,7 @@ SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""
 NAME_PX, END_PX = 128, 76
 """Room for a plan's name before its lanes, and for a difference after the end of its step."""
-MEMORY_PX, GAP_PX = 24, 16
+MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 110, 18
 LEAST_ROWS_PX = 40
 
 
@@ -97,7 +97,7 @@ class Stack:
         self.scale = TimeScale.fit(1.0, 1.0)
         self.scroll_px = 0.0
         self.content_px = self.visible_px = 0.0
-        self._gutter = Gutter(0, 0)
+        self._gutter, self._memory_px = Gutter(0, 0), 0.0
 
     # Contents
 
@@ -150,17 +150,20 @@ class Stack:
         """Stack the blocks on a canvas of this size; if they do not fit, they scroll."""
         self._gutter = self._find_gutter()
         self.visible_px = max(height - self.axis_px, 0)
-        rest = (MEMORY_PX + GAP_PX) * theme.scale
-        each = self.visible_px / max(len(self.blocks), 1) - rest
+        gap_px, memory_px = GAP_PX * theme.scale, MEMORY_PX * theme.scale
+        each = self.visible_px / max(len(self.blocks), 1) - gap_px
+        rows_px = round(max(each - memory_px, LEAST_ROWS_PX)) + self.axis_px
         lane_width = width - round(END_PX * theme.scale)
+        for block in self.blocks:
+            block.lanes.pixel_ratio = pixel_ratio
+            rows = block.lanes.rows
+            block.lanes.lay_out(rows, self.end_us, lane_width, rows_px, self._gutter)
+        highest = max((block.rows_px for block in self.blocks), default=0)
+        self._memory_px = min(max(each - highest, memory_px), MOST_MEMORY_PX * theme.scale)
         top = 0.0
         for block in self.blocks:
-            lanes = block.lanes
-            lanes.pixel_ratio = pixel_ratio
-            rows_px = round(max(each, LEAST_ROWS_PX)) + self.axis_px
-            lanes.lay_out(lanes.rows, self.end_us, lane_width, rows_px, self._gutter)
             block.top = top
-            top += block.rows_px + rest
+            top += block.rows_px + self._memory_px + gap_px
         self.content_px = top
         lane_px = self.blocks[0].lanes.lane_px if self.blocks else 10.0
         self.set_scale(self.scale.resized(self.end_us, lane_px))
@@ -205,8 +208,7 @@ class Stack:
     def memory_area(self, block: Block) -> QRectF:
         """Return the area of a block's memory curves on the canvas."""
         rows = self.rows_area(block)
-        height = MEMORY_PX * theme.scale
-        return QRectF(rows.left(), rows.bottom(), rows.width(), height)
+        return QRectF(rows.left(), rows.bottom(), rows.width(), self._memory_px)
 
     # From pixels to contents
 

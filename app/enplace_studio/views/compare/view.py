@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, paragraph
 from enplace_studio.project import PlanEntry
+from enplace_studio.theme import theme
 from enplace_studio.views.compare.bars import WaterfallBars
 from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
@@ -32,6 +34,8 @@ LEGEND = "pale: same device as in A · full colour: elsewhere"
 KEYS = "wheel, W A S D · drag selects time in all"
 TOP_SHARE, TOP_PX = 0.3, 220
 """Largest share of the height, and height, of the panels above the timelines."""
+LOW_PX = 680
+"""A view lower than this has no room for those panels and the table of an interval."""
 
 
 def make_view(document: Document, solver: Solver) -> CompareView:
@@ -103,7 +107,7 @@ class CompareView(QWidget):
         document = self._document
         # Several signals follow one edit; the view is rebuilt once.
         self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self._refresh)
+        self._later.timeout.connect(self.refresh)
         document.opened.connect(self._forget)
         for changed in (document.opened, document.plans_changed, document.current_changed):
             changed.connect(self._note_change)
@@ -120,10 +124,10 @@ class CompareView(QWidget):
 
     # What to show
 
-    def compare(self, wanted: list[PlanEntry]) -> None:
+    def compare(self, wanted: Sequence[PlanEntry]) -> None:
         """Show these plans side by side from now on, the reference first."""
         self._wanted = list(wanted)
-        self._refresh()
+        self._note_change()
 
     def _forget(self) -> None:
         """Forget the choice, since another graph is open."""
@@ -137,15 +141,16 @@ class CompareView(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         if self._is_stale:
-            self._refresh()
+            self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Show the plans that are chosen now."""
         self._is_stale = False
         project = self._document.project
         offered = comparable(project) if project else []
         self.shown = choose(project, self._wanted) if project else []
         enough = len(self.shown) >= FEWEST
-        for widget in (self._upper, self.canvas, self._save):
+        for widget in (self.canvas, self._save):
             widget.setVisible(enough)
         self._few.setVisible(not enough)
         self.chooser.show_plans(self.shown, offered)
@@ -192,6 +197,13 @@ class CompareView(QWidget):
         if shown and interval is not None:
             self.table.show_interval(stack.blocks, stack.devices, interval)
         self.table.setVisible(shown)
+        self._share_height()
+
+    def _share_height(self) -> None:
+        """Give the timelines room; in a low window, the table takes the place of what is above."""
+        self._upper.setFixedHeight(round(min(TOP_SHARE * self.height(), TOP_PX)))
+        low = self.table.isVisibleTo(self) and self.height() < LOW_PX * theme.scale
+        self._upper.setVisible(len(self.shown) >= FEWEST and not low)
 
     def _go_to(self, entry: PlanEntry) -> None:
         """Show a plan alone, in the other views."""
@@ -224,13 +236,13 @@ class CompareView(QWidget):
             self.canvas.scroll_blocks(value - scrolled)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        self._upper.setFixedHeight(round(min(TOP_SHARE * self.height(), TOP_PX)))
+        self._share_height()
 
     # The picture
 
     def picture(self) -> QImage:
         """Return what is on screen as a picture, without the buttons above."""
-        below = self._upper.geometry().top()
+        below = self.chooser.geometry().bottom() + 4
         area = QRect(0, below, self.width(), self.height() - below)
         return self.grab(area).toImage()
 
