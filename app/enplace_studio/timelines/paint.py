@@ -66,11 +66,11 @@ def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
         Blue, green, red, alpha.
     """
     base = rgb(ground)
-    pixels = np.tile(base, (len(layers[0][0]), 1))
-    for fraction, color in layers:
-        pixels += np.clip(fraction, 0, 1)[:, None] * (rgb(color) - base)
+    shares = np.clip([fraction for fraction, _ in layers], 0, 1)
+    changes = np.array([rgb(color) for _, color in layers]) - base
+    pixels = np.rint(base + shares.T @ changes)
     image = np.full((len(pixels), 4), 255, dtype=np.uint8)
-    image[:, :3] = np.clip(np.rint(pixels[:, ::-1]), 0, 255)
+    image[:, :3] = np.clip(pixels[:, ::-1], 0, 255)
     return image
 
 

@@ -7,6 +7,7 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygonF
 
 from enplace.text import ms, size
+from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.timelines.paint import draw_axis
@@ -116,19 +117,27 @@ def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
     painter.save()
     _clip_to_lanes(painter, stack, area)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    edges_us, ratio = stack.edges_us(), block.lanes.pixel_ratio
+    edges_us, unit = stack.edges_us(), (area.height() - 4) / stack.most_bytes
     last = int(np.searchsorted(edges_us, block.schedule.makespan_us))
     for device in stack.devices:
         time_us, held = block.memory[device]
         highest = highest_per_column(time_us, held, edges_us)[:last]
-        ys = area.bottom() - 1 - highest / stack.most_bytes * (area.height() - 4)
-        xs = area.left() + (np.arange(len(ys)) + 0.5) / ratio
         painter.setPen(QPen(theme.device_color(device), 1.3))
-        painter.drawPolyline(QPolygonF(list(map(QPointF, xs.tolist(), ys.tolist()))))
+        painter.drawPolyline(_curve(highest * unit, area, block.lanes.pixel_ratio))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     painter.setPen(QPen(tokens.line, 1))
     painter.drawLine(area.bottomLeft(), area.bottomRight())
     painter.restore()
+
+
+def _curve(heights: FloatArray, area: QRectF, ratio: float) -> QPolygonF:
+    """Make a line of the heights above an area's bottom in pixel columns; only its bends."""
+    ys = np.rint(2 * heights) / 2
+    bends = np.ones(len(ys), dtype=bool)
+    bends[1:-1] = (ys[1:-1] != ys[:-2]) | (ys[1:-1] != ys[2:])
+    xs = area.left() + (np.flatnonzero(bends) + 0.5) / ratio
+    points = zip(xs.tolist(), (area.bottom() - 1 - ys[bends]).tolist(), strict=True)
+    return QPolygonF([QPointF(x, y) for x, y in points])
 
 
 def _paint_end(painter: QPainter, stack: Stack, block: Block, change: str) -> None:
