@@ -291,8 +291,9 @@ def _portable(keys: str) -> str:
 
 
 VIEW_KEYS = (
-    ("W A S D", "Move and zoom the graph and the timeline"),
-    ("Ctrl + wheel", "Zoom at the pointer"),
+    ("W A S D", "Move and zoom the graph and the timelines"),
+    ("Ctrl + wheel", "Zoom at the pointer; plans side by side zoom without Ctrl"),
+    ("I", "Select the time on screen in plans side by side"),
     ("+ or −", "Zoom the graph"),
     ("Arrows", "Go to the next group, or move the timeline"),
     ("Enter", "Open the group"),

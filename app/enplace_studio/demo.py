@@ -127,6 +127,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
     _let_pass(SETTLE_MS)
     view = window.panes.views["compare"]
     if isinstance(view, CompareView):
+        view.wait()
         write_picture(folder / "compare.png", view.picture())
     print("\n".join(lines))
     for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):

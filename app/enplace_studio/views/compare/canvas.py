@@ -19,7 +19,6 @@ from enplace.text import ms, size
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.panel import TipWidget
-from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
 from enplace_studio.theme import theme
 from enplace_studio.timelines.scale import TimeScale
@@ -71,9 +70,9 @@ class CompareCanvas(TipWidget):
 
     # Contents
 
-    def show_plans(self, entries: Sequence[PlanEntry], changes: list[str]) -> None:
+    def show_blocks(self, blocks: Sequence[Block], changes: list[str]) -> None:
         """Show these plans, the reference first."""
-        self.stack.show(entries)
+        self.stack.show(blocks)
         self.changes = changes
         self._lay_out()
         self.show_selection()
@@ -232,7 +231,7 @@ class CompareCanvas(TipWidget):
         capacity = block.schedule.problem.cluster.capacity_bytes
         lines = [f"Memory at {ms(time_us)}, of plan {block.letter}"]
         for device in self.stack.devices:
-            times_us, held = block.memory[device]
+            times_us, held = block.contents.memory[device]
             at = max(int(np.searchsorted(times_us, time_us, side="right")) - 1, 0)
             lines.append(
                 f"{device_of(block.schedule, device)}: {size(float(held[at]))}, "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF
@@ -29,45 +29,71 @@ MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 110, 18
 LEAST_ROWS_PX = 40
 
 
-class Block:
-    """One plan: its lanes, and below them its memory.
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What is drawn of a schedule, whatever plans it is compared with.
 
     Attributes
     ----------
-    rows : list of Row
-        All of its rows; ``picture.lanes`` has those that are shown.
     memory : dict of int to (float array, float array)
         The times and the bytes of each device's curve.
+    """
+
+    path: CriticalPath
+    rows: list[Row]
+    memory: dict[int, tuple[FloatArray, FloatArray]]
+
+    @staticmethod
+    def of(schedule: Schedule) -> Contents:
+        """Compute everything; on a huge graph this takes longer than a frame."""
+        memory = {
+            device: (curve.time_us, curve.bytes.astype(np.float64))
+            for device, curve in enumerate(schedule.memory)
+        }
+        return Contents(critical_path(schedule), rows_of(schedule), memory)
+
+
+class Block:
+    """One plan: its lanes, and below them its memory.
+
+    Parameters
+    ----------
+    reference : Schedule
+        That of plan A: ops that run elsewhere than there stand out.
+    devices : list of int
+        The devices that have lanes.
+
+    Attributes
+    ----------
     top : float
         Upper edge on the canvas before scrolling.
     """
 
-    def __init__(self, entry: PlanEntry, letter: str) -> None:
-        self.entry, self.letter = entry, letter
+    def __init__(
+        self,
+        entry: PlanEntry,
+        letter: str,
+        contents: Contents,
+        reference: Schedule,
+        devices: Collection[int],
+    ) -> None:
+        self.entry, self.letter, self.contents = entry, letter, contents
         self.schedule = entry.schedule
-        self.path: CriticalPath = critical_path(self.schedule)
-        self.rows: list[Row] = rows_of(self.schedule)
         self.picture = Picture(Lanes(), self.schedule, second=SAME)
-        self.memory = {
-            device: (curve.time_us, curve.bytes.astype(np.float64))
-            for device, curve in enumerate(self.schedule.memory)
-        }
         self.top = 0.0
+        same = self.schedule.plan.device == reference.plan.device
+        if self.schedule is reference:
+            same = np.zeros(len(same), dtype=bool)
+        self.lanes.rows = [
+            replace(row, odd=same[row.number]) if row.is_device else row
+            for row in contents.rows
+            if row.device in devices or not row.is_device
+        ]
+        self.picture.trace = trace_path(contents.path, self.lanes.rows)
 
     @property
     def lanes(self) -> Lanes:
         return self.picture.lanes
-
-    def compare_with(self, reference: Schedule, devices: Collection[int]) -> None:
-        """Show the rows of these devices; ops that run elsewhere than in a plan stand out."""
-        same = self.schedule.plan.device == reference.plan.device
-        if self.schedule is reference:
-            same = np.zeros(len(same), dtype=bool)
-        shown = [row for row in self.rows if row.device in devices or not row.is_device]
-        self.lanes.rows = [
-            replace(row, odd=same[row.number]) if row.is_device else row for row in shown
-        ]
-        self.picture.trace = trace_path(self.path, self.lanes.rows)
 
     def select(self, selection: Collection[int]) -> None:
         """Highlight ops."""
@@ -78,6 +104,27 @@ class Block:
     @property
     def rows_px(self) -> float:
         return self.lanes.content_px
+
+
+def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]) -> list[Block]:
+    """Make the blocks of these plans, the reference first; any thread may call it.
+
+    Parameters
+    ----------
+    known : mapping
+        The contents that have been computed before.
+    """
+    schedules = [entry.schedule for entry in entries]
+    devices = busy_devices(schedules)
+    blocks = [
+        Block(entry, letter, known.get(entry.schedule) or Contents.of(entry.schedule),
+              schedules[0], devices)
+        for letter, entry in zip(LETTERS, entries, strict=False)
+    ]  # fmt: skip
+    for block in blocks:
+        for row in block.lanes.rows:
+            _ = row.curves  # sorted here and not in the first frame
+    return blocks
 
 
 class Stack:
@@ -101,18 +148,10 @@ class Stack:
 
     # Contents
 
-    def show(self, entries: Sequence[PlanEntry]) -> None:
-        """Show these plans; blocks of schedules that were shown before are kept."""
-        known = {block.schedule: block for block in self.blocks}
-        self.blocks = []
-        for letter, entry in zip(LETTERS, entries, strict=False):
-            block = known.get(entry.schedule) or Block(entry, letter)
-            block.entry, block.letter = entry, letter
-            self.blocks.append(block)
-        schedules = [block.schedule for block in self.blocks]
-        self.devices = sorted(busy_devices(schedules))
-        for block in self.blocks:
-            block.compare_with(schedules[0], self.devices)
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Show these blocks, that of the reference first."""
+        self.blocks = list(blocks)
+        self.devices = sorted(busy_devices([block.schedule for block in blocks]))
 
     def select(self, selection: Collection[int]) -> None:
         """Highlight ops in all blocks."""

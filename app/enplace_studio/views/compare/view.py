@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
 
 from enplace.errors import FileError
 from enplace.text import ms_changes
+from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
@@ -29,6 +30,7 @@ from enplace_studio.views.compare.facts import (
     waterfall,
 )
 from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
+from enplace_studio.views.compare.stack import Block, make_blocks
 
 LEGEND = "pale: same device as in A · full colour: elsewhere"
 KEYS = "wheel, W A S D · drag selects time in all"
@@ -46,7 +48,8 @@ def make_view(document: Document, solver: Solver) -> CompareView:
 class CompareView(QWidget):
     """Two to four plans of the open graph and cluster.
 
-    While it is hidden, it only remembers that something changed.
+    While it is hidden, it only remembers that something changed. What takes longer than a frame is
+    computed in the background; until then, the plans from before are on screen.
 
     Attributes
     ----------
@@ -61,6 +64,7 @@ class CompareView(QWidget):
         self._target: int | None = None
         self._is_stale = True
         self.shown: list[PlanEntry] = []
+        self._background = Background(self)
         self.chooser, self.bars = Chooser(), WaterfallBars()
         self.canvas = CompareCanvas(document)
         self.differs, self.table = DiffersPanel(), IntervalPanel()
@@ -154,9 +158,22 @@ class CompareView(QWidget):
             widget.setVisible(enough)
         self._few.setVisible(not enough)
         self.chooser.show_plans(self.shown, offered)
-        steps_us = [entry.schedule.makespan_us for entry in self.shown]
+        self._background.forget()
+        known = {block.schedule: block.contents for block in self.canvas.stack.blocks}
+        plans = self.shown if enough else []
+        self._background.start(lambda: make_blocks(plans, known), self._show_blocks)
+
+    def wait(self) -> None:
+        """Block until the chosen plans are shown."""
+        if self._later.isActive():
+            self._later.stop()
+            self.refresh()
+        self._background.wait()
+
+    def _show_blocks(self, blocks: list[Block]) -> None:
+        steps_us = [block.schedule.makespan_us for block in blocks]
         changes = [ms_changes([steps_us[0], step])[1][0] for step in steps_us[1:]]
-        self.canvas.show_plans(self.shown if enough else [], ["", *changes] if enough else [])
+        self.canvas.show_blocks(blocks, ["", *changes])
         self._show_target()
         self._show_bound()
         self._show_interval()
@@ -176,7 +193,7 @@ class CompareView(QWidget):
         steps_us = one.schedule.makespan_us, other.schedule.makespan_us
         names = (f"A {one.entry.name}", f"{LETTERS[place]} {other.entry.name}")
         self._fall.set_title(f"Where the time went: A to {LETTERS[place]}")
-        self.bars.show_fall(waterfall(one.path, other.path, steps_us), names)
+        self.bars.show_fall(waterfall(one.contents.path, other.contents.path, steps_us), names)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
 
@@ -250,6 +267,7 @@ class CompareView(QWidget):
         """Ask for a file and write the picture there."""
         if not self.isVisible():
             self._document.requests.run_action.emit("side-by-side")
+        self.wait()
         if len(self.shown) >= FEWEST:
             write = partial(write_picture, image=self.picture())
             self._document.requests.write_file.emit("Export plans side by side", ".png", write)

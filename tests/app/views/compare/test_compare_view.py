@@ -32,8 +32,8 @@ def open_view(opener):
 
 def settle(view):
     """Do at once what waits for the event loop."""
-    view._later.stop()
-    view.refresh()
+    view._later.start()
+    view.wait()
 
 
 def three_plans():
@@ -136,6 +136,7 @@ def test_a_hidden_view_computes_nothing_until_it_is_shown(qtbot):
     document.choose_plan(document.plans[1])
     assert view.shown == []
     view.show()
+    view.wait()
     assert shown(view) == ["expert", "together"]
 
 
