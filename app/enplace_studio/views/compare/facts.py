@@ -22,7 +22,7 @@ LETTERS = "ABCD"
 FEWEST, MOST = 2, len(LETTERS)
 MOST_MOVED = 3
 """Largest number of groups named as those that moved."""
-_GROUP_LENGTH = 28
+_GROUP_LENGTH = 40
 
 
 # Which plans

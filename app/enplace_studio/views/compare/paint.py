@@ -10,9 +10,9 @@ from enplace.text import ms, size
 from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
-from enplace_studio.timelines.paint import draw_axis
+from enplace_studio.timelines.paint import draw_axis, shades
 from enplace_studio.views.compare.facts import Interval
-from enplace_studio.views.compare.stack import GAP_PX, Block, Stack
+from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
 
 BADGE_PX = 18
 _INTERVAL_ALPHA = 0.16
@@ -41,6 +41,7 @@ def paint_stack(
     painter.setRenderHint(QPainter.RenderHint.TextAntialiasing)
     bottom = min(stack.axis_px + stack.content_px - stack.scroll_px, area.bottom())
     draw_axis(painter, stack.scale, stack.left, stack.axis_px, bottom)
+    _paint_legend(painter, stack)
     painter.save()
     painter.setClipRect(area.adjusted(0, stack.axis_px - 3, 0, 0))
     for block, change in zip(stack.blocks, changes, strict=True):
@@ -53,6 +54,20 @@ def paint_stack(
     if interval is not None:
         _paint_interval(painter, stack, interval, bottom)
     painter.restore()
+
+
+def _paint_legend(painter: QPainter, stack: Stack) -> None:
+    """Say beside the axis what the two strengths of a device's colour mean."""
+    full, pale = shades(next(iter(stack.devices), 0), SAME)
+    font, side = theme.font(11), 9 * theme.scale
+    metrics = QFontMetricsF(font)
+    painter.setFont(font)
+    x, baseline = 0.0, metrics.ascent() + 1
+    for color, text in ((pale, "same as A"), (full, "elsewhere")):
+        painter.fillRect(QRectF(x, baseline - side + 1, side, side), color)
+        painter.setPen(theme.tokens.dim)
+        painter.drawText(QPointF(x + side + 4, baseline), text)
+        x += side + metrics.horizontalAdvance(text) + 14
 
 
 def _paint_block(painter: QPainter, stack: Stack, block: Block, area: QRectF, change: str) -> None:

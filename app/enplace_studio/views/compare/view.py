@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QRect, Qt, QTimer
+from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, QTimer
 from PySide6.QtGui import QImage, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
 
@@ -32,8 +32,7 @@ from enplace_studio.views.compare.facts import (
 from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
 from enplace_studio.views.compare.stack import Block, make_blocks
 
-LEGEND = "pale: same device as in A · full colour: elsewhere"
-KEYS = "wheel, W A S D · drag selects time in all"
+KEYS = "wheel zooms all · W A S D · drag selects time in all"
 TOP_SHARE, TOP_PX = 0.3, 220
 """Largest share of the height, and height, of the panels above the timelines."""
 LOW_PX = 680
@@ -69,7 +68,7 @@ class CompareView(QWidget):
         self.canvas = CompareCanvas(document)
         self.differs, self.table = DiffersPanel(), IntervalPanel()
         self._fall = Panel("Where the time went", "along the critical path")
-        self._lanes = Panel("Timelines on one axis", f"{LEGEND} · {KEYS}")
+        self._lanes = Panel("Timelines on one axis", KEYS)
         self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
         self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
         self._arrange()
@@ -93,8 +92,8 @@ class CompareView(QWidget):
         upper = QHBoxLayout(self._upper)
         upper.setContentsMargins(0, 0, 0, 0)
         upper.setSpacing(10)
-        upper.addWidget(self._fall, 3)
-        upper.addWidget(self.differs, 2)
+        upper.addWidget(self._fall, 5)
+        upper.addWidget(self.differs, 4)
         column.addWidget(self._upper)
         lanes = QHBoxLayout()
         lanes.setSpacing(4)
@@ -115,7 +114,7 @@ class CompareView(QWidget):
         document.opened.connect(self._forget)
         for changed in (document.opened, document.plans_changed, document.current_changed):
             changed.connect(self._note_change)
-        document.selection_changed.connect(self.canvas.show_selection)
+        document.selection_changed.connect(self._show_selection)
         document.bounds.changed.connect(self._show_bound)
         self.chooser.chosen.connect(self.compare)
         self.differs.ops_wanted.connect(document.select)
@@ -135,7 +134,9 @@ class CompareView(QWidget):
 
     def _forget(self) -> None:
         """Forget the choice, since another graph is open."""
-        self._wanted, self._target = [], None
+        self._wanted, self._target, self.shown = [], None, []
+        self._background.forget()
+        self.canvas.show_blocks([], [])
         self.canvas.set_interval(None)
 
     def _note_change(self) -> None:
@@ -146,6 +147,8 @@ class CompareView(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         if self._is_stale:
             self.refresh()
+        self._show_selection()
+        self._show_bound()
 
     def refresh(self) -> None:
         """Show the plans that are chosen now."""
@@ -181,6 +184,10 @@ class CompareView(QWidget):
     def _set_target(self, place: int) -> None:
         self._target = place
         self._show_target()
+
+    def _show_selection(self) -> None:
+        if self.isVisible():
+            self.canvas.show_selection()
 
     def _show_target(self) -> None:
         """Compare A with the plan that the user asked for, or else with the last."""
@@ -259,6 +266,7 @@ class CompareView(QWidget):
 
     def picture(self) -> QImage:
         """Return what is on screen as a picture, without the buttons above."""
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         below = self.chooser.geometry().bottom() + 4
         area = QRect(0, below, self.width(), self.height() - below)
         return self.grab(area).toImage()

@@ -123,6 +123,20 @@ def test_the_view_follows_edits_and_undo(open_view):
     assert shown(view) == ["expert", "plan 1"]
 
 
+def test_a_selection_in_another_model_does_not_meet_the_old_plans(open_view):
+    document = wide_document()
+    add_plan(document, "same", dict.fromkeys(document.problem.profile.op_names, 0))
+    view = open_view(document)
+    assert len(view.canvas.stack.blocks) == 2
+    document.open(three_plans().project)
+    document.select([2])
+    view.hide()
+    document.select([1])
+    view.show()
+    settle(view)
+    assert shown(view) == ["expert", "plan 1"]
+
+
 def test_one_plan_alone_asks_for_another(open_view):
     view = open_view(chain_document())
     assert view._few.isVisible()
