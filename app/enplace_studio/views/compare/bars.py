@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QLineF, QRectF, QSize, Qt
+from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QWidget
 
 from enplace.text import ms
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import Waterfall
 from enplace_studio.views.compare.paint import change_color
@@ -15,20 +15,21 @@ _WIDEST_PX = 84
 _CENTRE = Qt.AlignmentFlag.AlignCenter
 
 
-class WaterfallBars(QWidget):
+class WaterfallBars(TipWidget):
     """Step time, changes of its parts, step time; and the bound, if one is known."""
 
     def __init__(self) -> None:
         super().__init__()
         self._fall: Waterfall | None = None
+        self._tips: list[str] = []
         self._names = ("", "")
         self._bound_us: float | None = None
         theme.changed.connect(self.update)
 
-    def show_fall(self, fall: Waterfall | None, names: tuple[str, str]) -> None:
-        """Show what leads from one plan to the other."""
-        self._fall, self._names = fall, names
-        self.setAccessibleName(fall.sentence if fall else "")
+    def show_fall(self, fall: Waterfall, names: tuple[str, str], tips: list[str]) -> None:
+        """Show what leads from one plan to the other; the parts have these tooltips."""
+        self._fall, self._names, self._tips = fall, names, [names[0], *tips, names[1]]
+        self.setAccessibleName(fall.sentence)
         self.update()
 
     def show_bound(self, bound_us: float | None) -> None:
@@ -42,6 +43,17 @@ class WaterfallBars(QWidget):
     def minimumSizeHint(self) -> QSize:
         return QSize(round(300 * theme.scale), round(84 * theme.scale))
 
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip of the column at a point."""
+        if self._fall is None:
+            return ""
+        tips = [*self._tips, "No plan can be shorter than this"]
+        return tips[min(int(at.x() / self._step_px(self._fall)), len(tips) - 1)]
+
+    def _step_px(self, fall: Waterfall) -> float:
+        """Return the width of a column with its margins."""
+        return self.width() / (len(fall.parts) + 2 + (self._bound_us is not None))
+
     def paintEvent(self, event: QPaintEvent) -> None:
         if self._fall is not None:
             with QPainter(self) as painter:
@@ -50,8 +62,7 @@ class WaterfallBars(QWidget):
 
     def _paint(self, painter: QPainter, fall: Waterfall) -> None:
         tokens, levels = theme.tokens, fall.levels_us
-        n_columns = len(fall.parts) + 2 + (self._bound_us is not None)
-        step = self.width() / n_columns
+        step = self._step_px(fall)
         wide = min(step * 0.72, _WIDEST_PX * theme.scale)
         line = 16 * theme.scale
         base, room = self.height() - line - 4, self.height() - 2 * line - 8

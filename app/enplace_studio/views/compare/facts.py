@@ -106,6 +106,33 @@ def waterfall(
     return Waterfall(tuple(levels_us), tuple(before), tuple(levels), tuple(changes))
 
 
+def path_by_place(schedule: Schedule, path: CriticalPath) -> dict[str, dict[str, float]]:
+    """Sum a critical path's compute by device and its transfers by link, in microseconds."""
+    n, length_us = schedule.problem.cluster.n_devices, path.finish_us - path.start_us
+    names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+    moves, compute, transfers = path.is_transfer, {}, {}
+    by_device = np.bincount(
+        schedule.plan.device[path.number[~moves]], length_us[~moves], minlength=n
+    )
+    sent = path.number[moves]
+    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
+    by_link = np.bincount(links, length_us[moves], minlength=n * n)
+    for device in np.flatnonzero(by_device).tolist():
+        compute[names[device]] = float(by_device[device])
+    for link in np.flatnonzero(by_link).tolist():
+        transfers[f"{names[link // n]} → {names[link % n]}"] = float(by_link[link])
+    return {"compute": compute, "transfers": transfers, "waiting": {}}
+
+
+def part_tip(part: str, before: dict[str, float], after: dict[str, float]) -> str:
+    """Say for each device or link how a part of the critical path changes."""
+    lines = [
+        f"{place}: {_from_to(ms, before.get(place, 0.0), after.get(place, 0.0))}"
+        for place in dict.fromkeys([*before, *after])
+    ]
+    return "\n".join([f"{part} on the critical path", *lines])
+
+
 # What differs
 
 

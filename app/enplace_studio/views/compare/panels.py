@@ -187,7 +187,7 @@ class IntervalPanel(Panel):
         """Show a line for each plan."""
         start, stop = ms(interval.start_us), ms(interval.stop_us)
         self.set_title(f"Selected: {start} to {stop} ({ms(interval.length_us)})")
-        self.set_legend(f"in all {len(blocks)} plans")
+        self.set_legend("in both plans" if len(blocks) == 2 else f"in all {len(blocks)} plans")
         self._clear()
         some = devices[:MOST_DEVICES]
         names = [f"{device_of(blocks[0].schedule, device)} busy" for device in some]

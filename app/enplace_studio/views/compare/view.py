@@ -27,6 +27,8 @@ from enplace_studio.views.compare.facts import (
     choose,
     comparable,
     differences,
+    part_tip,
+    path_by_place,
     waterfall,
 )
 from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
@@ -200,7 +202,10 @@ class CompareView(QWidget):
         steps_us = one.schedule.makespan_us, other.schedule.makespan_us
         names = (f"A {one.entry.name}", f"{LETTERS[place]} {other.entry.name}")
         self._fall.set_title(f"Where the time went: A to {LETTERS[place]}")
-        self.bars.show_fall(waterfall(one.contents.path, other.contents.path, steps_us), names)
+        fall = waterfall(one.contents.path, other.contents.path, steps_us)
+        before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
+        tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
+        self.bars.show_fall(fall, names, tips)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
 

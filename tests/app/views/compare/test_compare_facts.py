@@ -16,6 +16,8 @@ from enplace_studio.views.compare.facts import (
     choose,
     comparable,
     differences,
+    part_tip,
+    path_by_place,
     waterfall,
     why_idle,
 )
@@ -106,6 +108,18 @@ def test_the_waterfall_leads_from_one_step_time_to_the_other():
     assert fall.parts == ("compute", "transfers", "waiting")
     assert fall.sentence == (
         "0.020 ms to 0.041 ms: compute 0 ms, transfers +0.021 ms, waiting 0 ms"
+    )
+
+
+def test_the_critical_path_is_summed_by_device_and_link():
+    document = four_plans()
+    before, after = (
+        path_by_place(schedule, critical_path(schedule))
+        for schedule in (entry_of(document, name).schedule for name in ("one", "round"))
+    )
+    assert before["compute"] == {"GPU 0": 20}
+    assert part_tip("transfers", before["transfers"], after["transfers"]) == (
+        "transfers on the critical path\nGPU 1 → GPU 0: 0 → 0.021 ms"
     )
 
 

@@ -282,6 +282,7 @@ def test_tooltips_name_ops_memory_and_plans(open_view):
     memory = stack.memory_area(stack.blocks[1]).center()
     assert "GPU 0: " in canvas.tip_at(memory)
     assert canvas.tip_at(QPointF(2, stack.rows_area(stack.blocks[0]).center().y())) == "A   expert"
+    assert "compute on the critical path" in view.bars.tip_at(QPointF(view.bars.width() * 0.3, 9))
     idle = QPointF(bar_of(view, 1, 0).x(), bar_of(view, 1, 2).y())
     assert canvas.tip_at(idle).startswith("GPU 1 idle")
 
