@@ -79,6 +79,7 @@ def _compare(document: Document) -> CompareView:
     start = time.perf_counter()
     view.resize(1400, 900)
     view.show()
+    QTest.qWaitForWindowExposed(view)
     view.wait()
     view.repaint()
     figure("four plans, until they are shown", f"{1e3 * (time.perf_counter() - start):.0f} ms")

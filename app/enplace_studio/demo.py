@@ -123,6 +123,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
     window.toast.hide()
     _let_pass(SETTLE_MS)
     window.grab().save(str(folder / "window.png"))
+    document.select([])
     window.studio.compare_plans()
     _let_pass(SETTLE_MS)
     view = window.panes.views["compare"]

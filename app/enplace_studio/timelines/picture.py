@@ -34,6 +34,9 @@ class Picture:
         The selected bars of each row, even and odd ones separately.
     second : float
         Share of a device's colour in the second of its shades.
+    dims : bool
+        Whether bars that are not selected fade while others are. Where the strength of a colour has
+        a meaning they do not; selected bars are marked above and below then.
     """
 
     lanes: Lanes
@@ -44,6 +47,7 @@ class Picture:
     selected: dict[int, tuple[BusyCurve, BusyCurve]] = field(default_factory=dict)
     trace: PathTrace | None = None
     second: float = paint.SECOND_SHADE
+    dims: bool = True
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
         """Paint axis, rows, ends and the critical path."""
@@ -73,13 +77,16 @@ class Picture:
             ghost = QRectF(area.left(), area.top() - 3, area.width(), 2)
             paint.draw_ghost(painter, self.ghosts[row.device], ghost, edges_us)
         chosen = self.selected.get(index)
-        dimmed = bool(self.selected) and row.is_device
+        dimmed = self.dims and bool(self.selected) and row.is_device
         shades = paint.shades(row.device, self.second)
         paint.draw_row(painter, row, area, edges_us, shades, chosen, dimmed)
         if chosen:
-            strip = QRectF(area.left(), area.bottom(), area.width(), 2)
-            for curve in chosen:
-                paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
+            strips = [QRectF(area.left(), area.bottom(), area.width(), 2)]
+            if not self.dims:
+                strips.append(QRectF(area.left(), area.top() - 2, area.width(), 2))
+            for strip in strips:
+                for curve in chosen:
+                    paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
         wide = paint.wide_bars(row, lanes.scale)
         xs = lanes.left + lanes.scale.xs(row.finish_us[wide])
         painter.save()
@@ -87,7 +94,7 @@ class Picture:
         paint.draw_gaps(painter, row, xs, area)
         if row.is_device and not row.thin:
             names = self.schedule.problem.profile.op_names
-            selection = self.selection if self.selected else ()
+            selection = self.selection if self.selected and self.dims else ()
             paint.draw_labels(painter, row, wide, names, lanes.scale, area, shades, selection)
         painter.restore()
 

@@ -79,7 +79,7 @@ class Block:
     ) -> None:
         self.entry, self.letter, self.contents = entry, letter, contents
         self.schedule = entry.schedule
-        self.picture = Picture(Lanes(), self.schedule, second=SAME)
+        self.picture = Picture(Lanes(), self.schedule, second=SAME, dims=False)
         self.top = 0.0
         same = self.schedule.plan.device == reference.plan.device
         if self.schedule is reference:

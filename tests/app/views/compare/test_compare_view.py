@@ -178,6 +178,20 @@ def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
     assert colours(image, bar_of(view, 1, 2) - above) == theme.device_color(1)
 
 
+def test_a_selection_leaves_the_colours_that_compare_the_plans(open_view):
+    theme.set_mode("light")
+    document = three_plans()
+    view = open_view(document)
+    above = QPoint(0, 5)
+    before = view.canvas.grab().toImage()
+    document.select([0])
+    after = view.canvas.grab().toImage()
+    for op in (0, 1, 2):
+        at = bar_of(view, 1, op) - above
+        assert colours(after, at) == colours(before, at)
+    assert after != before
+
+
 def test_a_click_selects_the_op_in_all_plans(open_view):
     document = three_plans()
     view = open_view(document)
