@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QMenu, QPushButton, QWidget
+from PySide6.QtGui import QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QSizePolicy,
+    QWidget,
+)
 
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.profile import IntArray
@@ -29,7 +38,9 @@ from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
 
 MOST_DEVICES = 4
-"""Largest number of devices with a column of their own in the table of an interval."""
+"""If more devices are in use, the table of an interval has one column for all of them."""
+CHIP_PX, MOST_NAME_PX = 100, 160
+"""Width of a plan in the row that chooses them without its name, and the longest name there."""
 _NAME_LENGTH = 22
 
 
@@ -44,12 +55,16 @@ class Chooser(QWidget):
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(0, 0, 0, 0)
         self._row.setSpacing(6)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._shown: Sequence[PlanEntry] = ()
         self.buttons: list[QPushButton] = []
         self.removers: list[QPushButton] = []
         self.adder: QPushButton | None = None
 
     def show_plans(self, shown: Sequence[PlanEntry], offered: Sequence[PlanEntry]) -> None:
         """Show the chosen plans; each menu offers the others."""
+        focused = next((at for at, b in enumerate(self.buttons) if b.hasFocus()), None)
+        self._shown = shown
         while (item := self._row.takeAt(0)) is not None:
             if (widget := item.widget()) is not None:
                 widget.hide()
@@ -64,6 +79,23 @@ class Chooser(QWidget):
             self.adder.setMenu(self._menu(others, None, lambda e: self.chosen.emit([*shown, e])))
             self._row.addWidget(self.adder)
         self._row.addStretch(1)
+        self._fit_names()
+        if focused is not None and focused < len(self.buttons):
+            self.buttons[focused].setFocus()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._fit_names()
+
+    def _fit_names(self) -> None:
+        """Elide the names of the plans so that all fit."""
+        if not self.buttons:
+            return
+        room = self.width() / len(self.buttons) - CHIP_PX * theme.scale
+        widest = max(min(round(room), round(MOST_NAME_PX * theme.scale)), 24)
+        for entry, made in zip(self._shown, self.buttons, strict=True):
+            metrics = QFontMetrics(made.font())
+            name = metrics.elidedText(entry.name, Qt.TextElideMode.ElideMiddle, widest)
+            made.setText(f"{name}  ▾".replace("&", "&&"))
 
     def _add_plan(
         self,
@@ -73,7 +105,7 @@ class Chooser(QWidget):
         entry: PlanEntry,
     ) -> None:
         role = ", the reference" if place == 0 else ""
-        made = button(f"{elide_middle(entry.name, _NAME_LENGTH)}  ▾")
+        made = button("")
         made.setAccessibleName(f"Plan {LETTERS[place]}{role}: {entry.name}")
         made.setToolTip(plain_tip(f"{entry.name}{role}: choose another plan"))
         made.setMenu(self._menu(offered, entry, partial(self._swap, shown, place)))
@@ -189,15 +221,18 @@ class IntervalPanel(Panel):
         self.set_title(f"Selected: {start} to {stop} ({ms(interval.length_us)})")
         self.set_legend("in both plans" if len(blocks) == 2 else f"in all {len(blocks)} plans")
         self._clear()
-        some = devices[:MOST_DEVICES]
-        names = [f"{device_of(blocks[0].schedule, device)} busy" for device in some]
-        reason = 2 + len(some) + 1
+        names = [f"{device_of(blocks[0].schedule, device)} busy" for device in devices]
+        if len(devices) > MOST_DEVICES:
+            names = [f"{len(devices)} devices busy"]
+        reason = 2 + len(names) + 1
         for column, name in enumerate([*names, "sent", "why idle"], start=2):
             self._grid.addWidget(label(name, "dim"), 0, column)
         self._grid.setColumnStretch(reason, 1)
         self.reasons = [why_idle(b.schedule, b.lanes.rows, interval) for b in blocks]
         for line, (block, why) in enumerate(zip(blocks, self.reasons, strict=True), start=1):
-            shares = busy_shares(block.schedule, interval, some)
+            shares = busy_shares(block.schedule, interval, devices)
+            if len(devices) > MOST_DEVICES:
+                shares = [sum(shares) / len(shares)]
             texts = [f"{share * 100:.0f} %" for share in shares]
             texts.append(size(bytes_within(block.schedule, interval)))
             self._grid.addWidget(badge(block.letter), line, 0)

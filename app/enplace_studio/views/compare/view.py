@@ -85,7 +85,8 @@ class CompareView(QWidget):
         top.addWidget(self.chooser, 1)
         run = self._document.requests.run_action.emit
         self._save = button("Save picture…", self.ask_export)
-        self._close = button("Back to the graph", partial(run, "side-by-side"))
+        self._close = button("Close", partial(run, "side-by-side"))
+        self._close.setToolTip("Back to the graph")
         top.addWidget(self._save)
         top.addWidget(self._close)
         column.addLayout(top)

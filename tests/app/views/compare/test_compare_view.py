@@ -7,7 +7,7 @@ import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QPushButton
+from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace_studio.theme import theme
@@ -331,6 +331,31 @@ def test_the_picture_is_written_as_png(open_view, tmp_path):
     picture = QImage(str(tmp_path / "compare.png"))
     assert suffix == ".png"
     assert picture.width() >= view.width()
+
+
+def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
+    document = three_plans()
+    for entry in document.plans:
+        document.rename_plan(entry, f"{entry.name} with a very long name that says what differs")
+    add_plan(
+        document, "one more with a name that is as long as all of these", {"a": 0, "b": 1, "c": 1}
+    )
+    view = open_view(document, width=720, height=520)
+    view.compare(document.plans)
+    settle(view)
+    assert len(view.shown) == 4
+    assert view.minimumSizeHint().width() <= 720
+    assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
+
+
+def test_many_devices_share_a_column(open_view):
+    document = wide_document(n_gpus=6)
+    names = document.problem.profile.op_names
+    add_plan(document, "other", {name: at % 6 for at, name in enumerate(names)})
+    view = open_view(document)
+    QTest.keyClick(view.canvas, Qt.Key.Key_I)
+    heads = [label.text() for label in view.table.findChildren(QLabel)]
+    assert "6 devices busy" in heads
 
 
 def test_every_control_has_a_name(open_view):
