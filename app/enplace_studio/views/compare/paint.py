@@ -182,6 +182,8 @@ def _clip_to_lanes(painter: QPainter, stack: Stack, area: QRectF) -> None:
 def _paint_bound(painter: QPainter, stack: Stack, bound_us: float, bottom: float) -> None:
     """Paint a dashed line at the proven bound; below a block, what it is."""
     x = stack.left + stack.scale.x(bound_us)
+    if not stack.left <= x <= stack.left + stack.scale.width_px:
+        return
     painter.setPen(QPen(theme.tokens.good, 1.3, Qt.PenStyle.DashLine))
     painter.drawLine(QLineF(x, stack.axis_px - 2, x, bottom))
     font = theme.font(11)
