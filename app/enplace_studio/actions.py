@@ -180,6 +180,11 @@ def _remove_plan(studio: Studio) -> None:
         studio.document.remove_plan(studio.document.current)
 
 
+def _toggle_side_by_side(studio: Studio) -> None:
+    studio.panes.toggle_in_middle("compare")
+    studio.changed.emit()
+
+
 # fmt: off
 _ACTIONS: tuple[Action, ...] = (
     Action("open", "Open…", "File", ("Ctrl+O",), lambda s: s.files.ask_open()),
@@ -248,6 +253,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("fit", "Fit to window", "View", ("0",), lambda s: s.panes.fit(), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
            lambda s: s.panes.focus_selection(), _selected, 1),
+    Action("side-by-side", "Plans side by side", "View", ("C",),
+           _toggle_side_by_side, _planned, 1, lambda s: s.panes.is_in_middle("compare")),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
     _mode_action("system", "Light or dark like the system"),
     _mode_action("light", "Light"),
@@ -306,8 +313,9 @@ def _portable(keys: str) -> str:
 
 
 VIEW_KEYS = (
-    ("W A S D", "Move and zoom the graph and the timeline"),
-    ("Ctrl + wheel", "Zoom at the pointer"),
+    ("W A S D", "Move and zoom the graph and the timelines"),
+    ("Ctrl + wheel", "Zoom at the pointer; plans side by side zoom without Ctrl"),
+    ("I", "Select the time on screen in plans side by side"),
     ("+ or −", "Zoom the graph"),
     ("Arrows", "Go to the next group, or move the timeline"),
     ("Enter", "Open the group"),

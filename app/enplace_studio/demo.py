@@ -21,7 +21,7 @@ from enplace.writers.report import report_html
 from enplace_studio.application import make_application
 from enplace_studio.document import Document
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.plans.view import PlansView
+from enplace_studio.views.compare.view import CompareView, write_picture
 from enplace_studio.window import MainWindow
 
 PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
@@ -123,11 +123,13 @@ def _leave(window: MainWindow, folder: Path) -> None:
     window.toast.hide()
     _let_pass(SETTLE_MS)
     window.grab().save(str(folder / "window.png"))
-    plans = window.panes.views["plans"]
-    if isinstance(plans, PlansView) and project is not None and project.expert is not None:
-        plans.compare_with(project.expert)
-        _let_pass(SETTLE_MS)
-    window.grab().save(str(folder / "compare.png"))
+    document.select([])
+    window.studio.compare_plans()
+    _let_pass(SETTLE_MS)
+    view = window.panes.views["compare"]
+    if isinstance(view, CompareView):
+        view.wait()
+        write_picture(folder / "compare.png", view.picture())
     print("\n".join(lines))
     for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):
         print(folder / name)

@@ -60,7 +60,7 @@ class Menus(QObject):
     def export_menu(self) -> QMenu:
         """Make a menu of all export formats."""
         menu = QMenu(self._window)
-        for form in ("plan", *EXPORTS, "graph"):
+        for form in ("plan", *EXPORTS, "graph", "compare"):
             menu.addAction(self.by_id[f"export-{form}"])
         return menu
 

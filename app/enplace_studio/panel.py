@@ -37,6 +37,7 @@ class Panel(QFrame):
         self._title = label(title, "title")
         self._legend = ElidedLabel("dim")
         self._legend.set_text(legend)
+        self._legend.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.header = QHBoxLayout()
         self.header.addWidget(self._title)
         self.header.addStretch(1)

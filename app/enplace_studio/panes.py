@@ -85,7 +85,7 @@ class Panes(QObject):
 
     @property
     def middle_view(self) -> QWidget | None:
-        """The view in the middle, once made."""
+        """The view that is in the middle when a model opens, once made."""
         ids = [view.id for view in self._table if view.area is None]
         return self.views.get(ids[0]) if ids else None
 
@@ -99,6 +99,27 @@ class Panes(QObject):
         for name in self._open_docks:
             self.docks[name].show()
 
+    def is_in_middle(self, name: str) -> bool:
+        """Return whether a view is the one shown in the middle."""
+        return name in self.views and self._middle.currentWidget() is self.views[name]
+
+    def toggle_in_middle(self, name: str) -> None:
+        """Show a view in the middle, with the docks on the left only; or go back to the usual one.
+
+        The docks come back as they were.
+        """
+        if self.is_in_middle(name):
+            self.show_views()
+            self.restore()
+            return
+        self.remember()
+        for view in self._docked:
+            dock = self.docks[view.id]
+            if self._window.dockWidgetArea(dock) != Qt.DockWidgetArea.LeftDockWidgetArea:
+                dock.hide()
+        self._middle.setCurrentWidget(self.views[name])
+        self.views[name].setFocus()
+
     def hide_docks(self) -> None:
         """Hide all docks, which show nothing without a model."""
         for dock in self.docks.values():
@@ -106,11 +127,11 @@ class Panes(QObject):
 
     @property
     def zoomable_view(self) -> Zoomable | None:
-        """The focused view if it can zoom, or else the view in the middle if it can."""
+        """The focused view if it can zoom, or else the one shown in the middle if it can."""
         widget: QWidget | None = QApplication.focusWidget()
         while widget is not None and not isinstance(widget, Zoomable):
             widget = widget.parentWidget()
-        view = widget or self.middle_view
+        view = widget or self._middle.currentWidget()
         return view if isinstance(view, Zoomable) else None
 
     def fit(self) -> None:

@@ -12,6 +12,7 @@ from enplace.text import elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.differences import path_parts
 
 NAME_LENGTH = 70
 SHORT_US = 0.5
@@ -116,12 +117,8 @@ def _explain_step(before: Schedule, after: Schedule) -> str:
     change_us = after.makespan_us - before.makespan_us
     if abs(change_us) <= SHORT_US:
         return "The step stays as long."
-    one, other = critical_path(before), critical_path(after)
-    parts = {
-        "compute": other.compute_us - one.compute_us,
-        "transfers": other.transfer_us - one.transfer_us,
-        "waiting": other.waiting_us - one.waiting_us,
-    }
+    one, other = path_parts(critical_path(before)), path_parts(critical_path(after))
+    parts = {name: other[name] - us for name, us in one.items()}
     named = [f"{name} {ms(us, signed=True)}" for name, us in parts.items() if abs(us) > SHORT_US]
     longer = "longer" if change_us > 0 else "shorter"
     return f"The step is {ms(abs(change_us))} {longer}: on the critical path, {', '.join(named)}."
@@ -156,8 +153,14 @@ def _received_bytes(schedule: Schedule, ops: IntArray) -> int:
     return int(profile.tensor_bytes[np.unique(arrivals) // n_devices].sum())
 
 
-def explain_start(schedule: Schedule, op: int) -> str:
-    """Explain an op's start: its last input, or the previous op on its lane."""
+def explain_start(schedule: Schedule, op: int, where: str = "Its device") -> str:
+    """Explain an op's start: its last input, or the previous op on its lane.
+
+    Parameters
+    ----------
+    where : str
+        What the sentence calls the op's device.
+    """
     start = float(schedule.op_start_us[op])
     free_us, before = _lane_free(schedule, op)
     ready_us, producer, transfer = _last_input(schedule, op)
@@ -166,7 +169,7 @@ def explain_start(schedule: Schedule, op: int) -> str:
         return "Starts with the step."
     if ready_us > free_us and producer is not None:
         name = elide_middle(names[producer], NAME_LENGTH)
-        waited = f"Its device was idle for {ms(start - free_us)}, waiting"
+        waited = f"{where} was idle for {ms(start - free_us)}, waiting"
         if start - free_us <= SHORT_US:
             waited = "Started as soon as it could, after"
         if transfer is None:

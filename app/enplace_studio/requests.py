@@ -14,6 +14,8 @@ class Requests(QObject):
     """A :class:`PlanEntry` whose method should run again on the current problem."""
     polish_plan = Signal(object)
     """A :class:`Plan` from which to look for a better one."""
+    compare_plans = Signal(object)
+    """A list of :class:`PlanEntry` to show side by side, the reference first."""
     write_file = Signal(str, str, object)
     """Title of the dialog, suffix, and a function that writes to the chosen path."""
     run_action = Signal(str)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QSettings, Signal
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
-from enplace_studio.document import Document
+from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
 from enplace_studio.header import Header
 from enplace_studio.jobs import Solver
@@ -77,6 +78,7 @@ class Studio(QObject):
             part.done.connect(self.done)
             part.failed.connect(self.failed)
         document.failed.connect(self.failed)
+        document.requests.compare_plans.connect(self.compare_plans)
         self.recovery.failed.connect(self.failed)
         for signal in (
             document.opened, document.current_changed, document.selection_changed,
@@ -92,6 +94,15 @@ class Studio(QObject):
         if now != self._solver_was:
             self._solver_was = now
             self.changed.emit()
+
+    def compare_plans(self, entries: Sequence[PlanEntry] = ()) -> None:
+        """Show plans side by side: these, or those that the view has shown before."""
+        view: Any = self.panes.views["compare"]
+        if entries:
+            view.compare(entries)
+        if not self.panes.is_in_middle("compare"):
+            self.panes.toggle_in_middle("compare")
+        self.changed.emit()
 
     # Measuring
 

@@ -25,6 +25,10 @@ QLabel[role="welcome"] {{ font-size: {px22}px; font-weight: 600; }}
 QLabel[role="number"] {{ font-size: {px15}px; font-weight: 600; }}
 QLabel[role="strong"] {{ font-size: {px11}px; font-weight: 600; }}
 QLabel[role="dim"] {{ color: {dim}; font-size: {px11}px; }}
+QLabel[role="badge"] {{
+    background: {text}; color: {panel}; border-radius: 4px;
+    font-size: {px11}px; font-weight: 600;
+}}
 QLabel[role="good"] {{ color: {good}; font-size: {px11}px; font-weight: 500; }}
 QLabel[role="bad"] {{ color: {bad}; font-size: {px11}px; font-weight: 500; }}
 

@@ -68,7 +68,8 @@ class View:
     module : str
         The module with ``make_view``; imported when the first model opens, not before.
     area : Qt.DockWidgetArea or None
-        Its default dock area; None for the one view in the middle.
+        Its default dock area; None for a view in the middle. The first of these is shown when a
+        model opens, another one only when asked for, with the docks on the left beside it.
     width, height : int or None
         Preferred size in pixels; None leaves it to the window.
     """

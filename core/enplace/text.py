@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 UNPRINTABLE = re.compile(
@@ -47,6 +48,24 @@ def ms(time_us: float, signed: bool = False) -> str:
     value = time_us / 1000
     digits = 1 if abs(value) >= 0.995 else _decimals(value, significant=2)
     return f"{_number(value, digits, signed)} ms"
+
+
+def ms_changes(levels_us: Sequence[float]) -> tuple[list[str], list[str]]:
+    """Show times and the changes from each to the next, such that the numbers shown add up.
+
+    Returns
+    -------
+    levels, changes : lists of str
+        Of lengths n and n - 1.
+    """
+    largest = max(map(abs, levels_us)) / 1000
+    digits = 1 if largest >= 0.995 else _decimals(largest, significant=2)
+    shown = [round(us / 1000, digits) for us in levels_us]
+    steps = [after - before for before, after in itertools.pairwise(shown)]
+    return (
+        [f"{_number(level, digits, False)} ms" for level in shown],
+        [f"{_number(step, digits, True)} ms" for step in steps],
+    )
 
 
 def size(n_bytes: float, signed: bool = False) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QRect, QSettings, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QPushButton, QWidget
 
-from documents import add_plan, document_of, wide_document
+from documents import add_plan, chain_document, document_of, wide_document
 from enplace.machine import simulate
 from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
@@ -827,6 +827,63 @@ def test_closed_panes_stay_closed_after_the_start_page(window, monkeypatch):
     window.document.open(state)
     assert window.panes.docks["plans"].isVisible()
     assert not window.panes.docks["whatif"].isVisible()
+
+
+def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window):
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    window.panes.docks["whatif"].toggleViewAction().trigger()
+    press(window, Qt.Key.Key_C)
+    view = window.panes.views["compare"]
+    view.wait()
+    assert [entry.name for entry in view.shown] == ["first", "second"]
+    visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
+    assert visible == {"plans"}
+    assert window.menus.by_id["side-by-side"].isChecked()
+    press(window, Qt.Key.Key_C)
+    assert window.panes.views["graph"].isVisible()
+    visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
+    assert visible == {"plans", "timeline", "inspector", "memory"}
+    assert not window.menus.by_id["side-by-side"].isChecked()
+
+
+def test_fit_works_on_the_plans_side_by_side(window):
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    trigger(window, "side-by-side")
+    view = window.panes.views["compare"]
+    view.wait()
+    whole = view.canvas.stack.scale
+    QTest.keyClick(view.canvas, Qt.Key.Key_W)
+    trigger(window, "fit")
+    assert view.canvas.stack.scale == whole
+
+
+def test_a_comparison_in_the_list_opens_these_plans_side_by_side(window):
+    second = add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    third = add_plan(window.document, "third", {"a": 1, "b": 1, "c": 1}, choose=True)
+    plans = window.panes.views["plans"]
+    plans.rebuild()
+    plans.compare_with(second)
+    buttons = plans.comparison.findChildren(QPushButton)
+    next(b for b in buttons if b.text() == "Side by side").click()
+    view = window.panes.views["compare"]
+    view.wait()
+    assert view.isVisible()
+    assert view.shown == [second, third]
+
+
+def test_another_model_brings_the_graph_back(window):
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    trigger(window, "side-by-side")
+    window.document.open(chain_document().project)
+    assert window.panes.views["graph"].isVisible()
+    assert window.panes.docks["timeline"].isVisible()
+
+
+def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_path):
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    name_file(monkeypatch, tmp_path / "two.png")
+    trigger(window, "export-compare")
+    assert (tmp_path / "two.png").stat().st_size > 0
 
 
 def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot):

@@ -86,3 +86,13 @@ def test_a_short_text_stays_whole():
 )
 def test_a_number_from_a_file_is_finite_or_none(value, found):
     assert text.finite(value) == found
+
+
+def test_changes_between_times_add_up_as_shown():
+    levels, changes = text.ms_changes([1040.0, 2090.0, 2149.0])
+    assert levels == ["1.0 ms", "2.1 ms", "2.1 ms"]
+    assert changes == ["+1.1 ms", "0.0 ms"]
+
+
+def test_changes_of_short_times_have_as_many_digits_as_the_longest():
+    assert text.ms_changes([20.0, 41.0])[1] == ["+0.021 ms"]

@@ -8,6 +8,7 @@ from enplace_studio.view import View
 
 FOLDERS = [
     "graph",
+    "compare",
     "plans",
     "constraints",
     "timeline",

@@ -23,9 +23,9 @@ from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import blend, theme
+from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.views.memory.holdings import (
     Holding,
-    highest_per_column,
     holdings_at,
     split_at_peak,
 )

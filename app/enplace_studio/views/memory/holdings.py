@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
 LARGEST = 5
@@ -89,19 +88,3 @@ def holdings_at(
     ]
     found = [holding for holding in found if holding.bytes > 0]
     return sorted(found, key=lambda holding: -holding.bytes)[:limit]
-
-
-def highest_per_column(time_us: FloatArray, values: FloatArray, edges_us: FloatArray) -> FloatArray:
-    """Find the maximum of a step curve in each column, so that no peak is lost.
-
-    Parameters
-    ----------
-    time_us, values : float array, shape (n,)
-        ``values[i]`` holds from ``time_us[i]`` on; ``time_us[0]`` is not after the first edge.
-    edges_us : float array, shape (n_columns + 1,)
-    """
-    at_left = np.searchsorted(time_us, edges_us[:-1], side="right") - 1
-    until = np.maximum(np.searchsorted(time_us, edges_us[1:], side="left"), at_left + 1)
-    bounds = np.column_stack([at_left, until]).ravel()
-    padded = np.append(values, -np.inf)
-    return np.maximum.reduceat(padded, bounds)[::2]

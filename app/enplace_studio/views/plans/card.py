@@ -8,13 +8,13 @@ from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.text import ms, percent, size
 from enplace_studio.bounds import Bounds
+from enplace_studio.differences import sent_bytes
 from enplace_studio.panel import plain_tip
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import (
     headline,
     lack,
-    sent_bytes,
     standing,
     tooltip,
     why_stale,

@@ -7,9 +7,10 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
 
 from enplace.text import count, elide_middle
 from enplace_studio.bounds import Bounds
+from enplace_studio.differences import moved_ops
 from enplace_studio.panel import label
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.plans.facts import compare, moved_ops
+from enplace_studio.views.plans.facts import compare
 
 _NAME_LENGTH = 16
 
@@ -18,6 +19,7 @@ class Comparison(QFrame):
     """A small table with a column for each plan and a line for each fact."""
 
     closed = Signal()
+    side_by_side_wanted = Signal()
     moved_wanted = Signal(object)
     """Emitted with the ops that the plans place differently, to select them."""
 
@@ -42,12 +44,17 @@ class Comparison(QFrame):
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "plain"
                 self._add_right(value, role, line, side)
-        moved = moved_ops(first, second)
+        line = len(self.differences) + 1
+        moved = moved_ops(first.schedule, second.schedule)
+        if moved is not None:
+            beside = QPushButton("Side by side")
+            beside.setProperty("link", True)
+            beside.clicked.connect(self.side_by_side_wanted)
+            self._grid.addWidget(beside, line + 1, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
         if moved is not None and len(moved):
             select = QPushButton(f"Select {count(len(moved), 'op')} elsewhere")
             select.setProperty("link", True)
             select.clicked.connect(lambda: self.moved_wanted.emit(moved.tolist()))
-            line = len(self.differences) + 1
             self._grid.addWidget(select, line, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
 
     def _add_head(self, first: PlanEntry, second: PlanEntry) -> None:

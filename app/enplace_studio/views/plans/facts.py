@@ -12,9 +12,9 @@ from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
-from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
+from enplace_studio.differences import moved_ops, path_parts, sent_bytes
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
 from enplace_studio.project import OpenProject, PlanEntry
@@ -101,11 +101,6 @@ def peak_text(schedule: Schedule) -> str:
     )
 
 
-def sent_bytes(schedule: Schedule) -> int:
-    """Sum the bytes sent between devices in a step."""
-    return int(schedule.transfer_bytes.sum())
-
-
 def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     """Describe a plan in full, one fact on each line."""
     schedule = entry.schedule
@@ -171,29 +166,17 @@ def compare(
         _line("time sending", [ms(time) for time in spent]),
         *_memory_lines(both),
     ]
-    moved = moved_ops(first, second)
+    moved = moved_ops(*both)
     if moved is not None:
         lines.append(Difference("ops elsewhere", (f"{len(moved):,}", "")))
     return lines
 
 
-def moved_ops(first: PlanEntry, second: PlanEntry) -> IntArray | None:
-    """Return the ops that two plans place differently; None if they cannot be compared."""
-    one, other = first.schedule.problem, second.schedule.problem
-    if one.splits != other.splits or one.cluster.devices != other.cluster.devices:
-        return None
-    return np.flatnonzero(first.plan.device != second.plan.device)
-
-
 def _path_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
     """Compare what the step times are made of; each column adds up to its step time."""
-    paths = [critical_path(schedule) for schedule in both]
-    parts = {
-        "  compute": [path.compute_us for path in paths],
-        "  transfers": [path.transfer_us for path in paths],
-        "  waiting": [path.waiting_us for path in paths],
-    }
-    return [_line(name, [ms(us) for us in times], times) for name, times in parts.items()]
+    one, other = (path_parts(critical_path(schedule)) for schedule in both)
+    times = {name: [us, other[name]] for name, us in one.items()}
+    return [_line(f"  {name}", [ms(us) for us in pair], pair) for name, pair in times.items()]
 
 
 def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:

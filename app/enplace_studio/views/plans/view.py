@@ -138,6 +138,8 @@ class PlansView(Panel):
             self.comparison = Comparison(project, self._document.bounds, current, other)
             self.comparison.closed.connect(self._close_comparison)
             self.comparison.moved_wanted.connect(self._document.select)
+            beside = partial(self._document.requests.compare_plans.emit, [other, current])
+            self.comparison.side_by_side_wanted.connect(beside)
             self.body.addWidget(self.comparison)
 
     # The menu of a card

@@ -24,24 +24,24 @@ from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.ordering import find_range
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
-from enplace_studio.views.timeline.lanes import SLACK_PX, Lanes
-from enplace_studio.views.timeline.picture import (
+from enplace_studio.timelines.lanes import SLACK_PX, Lanes
+from enplace_studio.timelines.picture import (
     Picture,
     device_curves,
     paint_empty,
     paint_marker,
     selected_curves,
 )
-from enplace_studio.views.timeline.rows import Row, rows_of
-from enplace_studio.views.timeline.scale import TimeScale
-from enplace_studio.views.timeline.trace import summary, trace_path
-from enplace_studio.views.timeline.waiting import (
+from enplace_studio.timelines.rows import Row, rows_of
+from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.timelines.trace import summary, trace_path
+from enplace_studio.timelines.waiting import (
     describe_gap,
     describe_measured,
     describe_op,
     describe_transfer,
 )
+from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
 ZOOM_STEP = 1.25
 PAN_SHARE = 0.12

@@ -15,9 +15,9 @@ from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
 from enplace_studio.ordering import Range, Slot, slot_at
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.lanes import Lanes
-from enplace_studio.views.timeline.paint import draw_marks
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.lanes import Lanes
+from enplace_studio.timelines.paint import draw_marks
 
 Keys = Qt.KeyboardModifier
 

@@ -24,7 +24,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.hatch import paint_hatching
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import blend, theme
-from enplace_studio.views.timeline.paint import ink_on
+from enplace_studio.timelines.paint import ink_on
 
 PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}

@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +7,6 @@ from documents import chain_document, document_of, wide_document
 from enplace_studio.views.memory.holdings import (
     Holding,
     contents_at,
-    highest_per_column,
     holdings_at,
     split_at_peak,
 )
@@ -86,25 +83,6 @@ def test_the_parts_add_up_to_the_peak(device):
     held = holdings_at(SCHEDULE, device, split.peak_us, limit=10_000)
     assert split.received_bytes == sum(h.bytes for h in held if h.received)
     assert split.activation_bytes == sum(h.bytes for h in held if not h.received)
-
-
-@given(
-    st.lists(st.integers(0, 100), min_size=1, max_size=40),
-    st.sets(st.integers(0, 400), min_size=2, max_size=30),
-)
-def test_no_peak_is_lost_between_columns(values, edges):
-    """Step i of the curve lasts from 10 i to 10 (i + 1), the last one forever."""
-    time_us = np.arange(len(values)) * 10.0
-    ends = [*time_us[1:].tolist(), np.inf]
-    columns = list(pairwise(sorted(edges)))
-    wanted = [
-        max(v for v, a, b in zip(values, time_us, ends, strict=True) if a < right and b > left)
-        for left, right in columns
-    ]
-    found = highest_per_column(
-        time_us, np.array(values, dtype=np.float64), np.array(sorted(edges), dtype=np.float64)
-    )
-    assert found.tolist() == wanted
 
 
 SCHEDULE = wide_document().schedule

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication, QToolTip
 from documents import chain_document, document_of, wide_document
 from enplace_studio.document import Document
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.paint import mix, shades
+from enplace_studio.timelines.paint import mix, shades
 from enplace_studio.views.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 

@@ -13,8 +13,8 @@ from enplace.text import elide_middle
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.rows import Place, Row, arrange
-from enplace_studio.views.timeline.scale import TimeScale
+from enplace_studio.timelines.rows import Place, Row, arrange
+from enplace_studio.timelines.scale import TimeScale
 
 SLACK_PX = 3
 """Distance from the pointer within which a bar counts as hit."""
@@ -25,10 +25,14 @@ _RIGHT_PX = 8
 
 @dataclass(frozen=True)
 class Gutter:
-    """The widths of titles alone and with notes; a narrow canvas shows no notes."""
+    """Right edges of the titles and the notes before the lanes; a narrow canvas has no notes.
+
+    Titles begin at ``indent_px``.
+    """
 
     titles_px: int
     all_px: int
+    indent_px: int = 0
 
 
 class Lanes:
@@ -53,10 +57,23 @@ class Lanes:
         self.gutter = Gutter(0, 0)
         self._width = self._height = 0
 
-    def lay_out(self, rows: Sequence[Row], end_us: float, width: int, height: int) -> None:
-        """Arrange the rows of a step on a canvas of this size."""
+    def lay_out(
+        self,
+        rows: Sequence[Row],
+        end_us: float,
+        width: int,
+        height: int,
+        gutter: Gutter | None = None,
+    ) -> None:
+        """Arrange the rows of a step on a canvas of this size.
+
+        Parameters
+        ----------
+        gutter : Gutter, optional
+            One that several canvases share; otherwise that of these rows.
+        """
         self.rows, self._width, self._height = rows, width, height
-        self.gutter = find_gutter(rows, width)
+        self.gutter = gutter or find_gutter(rows, width)
         self.places = arrange(list(rows), height - self.axis_px, theme.scale)
         self.scale = self.scale.resized(end_us, self.lane_px)
         self.scroll(0)

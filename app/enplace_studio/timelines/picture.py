@@ -13,11 +13,11 @@ from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline import paint
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.lanes import Lanes, row_title
-from enplace_studio.views.timeline.rows import Row
-from enplace_studio.views.timeline.trace import PathTrace
+from enplace_studio.timelines import paint
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.lanes import Lanes, row_title
+from enplace_studio.timelines.rows import Row
+from enplace_studio.timelines.trace import PathTrace
 
 
 @dataclass
@@ -32,6 +32,11 @@ class Picture:
         Busy time of each device in the baseline.
     selected : dict of int to pair of BusyCurve
         The selected bars of each row, even and odd ones separately.
+    second : float
+        Share of a device's colour in the second of its shades.
+    dims : bool
+        Whether bars that are not selected fade while others are. Where the strength of a colour has
+        a meaning they do not; selected bars are marked above and below then.
     """
 
     lanes: Lanes
@@ -41,6 +46,8 @@ class Picture:
     selection: Collection[int] = ()
     selected: dict[int, tuple[BusyCurve, BusyCurve]] = field(default_factory=dict)
     trace: PathTrace | None = None
+    second: float = paint.SECOND_SHADE
+    dims: bool = True
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
         """Paint axis, rows, ends and the critical path."""
@@ -49,14 +56,19 @@ class Picture:
         paint.draw_axis(painter, lanes.scale, lanes.left, lanes.axis_px, lanes.bottom)
         painter.save()
         painter.setClipRect(area.adjusted(0, lanes.axis_px - 3, 0, lanes.axis_px - 3))
+        self.paint_rows(painter, area)
+        painter.restore()
+
+    def paint_rows(self, painter: QPainter, area: QRectF) -> None:
+        """Paint the rows within an area, the end of the step and the critical path."""
+        lanes = self.lanes
         edges_us = lanes.edges_us()
         for index in range(len(lanes.rows)):
             row_area = lanes.row_area(index)
-            if row_area.bottom() >= 0 and row_area.top() <= area.height():
+            if row_area.bottom() >= area.top() and row_area.top() <= area.bottom():
                 self._paint_row(painter, index, row_area, edges_us)
         self._paint_ends(painter)
         self._paint_trace(painter, area)
-        painter.restore()
 
     def _paint_row(self, painter: QPainter, index: int, area: QRectF, edges_us: FloatArray) -> None:
         row, lanes = self.lanes.rows[index], self.lanes
@@ -65,12 +77,16 @@ class Picture:
             ghost = QRectF(area.left(), area.top() - 3, area.width(), 2)
             paint.draw_ghost(painter, self.ghosts[row.device], ghost, edges_us)
         chosen = self.selected.get(index)
-        dimmed = bool(self.selected) and row.is_device
-        paint.draw_row(painter, row, area, edges_us, chosen, dimmed)
+        dimmed = self.dims and bool(self.selected) and row.is_device
+        shades = paint.shades(row.device, self.second)
+        paint.draw_row(painter, row, area, edges_us, shades, chosen, dimmed)
         if chosen:
-            strip = QRectF(area.left(), area.bottom(), area.width(), 2)
-            for curve in chosen:
-                paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
+            strips = [QRectF(area.left(), area.bottom(), area.width(), 2)]
+            if not self.dims:
+                strips.append(QRectF(area.left(), area.top() - 2, area.width(), 2))
+            for strip in strips:
+                for curve in chosen:
+                    paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
         wide = paint.wide_bars(row, lanes.scale)
         xs = lanes.left + lanes.scale.xs(row.finish_us[wide])
         painter.save()
@@ -78,8 +94,8 @@ class Picture:
         paint.draw_gaps(painter, row, xs, area)
         if row.is_device and not row.thin:
             names = self.schedule.problem.profile.op_names
-            selection = self.selection if self.selected else ()
-            paint.draw_labels(painter, row, wide, names, lanes.scale, area, selection)
+            selection = self.selection if self.selected and self.dims else ()
+            paint.draw_labels(painter, row, wide, names, lanes.scale, area, shades, selection)
         painter.restore()
 
     def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:
@@ -89,8 +105,8 @@ class Picture:
         weight = QFont.Weight.DemiBold if row.is_planned else QFont.Weight.Normal
         painter.setFont(theme.font(12 if row.is_planned and not row.thin else 11, weight))
         painter.setPen(tokens.text if row.is_planned else tokens.dim)
-        line.setLeft(0)
-        line.setWidth(gutter.titles_px)
+        line.setLeft(gutter.indent_px)
+        line.setRight(gutter.titles_px)
         painter.drawText(line, align, row_title(row))
         if gutter.all_px > gutter.titles_px:
             painter.setFont(theme.font(11))
@@ -121,7 +137,7 @@ class Picture:
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setClipRect(
-            QRectF(lanes.left, lanes.axis_px, lanes.scale.width_px, area.height()),
+            QRectF(lanes.left, lanes.axis_px, lanes.scale.width_px, area.bottom()),
             Qt.ClipOperation.IntersectClip,
         )
         top = lanes.axis_px - lanes.scroll_px

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace_studio.views.timeline.scale import TimeScale, tick_texts
+from enplace_studio.timelines.scale import TimeScale, tick_texts
 
 scales = st.builds(TimeScale.fit, st.floats(1, 1e7), st.floats(50, 3000))
 

@@ -10,7 +10,7 @@ import numpy as np
 from enplace.machine import CriticalPath
 from enplace.text import ms
 from enplace.values.profile import FloatArray, IntArray
-from enplace_studio.views.timeline.rows import Row
+from enplace_studio.timelines.rows import Row
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,9 @@ import pytest
 
 from documents import chain_document, document_of, wide_document
 from enplace.machine import critical_path
-from enplace_studio.views.timeline.rows import MAX_CHANNEL_ROWS, arrange, rows_of
-from enplace_studio.views.timeline.trace import summary, trace_path
-from enplace_studio.views.timeline.waiting import describe_gap, describe_op, describe_transfer
+from enplace_studio.timelines.rows import MAX_CHANNEL_ROWS, arrange, rows_of
+from enplace_studio.timelines.trace import summary, trace_path
+from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
 from problems import cluster_of, profile_of
 
 

@@ -1,4 +1,4 @@
-"""The exact busy fraction of a row in each pixel column."""
+"""What a pixel column shows: how much of it a row is busy, and how high a curve rises in it."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ class BusyCurve:
 def _with_sums(times_us: FloatArray) -> tuple[FloatArray, FloatArray]:
     ordered = np.sort(times_us)
     return ordered, np.concatenate([[0.0], np.cumsum(ordered)])
+
+
+def highest_per_column(time_us: FloatArray, values: FloatArray, edges_us: FloatArray) -> FloatArray:
+    """Find the maximum of a step curve in each column, so that no peak is lost.
+
+    Parameters
+    ----------
+    time_us, values : float array, shape (n,)
+        ``values[i]`` holds from ``time_us[i]`` on; ``time_us[0]`` is not after the first edge.
+    edges_us : float array, shape (n_columns + 1,)
+    """
+    at_left = np.searchsorted(time_us, edges_us[:-1], side="right") - 1
+    until = np.maximum(np.searchsorted(time_us, edges_us[1:], side="left"), at_left + 1)
+    bounds = np.column_stack([at_left, until]).ravel()
+    padded = np.append(values, -np.inf)
+    return np.maximum.reduceat(padded, bounds)[::2]

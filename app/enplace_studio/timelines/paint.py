@@ -22,10 +22,10 @@ from PySide6.QtGui import (
 
 from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
-from enplace_studio.views.timeline.busy import BusyCurve
-from enplace_studio.views.timeline.rows import Place, Row
-from enplace_studio.views.timeline.scale import TimeScale, tick_texts
-from enplace_studio.views.timeline.trace import PathTrace
+from enplace_studio.timelines.busy import BusyCurve
+from enplace_studio.timelines.rows import Place, Row
+from enplace_studio.timelines.scale import TimeScale, tick_texts
+from enplace_studio.timelines.trace import PathTrace
 
 Pixels = NDArray[np.uint8]
 
@@ -35,6 +35,8 @@ LABEL_PX = 34
 """Bars at least this wide have a label."""
 DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
+SECOND_SHADE = 0.78
+"""Share of a device's colour in the second of its shades."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
@@ -46,13 +48,13 @@ def rgb(color: QColor) -> FloatArray:
     return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
 
 
-def shades(device: int) -> tuple[QColor, QColor]:
-    """Return a row's two shades: the device's colour and a lighter one; neutral for transfers."""
+def shades(device: int, second: float = SECOND_SHADE) -> tuple[QColor, QColor]:
+    """Return a row's two shades: the device's colour and a paler one; neutral for transfers."""
     if device < 0:
         return theme.tokens.dim, theme.tokens.dim
     color = theme.device_color(device)
     ground = theme.tokens.bg if theme.dark else QColor("white")
-    return color, blend(color, ground, 0.78)
+    return color, blend(color, ground, second)
 
 
 def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
@@ -64,11 +66,11 @@ def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
         Blue, green, red, alpha.
     """
     base = rgb(ground)
-    pixels = np.tile(base, (len(layers[0][0]), 1))
-    for fraction, color in layers:
-        pixels += np.clip(fraction, 0, 1)[:, None] * (rgb(color) - base)
+    shares = np.clip([fraction for fraction, _ in layers], 0, 1)
+    changes = np.array([rgb(color) for _, color in layers]) - base
+    pixels = np.rint(base + shares.T @ changes)
     image = np.full((len(pixels), 4), 255, dtype=np.uint8)
-    image[:, :3] = np.clip(np.rint(pixels[:, ::-1]), 0, 255)
+    image[:, :3] = np.clip(pixels[:, ::-1], 0, 255)
     return image
 
 
@@ -84,6 +86,7 @@ def draw_row(
     row: Row,
     area: QRectF,
     edges_us: FloatArray,
+    colors: tuple[QColor, QColor],
     selected: tuple[BusyCurve, BusyCurve] | None,
     dimmed: bool,
 ) -> None:
@@ -96,7 +99,7 @@ def draw_row(
     """
     lane = theme.tokens.lane
     layers = []
-    for shade, color in enumerate(shades(row.device)):
+    for shade, color in enumerate(colors):
         busy = row.curves[shade].fractions(edges_us) / row.channels
         if selected is not None:
             chosen = selected[shade].fractions(edges_us) / row.channels
@@ -144,6 +147,7 @@ def draw_labels(
     names: Sequence[str],
     scale: TimeScale,
     area: QRectF,
+    grounds: tuple[QColor, QColor],
     selection: Collection[int],
 ) -> None:
     """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
@@ -155,7 +159,6 @@ def draw_labels(
         return
     painter.setFont(font)
     top = area.top() + (area.height() - height) / 2
-    grounds = shades(row.device)
     for bar in labelled.tolist():
         left = max(scale.x(row.start_us[bar]), 0.0)
         right = min(scale.x(row.finish_us[bar]), scale.width_px)

@@ -10,7 +10,7 @@ from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.prediction import error_text, total_times
 from enplace_studio.reasons import NAME_LENGTH, SHORT_US, device_of, explain_start
-from enplace_studio.views.timeline.rows import Row
+from enplace_studio.timelines.rows import Row
 
 
 def describe_op(schedule: Schedule, op: int) -> str:
@@ -54,6 +54,14 @@ def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
     op = int(row.number[next_bar])
     name = elide_middle(schedule.problem.profile.op_names[op], NAME_LENGTH)
     return f"{idle}, until {name}\n{explain_start(schedule, op)}"
+
+
+def explain_gap(schedule: Schedule, row: Row, time_us: float) -> str:
+    """Explain a device's idle time around a moment in one sentence."""
+    next_bar = row.gap_at(time_us)[1]
+    if next_bar is None:
+        return f"{describe_gap(schedule, row, time_us)}."
+    return explain_start(schedule, int(row.number[next_bar]), device_of(schedule, row.device))
 
 
 def describe_transfer(schedule: Schedule, transfer: int) -> str:

@@ -1,0 +1,117 @@
+"""The waterfall: bars that lead from one plan's step time to another's."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+
+from enplace.text import ms
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import theme
+from enplace_studio.views.compare.facts import Waterfall
+from enplace_studio.views.compare.paint import change_color
+
+_WIDEST_PX = 84
+_CENTRE = Qt.AlignmentFlag.AlignCenter
+
+
+class WaterfallBars(TipWidget):
+    """Step time, changes of its parts, step time; and the bound, if one is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fall: Waterfall | None = None
+        self._tips: list[str] = []
+        self._names = ("", "")
+        self._bound_us: float | None = None
+        theme.changed.connect(self.update)
+
+    def show_fall(self, fall: Waterfall, names: tuple[str, str], tips: list[str]) -> None:
+        """Show what leads from one plan to the other; the parts have these tooltips."""
+        self._fall, self._names, self._tips = fall, names, [names[0], *tips, names[1]]
+        self.setAccessibleName(fall.sentence)
+        self.update()
+
+    def show_bound(self, bound_us: float | None) -> None:
+        """Show what no plan can beat."""
+        self._bound_us = bound_us
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(420 * theme.scale), round(150 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(300 * theme.scale), round(84 * theme.scale))
+
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip of the column at a point."""
+        if self._fall is None:
+            return ""
+        tips = [*self._tips, "No plan can be shorter than this"]
+        return tips[min(int(at.x() / self._step_px(self._fall)), len(tips) - 1)]
+
+    def _step_px(self, fall: Waterfall) -> float:
+        """Return the width of a column with its margins."""
+        return self.width() / (len(fall.parts) + 2 + (self._bound_us is not None))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._fall is not None:
+            with QPainter(self) as painter:
+                painter.setRenderHint(QPainter.RenderHint.TextAntialiasing)
+                self._paint(painter, self._fall)
+
+    def _paint(self, painter: QPainter, fall: Waterfall) -> None:
+        tokens, levels = theme.tokens, fall.levels_us
+        step = self._step_px(fall)
+        wide = min(step * 0.72, _WIDEST_PX * theme.scale)
+        line = 16 * theme.scale
+        base, room = self.height() - line - 4, self.height() - 2 * line - 8
+        unit = room / max(*levels, 1e-9)
+
+        def column(at: int, low_us: float, high_us: float) -> QRectF:
+            top, bottom = base - high_us * unit, base - low_us * unit
+            return QRectF(step * (at + 0.5) - wide / 2, top, wide, max(bottom - top, 2.0))
+
+        self._paint_column(painter, column(0, 0, levels[0]), tokens.faint, fall.levels[0])
+        self._paint_label(painter, step, 0, self._names[0])
+        for at, (part, change) in enumerate(zip(fall.parts, fall.changes, strict=True)):
+            low, high = sorted(levels[at : at + 2])
+            self._paint_column(painter, column(at + 1, low, high), change_color(change), change)
+            self._paint_link(painter, column(at, 0, levels[at]), column(at + 1, 0, levels[at]))
+            self._paint_label(painter, step, at + 1, part)
+        last = len(levels)
+        self._paint_link(painter, column(last - 1, 0, levels[-1]), column(last, 0, levels[-1]))
+        self._paint_column(painter, column(last, 0, levels[-1]), tokens.accent, fall.levels[-1])
+        self._paint_label(painter, step, last, self._names[1])
+        if self._bound_us is not None:
+            self._paint_bound(painter, column(last + 1, 0, self._bound_us))
+            self._paint_label(painter, step, last + 1, "bound")
+
+    def _paint_column(self, painter: QPainter, box: QRectF, color: QColor, text: str) -> None:
+        painter.fillRect(box, color)
+        signed = text[:1] in "−+"
+        self._paint_value(painter, box, text, color if signed else theme.tokens.text)
+
+    def _paint_bound(self, painter: QPainter, box: QRectF) -> None:
+        painter.setPen(QPen(theme.tokens.good, 1.3, Qt.PenStyle.DashLine))
+        painter.drawRect(box)
+        self._paint_value(painter, box, ms(self._bound_us or 0.0), theme.tokens.text)
+
+    def _paint_value(self, painter: QPainter, box: QRectF, text: str, color: QColor) -> None:
+        high = 16 * theme.scale
+        painter.setFont(theme.font(12, QFont.Weight.DemiBold))
+        painter.setPen(color)
+        line = QRectF(box.center().x() - 60, box.top() - high - 1, 120, high)
+        painter.drawText(line, _CENTRE, text)
+
+    def _paint_link(self, painter: QPainter, one: QRectF, other: QRectF) -> None:
+        painter.setPen(QPen(theme.tokens.faint, 1, Qt.PenStyle.DotLine))
+        painter.drawLine(QLineF(one.right(), other.top(), other.left(), other.top()))
+
+    def _paint_label(self, painter: QPainter, step: float, at: int, text: str) -> None:
+        font, high = theme.font(11), 16 * theme.scale
+        painter.setFont(font)
+        painter.setPen(theme.tokens.dim)
+        area = QRectF(step * at + 2, self.height() - high, step - 4, high)
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
+        painter.drawText(area, _CENTRE, shown)

@@ -1,0 +1,282 @@
+"""The surface with the stacked timelines: translates input into requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+    QWheelEvent,
+)
+
+from enplace.text import ms, size
+from enplace_studio.document import Document
+from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.panel import TipWidget
+from enplace_studio.reasons import device_of
+from enplace_studio.theme import theme
+from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
+from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.paint import paint_stack
+from enplace_studio.views.compare.stack import Block, Stack
+
+ZOOM_STEP = 1.25
+PAN_SHARE = 0.12
+"""Share of the window that one press of A or D moves it by."""
+SCROLL_PX = 40
+
+
+class CompareCanvas(TipWidget):
+    """Timelines one below the other; a drag across time selects an interval in all of them.
+
+    Attributes
+    ----------
+    stack : Stack
+        The plans and their positions.
+    changes : list of str
+        The difference of each plan's step time from that of A; empty for A.
+    bound_us : float or None
+        What no plan can beat.
+    interval : Interval or None
+        The selected part of the time axis.
+    """
+
+    interval_changed = Signal()
+    extent_changed = Signal()
+    """The blocks scrolled, or their height changed."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self._document = document
+        self.stack = Stack()
+        self.changes: list[str] = []
+        self.bound_us: float | None = None
+        self.interval: Interval | None = None
+        self._pressed: QPointF | None = None
+        self._panned: QPointF | None = None
+        self._pointer: QPointF | None = None
+        self._is_dragging = False
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMouseTracking(True)
+        self.setAccessibleName("Timelines of the compared plans")
+        theme.changed.connect(self.update)
+
+    # Contents
+
+    def show_blocks(self, blocks: Sequence[Block], changes: list[str]) -> None:
+        """Show these plans, the reference first."""
+        self.stack.show(blocks)
+        self.changes = changes
+        self._lay_out()
+        self.show_selection()
+
+    def show_selection(self) -> None:
+        """Highlight the document's selection."""
+        self.stack.select(self._document.selection)
+        self.update()
+
+    def show_bound(self, bound_us: float | None) -> None:
+        """Show what no plan can beat."""
+        self.bound_us = bound_us
+        self.update()
+
+    def set_interval(self, interval: Interval | None) -> None:
+        """Select a part of the time axis, or none."""
+        self.interval = interval
+        self.interval_changed.emit()
+        self.update()
+
+    def _lay_out(self) -> None:
+        self.stack.lay_out(self.width(), self.height(), self.devicePixelRatioF())
+        self.extent_changed.emit()
+        self.update()
+
+    # Navigation
+
+    def scroll_blocks(self, pixels: float) -> None:
+        """Move the blocks up."""
+        self.stack.scroll(pixels)
+        self.extent_changed.emit()
+        self.update()
+
+    def set_scale(self, scale: TimeScale) -> None:
+        """Show another part of the time axis."""
+        self.stack.set_scale(scale)
+        self.update()
+
+    def fit(self) -> None:
+        """Show all plans from start to end."""
+        self.stack.fit()
+        self.update()
+
+    def focus_selection(self) -> None:
+        """Show the time in which the selected ops run in any of the plans."""
+        ops = np.fromiter(self._document.selection, dtype=np.int64)
+        schedules = [block.schedule for block in self.stack.blocks]
+        if len(ops) and schedules:
+            start_us = min(float(s.op_start_us[ops].min()) for s in schedules)
+            finish_us = max(float(s.op_finish_us[ops].max()) for s in schedules)
+            self.set_scale(self.stack.scale.around(start_us, finish_us))
+
+    def _pan(self, share: float) -> None:
+        scale = self.stack.scale
+        self.set_scale(scale.panned(share * scale.width_px))
+
+    def _zoom(self, factor: float) -> None:
+        """Zoom at the pointer, or at the middle if the pointer is elsewhere."""
+        scale = self.stack.scale
+        at_px = scale.width_px / 2
+        if self._pointer is not None and self._pointer.x() > self.stack.left:
+            at_px = self._pointer.x() - self.stack.left
+        self.set_scale(scale.zoomed(factor, at_px))
+
+    def _select_shown(self) -> None:
+        """Select the interval that is on screen."""
+        scale = self.stack.scale
+        self.set_interval(Interval(scale.start_us, min(scale.stop_us, self.stack.end_us)))
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            area = QRectF(self.rect())
+            if self.stack.blocks:
+                bound_us, interval = self.bound_us, self.interval
+                paint_stack(painter, self.stack, area, self.changes, bound_us, interval)
+
+    # The pointer
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panned = event.position()
+        elif event.button() == Qt.MouseButton.LeftButton:
+            self._pressed, self._is_dragging = event.position(), False
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        at = self._pointer = event.position()
+        if self._panned is not None:
+            self.set_scale(self.stack.scale.panned(self._panned.x() - at.x()))
+            self.scroll_blocks(self._panned.y() - at.y())
+            self._panned = at
+        if self._pressed is not None and self._pressed.x() >= self.stack.left:
+            self._is_dragging |= is_drag(at - self._pressed)
+            if self._is_dragging:
+                self._drag_to(self._pressed, at)
+
+    def _drag_to(self, start: QPointF, at: QPointF) -> None:
+        """Select the interval between two points."""
+        times = sorted(self.stack.time_at(point.x()) for point in (start, at))
+        start_us, stop_us = (min(max(time, 0.0), self.stack.end_us) for time in times)
+        self.set_interval(Interval(start_us, stop_us) if stop_us > start_us else None)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if self._pressed is not None and not self._is_dragging:
+            self._click(event)
+        self._pressed = self._panned = None
+        self._is_dragging = False
+
+    def _click(self, event: QMouseEvent) -> None:
+        """Select the op at the pointer; a click beside all bars clears selection and interval."""
+        op = self.stack.op_at(event.position())
+        extend = bool(event.modifiers() & EXTEND)
+        if op is not None or not extend:
+            self._document.select([] if op is None else [op], extend=extend)
+        if op is None and not extend:
+            self.set_interval(None)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._pointer = None
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        """Zoom at the pointer; move along time with Shift, and up or down beside the lanes."""
+        delta, keys = event.angleDelta(), event.modifiers()
+        notches = (delta.y() or delta.x()) / 120
+        at_px = event.position().x() - self.stack.left
+        if keys & Qt.KeyboardModifier.ShiftModifier or delta.x():
+            self._pan(-notches * PAN_SHARE)
+        elif at_px >= 0 or keys & Qt.KeyboardModifier.ControlModifier:
+            self.set_scale(self.stack.scale.zoomed(ZOOM_STEP**notches, max(at_px, 0.0)))
+        else:
+            self.scroll_blocks(-notches * SCROLL_PX)
+        event.accept()
+
+    # Tooltips
+
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip at a point."""
+        block = self.stack.block_at(at)
+        if block is None:
+            return ""
+        if at.x() < self.stack.left:
+            return f"{block.letter}   {block.entry.name}"
+        if self.stack.memory_area(block).contains(at):
+            return self._tip_of_memory(block, self.stack.time_at(at.x()))
+        found, row = self.stack.bar_at(at), self.stack.row_at(at)
+        if found is not None:
+            describe = describe_op if found[1].is_device else describe_transfer
+            return describe(block.schedule, found[2])
+        if row is not None and row[1].is_planned:
+            return describe_gap(block.schedule, row[1], self.stack.time_at(at.x()))
+        return ""
+
+    def _tip_of_memory(self, block: Block, time_us: float) -> str:
+        """List the memory of each device at a moment."""
+        capacity = block.schedule.problem.cluster.capacity_bytes
+        lines = [f"Memory at {ms(time_us)}, of plan {block.letter}"]
+        for device in self.stack.devices:
+            times_us, held = block.contents.memory[device]
+            at = max(int(np.searchsorted(times_us, time_us, side="right")) - 1, 0)
+            lines.append(
+                f"{device_of(block.schedule, device)}: {size(float(held[at]))}, "
+                f"peak {size(float(held.max()))} of {size(int(capacity[device]))}"
+            )
+        return "\n".join(lines)
+
+    # The keys
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        actions: dict[Qt.Key, Callable[[], None]] = {
+            Qt.Key.Key_W: lambda: self._zoom(ZOOM_STEP),
+            Qt.Key.Key_S: lambda: self._zoom(1 / ZOOM_STEP),
+            Qt.Key.Key_A: lambda: self._pan(-PAN_SHARE),
+            Qt.Key.Key_D: lambda: self._pan(PAN_SHARE),
+            Qt.Key.Key_Left: lambda: self._pan(-PAN_SHARE),
+            Qt.Key.Key_Right: lambda: self._pan(PAN_SHARE),
+            Qt.Key.Key_Up: lambda: self.scroll_blocks(-SCROLL_PX),
+            Qt.Key.Key_Down: lambda: self.scroll_blocks(SCROLL_PX),
+            Qt.Key.Key_0: self.fit,
+            Qt.Key.Key_F: self.focus_selection,
+            Qt.Key.Key_I: self._select_shown,
+            Qt.Key.Key_Escape: self._escape,
+        }
+        plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
+        action = actions.get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
+        if action is None:
+            super().keyPressEvent(event)
+        else:
+            action()
+
+    def _escape(self) -> None:
+        """Forget the interval; without one, clear the selection."""
+        self._pressed = None
+        if self.interval is None:
+            self._document.select([])
+        self.set_interval(None)
+
+    # Size
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._lay_out()
+
+    def sizeHint(self) -> QSize:
+        return QSize(700, self.stack.axis_px + 300)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(260, self.stack.axis_px + 80)

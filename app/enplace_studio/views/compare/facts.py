@@ -1,0 +1,272 @@
+"""Which plans stand side by side, and what differs between them, as plain data. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.machine import CriticalPath
+from enplace.names.groups import Grouping
+from enplace.text import count, elide_middle, ms, ms_changes, size
+from enplace.values.device_names import device_label
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
+from enplace_studio.differences import moved_ops, path_parts, sent_bytes, sent_tensors
+from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.timelines.rows import NEXT_TO_NOTHING, Row
+from enplace_studio.timelines.waiting import explain_gap
+
+LETTERS = "ABCD"
+FEWEST, MOST = 2, len(LETTERS)
+MOST_MOVED = 3
+"""Largest number of groups named as those that moved."""
+_GROUP_LENGTH = 40
+
+
+# Which plans
+
+
+def comparable(project: OpenProject) -> list[PlanEntry]:
+    """List the plans of the open cluster and the open graph; others have other devices or ops."""
+    splits = project.problem.splits
+    return [e for e in project.plans if e.cluster is None and e.plan.splits == splits]
+
+
+def choose(project: OpenProject, wanted: Sequence[PlanEntry]) -> list[PlanEntry]:
+    """Return the plans to show, the reference first.
+
+    Parameters
+    ----------
+    wanted : sequence of PlanEntry
+        The user's choice, perhaps from before an edit: plans that were renamed or simulated again
+        are found, plans that are gone are left out. If fewer than two remain, the expert's plan,
+        or else the first, is compared with the current one.
+    """
+    entries = comparable(project)
+    kept = _found_again(entries, wanted)
+    if len(kept) >= FEWEST or not entries:
+        return kept[:MOST]
+    reference = project.expert if project.expert in entries else entries[0]
+    fastest = sorted(entries, key=lambda e: (not e.schedule.fits, e.schedule.makespan_us))
+    usual = dict.fromkeys([reference, project.current, *fastest])
+    return [entry for entry in usual if entry in entries][:FEWEST]
+
+
+def _found_again(entries: Sequence[PlanEntry], wanted: Sequence[PlanEntry]) -> list[PlanEntry]:
+    """Find the entries that plans have now, by name or by plan."""
+    by_name = {entry.name: entry for entry in entries}
+    by_plan = {id(entry.plan): entry for entry in entries}
+    found = (by_name.get(old.name) or by_plan.get(id(old.plan)) for old in wanted)
+    return [entry for entry in dict.fromkeys(found) if entry is not None]
+
+
+# Where the time went
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """The step times of two plans, and what leads from one to the other.
+
+    Attributes
+    ----------
+    levels_us : tuple of float
+        The first plan's step time, and what is reached after each part; the last is the second
+        plan's step time.
+    parts : tuple of str
+        What changes from each level to the next.
+    levels, changes : tuple of str
+        The same as texts; the numbers in them add up too.
+    """
+
+    levels_us: tuple[float, ...]
+    parts: tuple[str, ...]
+    levels: tuple[str, ...]
+    changes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        pairs = zip(self.parts, self.changes, strict=True)
+        named = ", ".join(f"{part} {change}" for part, change in pairs)
+        return f"{self.levels[0]} to {self.levels[-1]}: {named}"
+
+
+def waterfall(
+    first: CriticalPath, second: CriticalPath, steps_us: tuple[float, float]
+) -> Waterfall:
+    """Lead from one step time to another through the parts of the critical paths."""
+    before, after = path_parts(first), path_parts(second)
+    levels_us = [steps_us[0]]
+    for part, time_us in before.items():
+        levels_us.append(levels_us[-1] + after[part] - time_us)
+    levels_us[-1] = steps_us[1]  # but for rounding it was that
+    levels, changes = ms_changes(levels_us)
+    return Waterfall(tuple(levels_us), tuple(before), tuple(levels), tuple(changes))
+
+
+def path_by_place(schedule: Schedule, path: CriticalPath) -> dict[str, dict[str, float]]:
+    """Sum a critical path's compute by device and its transfers by link, in microseconds."""
+    n, length_us = schedule.problem.cluster.n_devices, path.finish_us - path.start_us
+    names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+    moves, compute, transfers = path.is_transfer, {}, {}
+    by_device = np.bincount(
+        schedule.plan.device[path.number[~moves]], length_us[~moves], minlength=n
+    )
+    sent = path.number[moves]
+    links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
+    by_link = np.bincount(links, length_us[moves], minlength=n * n)
+    for device in np.flatnonzero(by_device).tolist():
+        compute[names[device]] = float(by_device[device])
+    for link in np.flatnonzero(by_link).tolist():
+        transfers[f"{names[link // n]} → {names[link % n]}"] = float(by_link[link])
+    return {"compute": compute, "transfers": transfers, "waiting": {}}
+
+
+def part_tip(part: str, before: dict[str, float], after: dict[str, float]) -> str:
+    """Say for each device or link how a part of the critical path changes."""
+    lines = [
+        f"{place}: {_from_to(ms, before.get(place, 0.0), after.get(place, 0.0))}"
+        for place in dict.fromkeys([*before, *after])
+    ]
+    return "\n".join([f"{part} on the critical path", *lines])
+
+
+# What differs
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A difference between two plans; ``ops`` are those that a click selects, if any."""
+
+    text: str
+    ops: IntArray
+
+
+def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[Line]:
+    """List what differs between two plans of one graph, most important first."""
+    profile = first.problem.profile
+    moved = moved_ops(first, second)
+    moved = _NO_OPS if moved is None else moved
+    one, other = sent_tensors(first), sent_tensors(second)
+    more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
+    lines = [
+        Line(f"{count(len(moved), 'op')} on another device", moved),
+        Line(f"{count(len(more), 'tensor')} sent that A keeps", profile.tensor_op[more]),
+        Line(f"{count(len(fewer), 'tensor')} kept that A sends", profile.tensor_op[fewer]),
+        Line(f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent", _NO_OPS),
+        *_device_lines(first, second),
+    ]
+    if most := _most_moved(moved, grouping):
+        lines.append(Line(f"Most moved: {most}", _NO_OPS))
+    return lines
+
+
+_NO_OPS = np.zeros(0, dtype=np.int64)
+
+
+def _device_lines(first: Schedule, second: Schedule) -> list[Line]:
+    both, devices = (first, second), first.problem.cluster.devices
+    return [
+        Line(
+            f"{device_label(devices[d].name)}: "
+            f"{_from_to(ms, *(float(s.busy_us[d]) for s in both))} busy, "
+            f"peak {_from_to(size, *(int(s.peak_bytes[d]) for s in both))}",
+            _NO_OPS,
+        )
+        for d in sorted(busy_devices(both))
+    ]
+
+
+def _from_to(show: Callable[[float], str], before: float, after: float) -> str:
+    """Show a change, its unit once if both have the same: ``363.0 → 298.0 ms``."""
+    one, other = show(before), show(after)
+    unit = other.rpartition(" ")[2]
+    return f"{one.removesuffix(f' {unit}')} → {other}"
+
+
+def _most_moved(moved: IntArray, grouping: Grouping) -> str:
+    """Name the groups of which most ops are elsewhere."""
+    group = grouping.group[moved]
+    numbers, sizes = np.unique(group[group >= 0], return_counts=True)
+    most = numbers[np.argsort(-sizes, kind="stable")][:MOST_MOVED]
+    return ", ".join(elide_middle(grouping.names[g], _GROUP_LENGTH) for g in most.tolist())
+
+
+def busy_devices(schedules: Sequence[Schedule]) -> set[int]:
+    """Return the devices that are busy for a noticeable part of some plan's step."""
+    found: set[int] = set()
+    for schedule in schedules:
+        share = schedule.busy_us / max(schedule.makespan_us, 1e-9)
+        found |= set(np.flatnonzero(share >= NEXT_TO_NOTHING).tolist())
+    return found
+
+
+# An interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A part of the time axis."""
+
+    start_us: float
+    stop_us: float
+
+    @property
+    def length_us(self) -> float:
+        return self.stop_us - self.start_us
+
+
+def busy_shares(schedule: Schedule, interval: Interval, devices: Sequence[int]) -> list[float]:
+    """Compute how much of an interval each device computes, all its lanes together."""
+    within_us = _within_us(schedule.op_start_us, schedule.op_finish_us, interval)
+    busy_us = np.bincount(
+        schedule.plan.device, within_us, minlength=schedule.problem.cluster.n_devices
+    )
+    lanes = schedule.problem.cluster.lanes
+    return [float(busy_us[d] / (lanes[d] * interval.length_us)) for d in devices]
+
+
+def bytes_within(schedule: Schedule, interval: Interval) -> float:
+    """Sum the bytes sent in an interval; of a transfer that is cut, its share."""
+    start_us, finish_us = schedule.transfer_start_us, schedule.transfer_finish_us
+    within_us = _within_us(start_us, finish_us, interval)
+    share = within_us / np.maximum(finish_us - start_us, 1e-9)
+    return float((share * schedule.transfer_bytes).sum())
+
+
+def why_idle(schedule: Schedule, rows: Sequence[Row], interval: Interval) -> str:
+    """Say which device is idle longest in an interval, and what for."""
+    if interval.start_us >= schedule.makespan_us:
+        return "The step has ended."
+    longest = max(
+        (
+            (*_longest_gap(row, interval, schedule.makespan_us), row)
+            for row in rows
+            if row.is_device
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if longest is None or longest[0] <= 0:
+        return "No device is idle."
+    _, time_us, row = longest
+    return explain_gap(schedule, row, time_us)
+
+
+def _longest_gap(row: Row, interval: Interval, end_us: float) -> tuple[float, float]:
+    """Find how long a row's longest gap in an interval is, and a moment of it."""
+    reach_us = np.maximum.accumulate(row.finish_us)
+    since = np.concatenate([[0.0], reach_us])
+    until = np.concatenate([row.start_us, [end_us]])
+    length = _within_us(since, until, interval)
+    longest = int(np.argmax(length))
+    begin = max(float(since[longest]), interval.start_us)
+    return float(length[longest]), begin + float(length[longest]) / 2
+
+
+def _within_us(start_us: FloatArray, finish_us: FloatArray, interval: Interval) -> FloatArray:
+    """Measure the part of each stretch that lies within an interval; 0 if none does."""
+    start = np.maximum(start_us, interval.start_us)
+    return np.maximum(np.minimum(finish_us, interval.stop_us) - start, 0.0)

@@ -1,0 +1,212 @@
+"""Drawing of the stacked timelines: names, ends, memory, the proven bound and an interval."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygonF
+
+from enplace.text import ms, size
+from enplace.values.profile import FloatArray
+from enplace_studio.theme import blend, theme
+from enplace_studio.timelines.busy import highest_per_column
+from enplace_studio.timelines.paint import draw_axis, shades
+from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
+
+BADGE_PX = 18
+_INTERVAL_ALPHA = 0.16
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+def paint_stack(
+    painter: QPainter,
+    stack: Stack,
+    area: QRectF,
+    changes: list[str],
+    bound_us: float | None,
+    interval: Interval | None,
+) -> None:
+    """Paint the axis and all blocks.
+
+    Parameters
+    ----------
+    changes : list of str
+        The difference of each plan's step time from that of A; empty for A.
+    bound_us : float, optional
+        What no plan can beat.
+    interval : Interval, optional
+        The selected part of the time axis.
+    """
+    painter.setRenderHint(QPainter.RenderHint.TextAntialiasing)
+    bottom = min(stack.axis_px + stack.content_px - stack.scroll_px, area.bottom())
+    draw_axis(painter, stack.scale, stack.left, stack.axis_px, bottom)
+    _paint_legend(painter, stack)
+    painter.save()
+    painter.setClipRect(area.adjusted(0, stack.axis_px - 3, 0, 0))
+    for block, change in zip(stack.blocks, changes, strict=True):
+        whole = stack.rows_area(block).united(stack.memory_area(block))
+        if whole.bottom() >= stack.axis_px and whole.top() <= area.bottom():
+            _paint_block(painter, stack, block, area, change)
+    _clip_to_lanes(painter, stack, area)
+    if bound_us is not None:
+        _paint_bound(painter, stack, bound_us, bottom)
+    if interval is not None:
+        _paint_interval(painter, stack, interval, bottom)
+    painter.restore()
+
+
+def _paint_legend(painter: QPainter, stack: Stack) -> None:
+    """Say beside the axis what the two strengths of a device's colour mean."""
+    full, pale = shades(next(iter(stack.devices), 0), SAME)
+    font, side = theme.font(11), 9 * theme.scale
+    metrics = QFontMetricsF(font)
+    painter.setFont(font)
+    x, baseline = 0.0, metrics.ascent() + 1
+    for color, text in ((pale, "same as A"), (full, "elsewhere")):
+        painter.fillRect(QRectF(x, baseline - side + 1, side, side), color)
+        painter.setPen(theme.tokens.dim)
+        painter.drawText(QPointF(x + side + 4, baseline), text)
+        x += side + metrics.horizontalAdvance(text) + 14
+
+
+def _paint_block(painter: QPainter, stack: Stack, block: Block, area: QRectF, change: str) -> None:
+    offset = stack.offset(block)
+    painter.save()
+    painter.translate(offset)
+    block.picture.paint_rows(painter, area.translated(-offset))
+    painter.restore()
+    _paint_name(painter, stack, block)
+    _paint_memory(painter, stack, block)
+    _paint_end(painter, stack, block, change)
+
+
+def paint_badge(painter: QPainter, letter: str, at: QPointF) -> float:
+    """Paint a plan's letter on a small square; return the square's width."""
+    tokens, side = theme.tokens, BADGE_PX * theme.scale
+    box = QRectF(at.x(), at.y(), side, side)
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(tokens.text)
+    painter.drawRoundedRect(box, 4, 4)
+    painter.setPen(tokens.panel)
+    painter.setFont(theme.font(11, QFont.Weight.DemiBold))
+    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, letter)
+    painter.restore()
+    return side
+
+
+def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
+    """Paint badge, name, step time and highest peak in the column on the left."""
+    tokens, rows = theme.tokens, stack.rows_area(block)
+    side = paint_badge(painter, block.letter, QPointF(0, rows.top()))
+    line = QRectF(side + 7, rows.top(), stack.name_px - side - 13, side)
+    font = theme.font(12, QFont.Weight.DemiBold)
+    name = QFontMetricsF(font).elidedText(
+        block.entry.name, Qt.TextElideMode.ElideMiddle, line.width()
+    )
+    peak = int(block.schedule.peak_bytes[stack.devices].max(initial=0))
+    step = ms(block.schedule.makespan_us)
+    unfit = "" if block.schedule.fits else "does not fit"
+    for text, shown, color in (
+        (name, font, tokens.text),
+        (step, theme.font(12), tokens.text),
+        (f"peak {size(peak)}", theme.font(11), tokens.dim),
+        (unfit, theme.font(11, QFont.Weight.Medium), tokens.bad),
+    ):
+        painter.setFont(shown)
+        painter.setPen(color)
+        painter.drawText(line, _LEFT, text)
+        line.translate(0, 16 * theme.scale)
+
+
+def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
+    """Paint one curve for each device, on a scale that all plans share."""
+    tokens, area = theme.tokens, stack.memory_area(block)
+    painter.setFont(theme.font(11))
+    painter.setPen(tokens.dim)
+    painter.drawText(area.translated(stack.name_px - stack.left, 0), _LEFT, "memory")
+    beside = QRectF(area.right() + 5, area.top() - 4, 90, area.height() + 8)
+    painter.drawText(beside, Qt.AlignmentFlag.AlignTop, size(stack.most_bytes))
+    painter.save()
+    _clip_to_lanes(painter, stack, area)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    edges_us, unit = stack.edges_us(), (area.height() - 4) / stack.most_bytes
+    last = int(np.searchsorted(edges_us, block.schedule.makespan_us))
+    for device in stack.devices:
+        time_us, held = block.contents.memory[device]
+        highest = highest_per_column(time_us, held, edges_us)[:last]
+        painter.setPen(QPen(theme.device_color(device), 1.3))
+        painter.drawPolyline(_curve(highest * unit, area, block.lanes.pixel_ratio))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    painter.setPen(QPen(tokens.line, 1))
+    painter.drawLine(area.bottomLeft(), area.bottomRight())
+    painter.restore()
+
+
+def _curve(heights: FloatArray, area: QRectF, ratio: float) -> QPolygonF:
+    """Make a line of the heights above an area's bottom in pixel columns; only its bends."""
+    ys = np.rint(2 * heights) / 2
+    bends = np.ones(len(ys), dtype=bool)
+    bends[1:-1] = (ys[1:-1] != ys[:-2]) | (ys[1:-1] != ys[2:])
+    xs = area.left() + (np.flatnonzero(bends) + 0.5) / ratio
+    points = zip(xs.tolist(), (area.bottom() - 1 - ys[bends]).tolist(), strict=True)
+    return QPolygonF([QPointF(x, y) for x, y in points])
+
+
+def _paint_end(painter: QPainter, stack: Stack, block: Block, change: str) -> None:
+    """Paint a line at the end of the step, and beside it the difference from A."""
+    tokens, rows = theme.tokens, stack.rows_area(block)
+    x = rows.left() + stack.scale.x(block.schedule.makespan_us)
+    if not rows.left() <= x <= rows.right() + 1:
+        return
+    painter.setPen(QPen(tokens.text, 1))
+    painter.drawLine(QLineF(x, rows.top() - 2, x, rows.bottom() + 2))
+    painter.setFont(theme.font(12, QFont.Weight.DemiBold))
+    painter.setPen(change_color(change))
+    painter.drawText(QRectF(x + 5, rows.top(), 200, rows.height()), _LEFT, change)
+
+
+def change_color(change: str) -> QColor:
+    """Return green for less time, red for more."""
+    tokens = theme.tokens
+    return {"−": tokens.good, "+": tokens.bad}.get(change[:1], tokens.dim)
+
+
+def _clip_to_lanes(painter: QPainter, stack: Stack, area: QRectF) -> None:
+    lanes = QRectF(stack.left, area.top(), stack.scale.width_px + 1, area.height() + 2)
+    painter.setClipRect(lanes, Qt.ClipOperation.IntersectClip)
+
+
+def _paint_bound(painter: QPainter, stack: Stack, bound_us: float, bottom: float) -> None:
+    """Paint a dashed line at the proven bound; below a block, what it is."""
+    x = stack.left + stack.scale.x(bound_us)
+    if not stack.left <= x <= stack.left + stack.scale.width_px:
+        return
+    painter.setPen(QPen(theme.tokens.good, 1.3, Qt.PenStyle.DashLine))
+    painter.drawLine(QLineF(x, stack.axis_px - 2, x, bottom))
+    font = theme.font(11)
+    text = f"nothing is shorter than this: {ms(bound_us)}, proven"
+    wide = QFontMetricsF(font).horizontalAdvance(text)
+    fits_right = x + 6 + wide <= stack.left + stack.scale.width_px
+    lowest = [stack.memory_area(block).bottom() + GAP_PX * theme.scale for block in stack.blocks]
+    y = max((y for y in lowest if y <= bottom + 6), default=stack.axis_px)
+    painter.setFont(font)
+    painter.drawText(QPointF(x + 6 if fits_right else x - 6 - wide, y - 5), text)
+
+
+def _paint_interval(painter: QPainter, stack: Stack, interval: Interval, bottom: float) -> None:
+    tokens, scale = theme.tokens, stack.scale
+    far = 4 * scale.width_px  # the raster engine is slow with far-away points
+    left, right = (
+        stack.left + min(max(scale.x(time), -far), far)
+        for time in (interval.start_us, interval.stop_us)
+    )
+    fill = QColor(tokens.accent)
+    fill.setAlphaF(_INTERVAL_ALPHA)
+    top = stack.axis_px - 3
+    painter.fillRect(QRectF(left, top, right - left, bottom - top), fill)
+    painter.setPen(QPen(blend(tokens.accent, tokens.panel, 0.8), 1.2))
+    for x in (left, right):
+        painter.drawLine(QLineF(x, top, x, bottom))

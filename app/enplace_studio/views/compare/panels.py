@@ -1,0 +1,263 @@
+"""The parts around the timelines: which plans, what differs, and the selected interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QSizePolicy,
+    QWidget,
+)
+
+from enplace.text import count, elide_middle, ms, size
+from enplace.values.profile import IntArray
+from enplace_studio.messages import button
+from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
+from enplace_studio.project import PlanEntry
+from enplace_studio.reasons import device_of
+from enplace_studio.theme import theme
+from enplace_studio.views.compare.facts import (
+    FEWEST,
+    LETTERS,
+    MOST,
+    Interval,
+    Line,
+    busy_shares,
+    bytes_within,
+    why_idle,
+)
+from enplace_studio.views.compare.paint import BADGE_PX
+from enplace_studio.views.compare.stack import Block
+
+MOST_DEVICES = 4
+"""If more devices are in use, the table of an interval has one column for all of them."""
+CHIP_PX, MOST_NAME_PX = 100, 160
+"""Width of a plan in the row that chooses them without its name, and the longest name there."""
+_NAME_LENGTH = 22
+
+
+class Chooser(QWidget):
+    """A row with a menu for each plan, a button to add one, and buttons to take one away."""
+
+    chosen = Signal(object)
+    """Emitted with the list of plans that the user wants, the reference first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._row = QHBoxLayout(self)
+        self._row.setContentsMargins(0, 0, 0, 0)
+        self._row.setSpacing(6)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._shown: Sequence[PlanEntry] = ()
+        self.buttons: list[QPushButton] = []
+        self.removers: list[QPushButton] = []
+        self.adder: QPushButton | None = None
+
+    def show_plans(self, shown: Sequence[PlanEntry], offered: Sequence[PlanEntry]) -> None:
+        """Show the chosen plans; each menu offers the others."""
+        focused = next((at for at, b in enumerate(self.buttons) if b.hasFocus()), None)
+        self._shown = shown
+        while (item := self._row.takeAt(0)) is not None:
+            if (widget := item.widget()) is not None:
+                widget.hide()
+                widget.deleteLater()
+        self.buttons, self.removers, self.adder = [], [], None
+        for place, entry in enumerate(shown):
+            self._add_plan(shown, offered, place, entry)
+        others = [entry for entry in offered if entry not in shown]
+        if len(shown) < MOST and others:
+            self.adder = button("+ add", kind="link")
+            self.adder.setToolTip("Compare one more plan")
+            self.adder.setMenu(self._menu(others, None, lambda e: self.chosen.emit([*shown, e])))
+            self._row.addWidget(self.adder)
+        self._row.addStretch(1)
+        self._fit_names()
+        if focused is not None and focused < len(self.buttons):
+            self.buttons[focused].setFocus()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._fit_names()
+
+    def _fit_names(self) -> None:
+        """Elide the names of the plans so that all fit."""
+        if not self.buttons:
+            return
+        room = self.width() / len(self.buttons) - CHIP_PX * theme.scale
+        widest = max(min(round(room), round(MOST_NAME_PX * theme.scale)), 24)
+        for entry, made in zip(self._shown, self.buttons, strict=True):
+            metrics = QFontMetrics(made.font())
+            name = metrics.elidedText(entry.name, Qt.TextElideMode.ElideMiddle, widest)
+            made.setText(f"{name}  ▾".replace("&", "&&"))
+
+    def _add_plan(
+        self,
+        shown: Sequence[PlanEntry],
+        offered: Sequence[PlanEntry],
+        place: int,
+        entry: PlanEntry,
+    ) -> None:
+        role = ", the reference" if place == 0 else ""
+        made = button("")
+        made.setAccessibleName(f"Plan {LETTERS[place]}{role}: {entry.name}")
+        made.setToolTip(plain_tip(f"{entry.name}{role}: choose another plan"))
+        made.setMenu(self._menu(offered, entry, partial(self._swap, shown, place)))
+        self.buttons.append(made)
+        self._row.addWidget(badge(LETTERS[place]))
+        self._row.addWidget(made)
+        if len(shown) > FEWEST:
+            rest = [other for other in shown if other is not entry]
+            remove = button("×", partial(self.chosen.emit, rest), kind="link")
+            remove.setAccessibleName(f"Compare without {entry.name}")
+            remove.setToolTip(plain_tip(f"Compare without {entry.name}"))
+            self.removers.append(remove)
+            self._row.addWidget(remove)
+
+    def _menu(
+        self,
+        offered: Sequence[PlanEntry],
+        checked: PlanEntry | None,
+        choose: Callable[[PlanEntry], object],
+    ) -> QMenu:
+        menu = QMenu(self)
+        for entry in offered:
+            text = f"{entry.name}   {ms(entry.schedule.makespan_us)}".replace("&", "&&")
+            action = menu.addAction(text)
+            action.setCheckable(checked is not None)
+            action.setChecked(entry is checked)
+            action.triggered.connect(lambda _, entry=entry: choose(entry))
+        return menu
+
+    def _swap(self, shown: Sequence[PlanEntry], place: int, entry: PlanEntry) -> None:
+        """Show a plan in this place; if it has another place, the two swap."""
+        wanted = list(shown)
+        if entry in wanted:
+            wanted[wanted.index(entry)] = wanted[place]
+        wanted[place] = entry
+        self.chosen.emit(wanted)
+
+
+def badge(letter: str) -> QLabel:
+    """Make a small square with a plan's letter."""
+    made = label(letter, "badge")
+    made.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    side = round(BADGE_PX * theme.scale)
+    made.setFixedSize(side, side)
+    return made
+
+
+class DiffersPanel(Panel):
+    """What differs between A and another plan; a click selects the ops in question."""
+
+    ops_wanted = Signal(object)
+    target_wanted = Signal(int)
+    """Emitted with the place of the plan to compare A with."""
+
+    def __init__(self) -> None:
+        super().__init__("What differs")
+        self.target = button("", kind="link")
+        self.header.addWidget(self.target)
+        self.lines: list[Line] = []
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
+
+    def show_lines(self, lines: Sequence[Line], place: int, n_plans: int) -> None:
+        """Show the differences between A and the plan in a place."""
+        self.lines = list(lines)
+        column = self._column.fill(spacing=3)
+        for line in lines:
+            row = QHBoxLayout()
+            text = ElidedLabel()
+            text.set_text(line.text)
+            row.addWidget(text, 1)
+            row.addStretch(0)
+            if len(line.ops):
+                row.addWidget(self._selector(line.ops))
+            column.addLayout(row)
+        many = n_plans > FEWEST
+        self.target.setText(f"A → {LETTERS[place]}  ▾")
+        self.target.setVisible(many)
+        self.set_legend("" if many else f"A → {LETTERS[place]}")
+        self.target.setAccessibleName("The plan that A is compared with")
+        menu = QMenu(self)
+        for other in range(1, n_plans):
+            action = menu.addAction(f"A → {LETTERS[other]}")
+            action.triggered.connect(lambda _, other=other: self.target_wanted.emit(other))
+        self.target.setMenu(menu)
+
+    def _selector(self, ops: IntArray) -> QPushButton:
+        made = button("Select", lambda: self.ops_wanted.emit(ops.tolist()), kind="link")
+        made.setAccessibleName(f"Select {count(len(ops), 'op')}")
+        return made
+
+
+class IntervalPanel(Panel):
+    """What each plan does in the selected interval."""
+
+    plan_wanted = Signal(object)
+    closed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.header.addWidget(button("Close", self.closed.emit, kind="link"))
+        self._grid = QGridLayout()
+        self._grid.setHorizontalSpacing(16)
+        self._grid.setVerticalSpacing(4)
+        self.body.addLayout(self._grid)
+        self.reasons: list[str] = []
+
+    def show_interval(
+        self, blocks: Sequence[Block], devices: Sequence[int], interval: Interval
+    ) -> None:
+        """Show a line for each plan."""
+        start, stop = ms(interval.start_us), ms(interval.stop_us)
+        self.set_title(f"Selected: {start} to {stop} ({ms(interval.length_us)})")
+        self.set_legend("in both plans" if len(blocks) == 2 else f"in all {len(blocks)} plans")
+        self._clear()
+        names = [f"{device_of(blocks[0].schedule, device)} busy" for device in devices]
+        if len(devices) > MOST_DEVICES:
+            names = [f"{len(devices)} devices busy"]
+        reason = 2 + len(names) + 1
+        for column, name in enumerate([*names, "sent", "why idle"], start=2):
+            self._grid.addWidget(label(name, "dim"), 0, column)
+        self._grid.setColumnStretch(reason, 1)
+        self.reasons = [why_idle(b.schedule, b.lanes.rows, interval) for b in blocks]
+        for line, (block, why) in enumerate(zip(blocks, self.reasons, strict=True), start=1):
+            shares = busy_shares(block.schedule, interval, devices)
+            if len(devices) > MOST_DEVICES:
+                shares = [sum(shares) / len(shares)]
+            texts = [f"{share * 100:.0f} %" for share in shares]
+            texts.append(size(bytes_within(block.schedule, interval)))
+            self._grid.addWidget(badge(block.letter), line, 0)
+            name = elide_middle(block.entry.name, _NAME_LENGTH)
+            self._grid.addWidget(label(name), line, 1)
+            for column, text in enumerate(texts, start=2):
+                self._grid.addWidget(label(text), line, column)
+            self._grid.addWidget(_told(why), line, reason)
+            show = button("Show", partial(self.plan_wanted.emit, block.entry), kind="link")
+            show.setAccessibleName(f"Show {block.entry.name}")
+            self._grid.addWidget(show, line, reason + 1)
+
+    def _clear(self) -> None:
+        while (item := self._grid.takeAt(0)) is not None:
+            if (widget := item.widget()) is not None:
+                widget.hide()
+                widget.deleteLater()
+
+
+def _told(text: str) -> QWidget:
+    """Make a text that is elided if there is no room, and leaves room that it does not need."""
+    made, told = QWidget(), ElidedLabel()
+    row = QHBoxLayout(made)
+    row.setContentsMargins(0, 0, 0, 0)
+    told.set_text(text)
+    row.addWidget(told, 1000)
+    row.addStretch(1)
+    return made

@@ -1,0 +1,281 @@
+"""The stacked timelines: one block of lanes for each plan, all on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QFont, QFontMetricsF
+
+from enplace.machine import CriticalPath, critical_path
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
+from enplace_studio.project import PlanEntry
+from enplace_studio.theme import theme
+from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
+from enplace_studio.timelines.picture import Picture, selected_curves
+from enplace_studio.timelines.rows import Row, rows_of
+from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.timelines.trace import trace_path
+from enplace_studio.views.compare.facts import LETTERS, busy_devices
+
+SAME = 0.45
+"""Share of a device's colour in a bar whose op runs on the same device in plan A."""
+NAME_PX, END_PX = 128, 76
+"""Room for a plan's name before its lanes, and for a difference after the end of its step."""
+MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 110, 18
+LEAST_ROWS_PX = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What is drawn of a schedule, whatever plans it is compared with.
+
+    Attributes
+    ----------
+    memory : dict of int to (float array, float array)
+        The times and the bytes of each device's curve.
+    """
+
+    path: CriticalPath
+    rows: list[Row]
+    memory: dict[int, tuple[FloatArray, FloatArray]]
+
+    @staticmethod
+    def of(schedule: Schedule) -> Contents:
+        """Compute everything; on a huge graph this takes longer than a frame."""
+        memory = {
+            device: (curve.time_us, curve.bytes.astype(np.float64))
+            for device, curve in enumerate(schedule.memory)
+        }
+        return Contents(critical_path(schedule), rows_of(schedule), memory)
+
+
+class Block:
+    """One plan: its lanes, and below them its memory.
+
+    Parameters
+    ----------
+    reference : Schedule
+        That of plan A: ops that run elsewhere than there stand out.
+    devices : list of int
+        The devices that have lanes.
+
+    Attributes
+    ----------
+    top : float
+        Upper edge on the canvas before scrolling.
+    """
+
+    def __init__(
+        self,
+        entry: PlanEntry,
+        letter: str,
+        contents: Contents,
+        reference: Schedule,
+        devices: Collection[int],
+    ) -> None:
+        self.entry, self.letter, self.contents = entry, letter, contents
+        self.schedule = entry.schedule
+        self.picture = Picture(Lanes(), self.schedule, second=SAME, dims=False)
+        self.top = 0.0
+        same = self.schedule.plan.device == reference.plan.device
+        if self.schedule is reference:
+            same = np.zeros(len(same), dtype=bool)
+        self.lanes.rows = [
+            replace(row, odd=same[row.number]) if row.is_device else row
+            for row in contents.rows
+            if row.device in devices or not row.is_device
+        ]
+        self.picture.trace = trace_path(contents.path, self.lanes.rows)
+
+    @property
+    def lanes(self) -> Lanes:
+        return self.picture.lanes
+
+    def select(self, selection: Collection[int]) -> None:
+        """Highlight ops."""
+        n_ops = self.schedule.problem.profile.n_ops
+        self.picture.selection = selection
+        self.picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+
+    @property
+    def rows_px(self) -> float:
+        return self.lanes.content_px
+
+
+def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]) -> list[Block]:
+    """Make the blocks of these plans, the reference first; any thread may call it.
+
+    Parameters
+    ----------
+    known : mapping
+        The contents that have been computed before.
+    """
+    schedules = [entry.schedule for entry in entries]
+    devices = busy_devices(schedules)
+    blocks = [
+        Block(entry, letter, known.get(entry.schedule) or Contents.of(entry.schedule),
+              schedules[0], devices)
+        for letter, entry in zip(LETTERS, entries, strict=False)
+    ]  # fmt: skip
+    for block in blocks:
+        for row in block.lanes.rows:
+            _ = row.curves  # sorted here and not in the first frame
+    return blocks
+
+
+class Stack:
+    """The blocks from top to bottom and the time from left to right.
+
+    Attributes
+    ----------
+    scale : TimeScale
+        The part of the time axis on screen, the same for all blocks.
+    scroll_px : float
+        Distance that the blocks have scrolled up.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.devices: list[int] = []
+        self.scale = TimeScale.fit(1.0, 1.0)
+        self.scroll_px = 0.0
+        self.content_px = self.visible_px = 0.0
+        self._gutter, self._memory_px = Gutter(0, 0), 0.0
+
+    # Contents
+
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Show these blocks, that of the reference first."""
+        self.blocks = list(blocks)
+        self.devices = sorted(busy_devices([block.schedule for block in blocks]))
+
+    def select(self, selection: Collection[int]) -> None:
+        """Highlight ops in all blocks."""
+        for block in self.blocks:
+            block.select(selection)
+
+    @property
+    def end_us(self) -> float:
+        """The end of the longest step."""
+        return max((block.schedule.makespan_us for block in self.blocks), default=1.0)
+
+    @property
+    def most_bytes(self) -> float:
+        """The highest peak of all plans and devices: the top of every memory curve."""
+        peaks = [int(b.schedule.peak_bytes[self.devices].max(initial=0)) for b in self.blocks]
+        return float(max(peaks, default=0)) or 1.0
+
+    # Geometry
+
+    @property
+    def axis_px(self) -> int:
+        return self.blocks[0].lanes.axis_px if self.blocks else round(22 * theme.scale)
+
+    @property
+    def left(self) -> int:
+        """Left edge of the lanes."""
+        return self._gutter.all_px
+
+    @property
+    def name_px(self) -> int:
+        """Width of the column with the names of the plans."""
+        return self._gutter.indent_px
+
+    def lay_out(self, width: int, height: int, pixel_ratio: float) -> None:
+        """Stack the blocks on a canvas of this size; if they do not fit, they scroll."""
+        self._gutter = self._find_gutter()
+        self.visible_px = max(height - self.axis_px, 0)
+        gap_px, memory_px = GAP_PX * theme.scale, MEMORY_PX * theme.scale
+        each = self.visible_px / max(len(self.blocks), 1) - gap_px
+        rows_px = round(max(each - memory_px, LEAST_ROWS_PX)) + self.axis_px
+        lane_width = width - round(END_PX * theme.scale)
+        for block in self.blocks:
+            block.lanes.pixel_ratio = pixel_ratio
+            rows = block.lanes.rows
+            block.lanes.lay_out(rows, self.end_us, lane_width, rows_px, self._gutter)
+        highest = max((block.rows_px for block in self.blocks), default=0)
+        self._memory_px = min(max(each - highest, memory_px), MOST_MEMORY_PX * theme.scale)
+        top = 0.0
+        for block in self.blocks:
+            block.top = top
+            top += block.rows_px + self._memory_px + gap_px
+        self.content_px = top
+        lane_px = self.blocks[0].lanes.lane_px if self.blocks else 10.0
+        self.set_scale(self.scale.resized(self.end_us, lane_px))
+        self.scroll(0)
+
+    def _find_gutter(self) -> Gutter:
+        metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
+        rows = [row for block in self.blocks for row in block.lanes.rows]
+        titles = [*map(row_title, rows), "memory"]
+        indent = round(NAME_PX * theme.scale)
+        right = indent + round(max(map(metrics.horizontalAdvance, titles))) + 12
+        return Gutter(right, right, indent)
+
+    def set_scale(self, scale: TimeScale) -> None:
+        """Show another part of the time axis in all blocks."""
+        self.scale = scale
+        for block in self.blocks:
+            block.lanes.scale = scale
+
+    def fit(self) -> None:
+        """Show all plans from start to end."""
+        self.set_scale(TimeScale.fit(self.end_us, self.scale.width_px))
+
+    def scroll(self, pixels: float) -> None:
+        """Scroll the blocks up."""
+        last = max(self.content_px - self.visible_px, 0.0)
+        self.scroll_px = min(max(self.scroll_px + pixels, 0.0), last)
+
+    def edges_us(self) -> FloatArray:
+        """Compute the moments at the edges of the physical pixel columns."""
+        return self.blocks[0].lanes.edges_us()
+
+    def offset(self, block: Block) -> QPointF:
+        """Return how far down a block's lanes are from where they would be alone."""
+        return QPointF(0, block.top - self.scroll_px)
+
+    def rows_area(self, block: Block) -> QRectF:
+        """Return the area of a block's lanes on the canvas."""
+        top = self.axis_px + block.top - self.scroll_px
+        return QRectF(self.left, top, self.scale.width_px, block.rows_px)
+
+    def memory_area(self, block: Block) -> QRectF:
+        """Return the area of a block's memory curves on the canvas."""
+        rows = self.rows_area(block)
+        return QRectF(rows.left(), rows.bottom(), rows.width(), self._memory_px)
+
+    # From pixels to contents
+
+    def time_at(self, x: float) -> float:
+        return self.scale.time(x - self.left)
+
+    def block_at(self, at: QPointF) -> Block | None:
+        """Find the block at the pointer, its memory included."""
+        for block in self.blocks:
+            if self.rows_area(block).top() <= at.y() <= self.memory_area(block).bottom():
+                return block if at.y() >= self.axis_px else None
+        return None
+
+    def bar_at(self, at: QPointF) -> tuple[Block, Row, int] | None:
+        """Find the block, the row and the op or transfer at the pointer."""
+        block = self.block_at(at)
+        found = block.lanes.bar_at(at - self.offset(block)) if block else None
+        return None if block is None or found is None else (block, *found)
+
+    def row_at(self, at: QPointF) -> tuple[Block, Row] | None:
+        """Find the block and the row at the pointer."""
+        block = self.block_at(at)
+        if block is None or self.memory_area(block).contains(QPointF(self.left, at.y())):
+            return None
+        index = block.lanes.row_at(at - self.offset(block))
+        return None if index is None else (block, block.lanes.rows[index])
+
+    def op_at(self, at: QPointF) -> int | None:
+        """Find the op at the pointer."""
+        found = self.bar_at(at)
+        return found[2] if found and found[1].is_device else None

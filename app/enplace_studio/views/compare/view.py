@@ -1,0 +1,299 @@
+"""Plans side by side: which, where the time went, what differs, and their timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, QTimer
+from PySide6.QtGui import QImage, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
+
+from enplace.errors import FileError
+from enplace.text import ms_changes
+from enplace_studio.background import Background
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.messages import button
+from enplace_studio.panel import Panel, paragraph
+from enplace_studio.project import PlanEntry
+from enplace_studio.theme import theme
+from enplace_studio.views.compare.bars import WaterfallBars
+from enplace_studio.views.compare.canvas import CompareCanvas
+from enplace_studio.views.compare.facts import (
+    FEWEST,
+    LETTERS,
+    choose,
+    comparable,
+    differences,
+    part_tip,
+    path_by_place,
+    waterfall,
+)
+from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
+from enplace_studio.views.compare.stack import Block, make_blocks
+
+KEYS = "wheel zooms all · W A S D · drag selects time in all"
+TOP_SHARE, TOP_PX = 0.3, 220
+"""Largest share of the height, and height, of the panels above the timelines."""
+LOW_PX = 680
+"""A view lower than this has no room for those panels and the table of an interval."""
+
+
+def make_view(document: Document, solver: Solver) -> CompareView:
+    """Make the view; it needs no solver."""
+    return CompareView(document)
+
+
+class CompareView(QWidget):
+    """Two to four plans of the open graph and cluster.
+
+    While it is hidden, it only remembers that something changed. What takes longer than a frame is
+    computed in the background; until then, the plans from before are on screen.
+
+    Attributes
+    ----------
+    shown : list of PlanEntry
+        The plans side by side, the reference first; fewer than two if there are no more.
+    """
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self._document = document
+        self._wanted: list[PlanEntry] = []
+        self._target: int | None = None
+        self._is_stale = True
+        self.shown: list[PlanEntry] = []
+        self._background = Background(self)
+        self.chooser, self.bars = Chooser(), WaterfallBars()
+        self.canvas = CompareCanvas(document)
+        self.differs, self.table = DiffersPanel(), IntervalPanel()
+        self._fall = Panel("Where the time went", "along the critical path")
+        self._lanes = Panel("Timelines on one axis", KEYS)
+        self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
+        self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
+        self._arrange()
+        self._connect()
+
+    def _arrange(self) -> None:
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(10)
+        top = QHBoxLayout()
+        top.setSpacing(6)
+        top.addWidget(self.chooser, 1)
+        run = self._document.requests.run_action.emit
+        self._save = button("Save picture…", self.ask_export)
+        self._close = button("Close", partial(run, "side-by-side"))
+        self._close.setToolTip("Back to the graph")
+        top.addWidget(self._save)
+        top.addWidget(self._close)
+        column.addLayout(top)
+        self._fall.body.addWidget(self.bars, 1)
+        self._upper = QWidget()
+        upper = QHBoxLayout(self._upper)
+        upper.setContentsMargins(0, 0, 0, 0)
+        upper.setSpacing(10)
+        upper.addWidget(self._fall, 5)
+        upper.addWidget(self.differs, 4)
+        column.addWidget(self._upper)
+        lanes = QHBoxLayout()
+        lanes.setSpacing(4)
+        lanes.addWidget(self.canvas, 1)
+        lanes.addWidget(self._scroll_bar)
+        self._lanes.body.addWidget(self._few)
+        self._lanes.body.addLayout(lanes, 1)
+        column.addWidget(self._lanes, 1)
+        column.addWidget(self.table)
+        self.table.hide()
+        self.setFocusProxy(self.canvas)
+
+    def _connect(self) -> None:
+        document = self._document
+        # Several signals follow one edit; the view is rebuilt once.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.refresh)
+        document.opened.connect(self._forget)
+        for changed in (document.opened, document.plans_changed, document.current_changed):
+            changed.connect(self._note_change)
+        document.selection_changed.connect(self._show_selection)
+        document.bounds.changed.connect(self._show_bound)
+        self.chooser.chosen.connect(self.compare)
+        self.differs.ops_wanted.connect(document.select)
+        self.differs.target_wanted.connect(self._set_target)
+        self.canvas.interval_changed.connect(self._show_interval)
+        self.canvas.extent_changed.connect(self._show_extent)
+        self._scroll_bar.valueChanged.connect(self._scroll)
+        self.table.closed.connect(lambda: self.canvas.set_interval(None))
+        self.table.plan_wanted.connect(self._go_to)
+
+    # What to show
+
+    def compare(self, wanted: Sequence[PlanEntry]) -> None:
+        """Show these plans side by side from now on, the reference first."""
+        self._wanted = list(wanted)
+        self._note_change()
+
+    def _forget(self) -> None:
+        """Forget the choice, since another graph is open."""
+        self._wanted, self._target, self.shown = [], None, []
+        self._background.forget()
+        self.canvas.show_blocks([], [])
+        self.canvas.set_interval(None)
+
+    def _note_change(self) -> None:
+        self._is_stale = True
+        if self.isVisible():
+            self._later.start()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        if self._is_stale:
+            self.refresh()
+        self._show_selection()
+        self._show_bound()
+
+    def refresh(self) -> None:
+        """Show the plans that are chosen now."""
+        self._is_stale = False
+        project = self._document.project
+        offered = comparable(project) if project else []
+        self.shown = choose(project, self._wanted) if project else []
+        enough = len(self.shown) >= FEWEST
+        for widget in (self.canvas, self._save):
+            widget.setVisible(enough)
+        self._few.setVisible(not enough)
+        self.chooser.show_plans(self.shown, offered)
+        self._background.forget()
+        known = {block.schedule: block.contents for block in self.canvas.stack.blocks}
+        plans = self.shown if enough else []
+        self._background.start(lambda: make_blocks(plans, known), self._show_blocks)
+
+    def wait(self) -> None:
+        """Block until the chosen plans are shown."""
+        if self._later.isActive():
+            self._later.stop()
+            self.refresh()
+        self._background.wait()
+
+    def _show_blocks(self, blocks: list[Block]) -> None:
+        steps_us = [block.schedule.makespan_us for block in blocks]
+        changes = [ms_changes([steps_us[0], step])[1][0] for step in steps_us[1:]]
+        self.canvas.show_blocks(blocks, ["", *changes])
+        self._show_target()
+        self._show_bound()
+        self._show_interval()
+
+    def _set_target(self, place: int) -> None:
+        self._target = place
+        self._show_target()
+
+    def _show_selection(self) -> None:
+        if self.isVisible():
+            self.canvas.show_selection()
+
+    def _show_target(self) -> None:
+        """Compare A with the plan that the user asked for, or else with the last."""
+        blocks, project = self.canvas.stack.blocks, self._document.project
+        if not blocks or project is None:
+            return
+        last = len(blocks) - 1
+        place = last if self._target is None else min(self._target, last)
+        one, other = blocks[0], blocks[place]
+        steps_us = one.schedule.makespan_us, other.schedule.makespan_us
+        names = (f"A {one.entry.name}", f"{LETTERS[place]} {other.entry.name}")
+        self._fall.set_title(f"Where the time went: A to {LETTERS[place]}")
+        fall = waterfall(one.contents.path, other.contents.path, steps_us)
+        before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
+        tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
+        self.bars.show_fall(fall, names, tips)
+        lines = differences(one.schedule, other.schedule, project.grouping)
+        self.differs.show_lines(lines, place, len(blocks))
+
+    def _show_bound(self) -> None:
+        """Show the best bound that holds for all plans."""
+        if not self.isVisible():
+            return
+        problems = dict.fromkeys(entry.schedule.problem for entry in self.shown)
+        known = [self._document.bounds.find_us(problem) for problem in problems]
+        found = [bound_us for bound_us in known if bound_us is not None]
+        bound_us = min(found) if found and len(found) == len(known) else None
+        self.canvas.show_bound(bound_us)
+        self.bars.show_bound(bound_us)
+
+    def _show_interval(self) -> None:
+        stack, interval = self.canvas.stack, self.canvas.interval
+        shown = interval is not None and bool(stack.blocks)
+        if shown and interval is not None:
+            self.table.show_interval(stack.blocks, stack.devices, interval)
+        self.table.setVisible(shown)
+        self._share_height()
+
+    def _share_height(self) -> None:
+        """Give the timelines room; in a low window, the table takes the place of what is above."""
+        self._upper.setFixedHeight(round(min(TOP_SHARE * self.height(), TOP_PX)))
+        low = self.table.isVisibleTo(self) and self.height() < LOW_PX * theme.scale
+        self._upper.setVisible(len(self.shown) >= FEWEST and not low)
+
+    def _go_to(self, entry: PlanEntry) -> None:
+        """Show a plan alone, in the other views."""
+        self._document.choose_plan(entry)
+        self._document.requests.run_action.emit("side-by-side")
+
+    # Zooming, for the actions of the window
+
+    def fit(self) -> None:
+        """Show all plans from start to end."""
+        self.canvas.fit()
+
+    def focus_selection(self) -> None:
+        """Show the time in which the selected ops run."""
+        self.canvas.focus_selection()
+
+    # Scrolling and size
+
+    def _show_extent(self) -> None:
+        stack = self.canvas.stack
+        extra = round(stack.content_px - stack.visible_px)
+        self._scroll_bar.setVisible(extra > 0)
+        self._scroll_bar.setRange(0, max(extra, 0))
+        self._scroll_bar.setPageStep(max(round(stack.visible_px), 1))
+        self._scroll_bar.setValue(round(stack.scroll_px))
+
+    def _scroll(self, value: int) -> None:
+        scrolled = self.canvas.stack.scroll_px
+        if value != round(scrolled):
+            self.canvas.scroll_blocks(value - scrolled)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._share_height()
+
+    # The picture
+
+    def picture(self) -> QImage:
+        """Return what is on screen as a picture, without the buttons above."""
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+        below = self.chooser.geometry().bottom() + 4
+        area = QRect(0, below, self.width(), self.height() - below)
+        return self.grab(area).toImage()
+
+    def ask_export(self) -> None:
+        """Ask for a file and write the picture there."""
+        if not self.isVisible():
+            self._document.requests.run_action.emit("side-by-side")
+        self.wait()
+        if len(self.shown) >= FEWEST:
+            write = partial(write_picture, image=self.picture())
+            self._document.requests.write_file.emit("Export plans side by side", ".png", write)
+
+
+def write_picture(path: Path, image: QImage) -> None:
+    """Write a picture.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    if not image.save(str(path)):
+        raise FileError(f"{path} cannot be written; choose another folder, or a name with .png")

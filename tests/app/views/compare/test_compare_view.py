@@ -1,0 +1,375 @@
+"""Plans side by side, as the user sees and uses them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLabel, QPushButton
+
+from documents import add_plan, chain_document, document_of, wide_document
+from enplace_studio.theme import theme
+from enplace_studio.views.compare.view import CompareView
+from problems import cluster_of, profile_of
+from threads import finish_work
+
+LEFT = Qt.MouseButton.LeftButton
+NONE = Qt.KeyboardModifier.NoModifier
+
+
+@pytest.fixture
+def open_view(opener):
+    def open_it(document, width=1000, height=760):
+        view = opener(CompareView, document, width, height)
+        finish_work(document)  # the bounds
+        settle(view)
+        return view
+
+    return open_it
+
+
+def settle(view):
+    """Do at once what waits for the event loop."""
+    view._later.start()
+    view.wait()
+
+
+def three_plans():
+    """Chains a -> b -> c: c elsewhere, all on one GPU, and all on the other by the expert."""
+    document = chain_document()
+    add_plan(document, "together", {"a": 0, "b": 0, "c": 0})
+    add_plan(document, "expert", {"a": 1, "b": 1, "c": 1}, method="expert")
+    document.undo_stack.clear()
+    return document
+
+
+def shown(view):
+    return [entry.name for entry in view.shown]
+
+
+def bar_of(view, place, op):
+    """Return the centre of an op's bar in the block of a plan."""
+    stack = view.canvas.stack
+    block = stack.blocks[place]
+    for index, row in enumerate(block.lanes.rows):
+        if row.is_device and op in row.number:
+            bar = int(np.flatnonzero(row.number == op)[0])
+            middle = (row.start_us[bar] + row.finish_us[bar]) / 2
+            y = block.lanes.row_area(index).center().y() + stack.offset(block).y()
+            return QPoint(round(stack.left + stack.scale.x(middle)), round(y))
+    raise AssertionError(f"op {op} has no bar")
+
+
+def drag(view, start_us, stop_us):
+    """Drag across time, beside all lanes of the first block."""
+    stack = view.canvas.stack
+    y = stack.axis_px + 4
+    points = [QPoint(round(stack.left + stack.scale.x(t)), y) for t in (start_us, stop_us)]
+    QTest.mousePress(view.canvas, LEFT, NONE, points[0])
+    QTest.mouseMove(view.canvas, points[1])
+    QTest.mouseRelease(view.canvas, LEFT, NONE, points[1])
+
+
+def choose_in(button, name):
+    """Choose a plan in the menu of a button."""
+    action = next(a for a in button.menu().actions() if a.text().startswith(f"{name}   "))
+    action.trigger()
+
+
+def colours(image, point):
+    """Return the colour of a pixel at a point of a widget's picture."""
+    ratio = image.devicePixelRatio()
+    return image.pixelColor(round(point.x() * ratio), round(point.y() * ratio))
+
+
+def test_the_experts_plan_and_the_current_one_stand_side_by_side(open_view):
+    view = open_view(three_plans())
+    assert shown(view) == ["expert", "plan 1"]
+    assert [button.text() for button in view.chooser.buttons] == ["expert  ▾", "plan 1  ▾"]
+
+
+def test_a_menu_swaps_a_plan_and_another_is_added_and_taken_away(open_view):
+    view = open_view(three_plans())
+    choose_in(view.chooser.buttons[1], "together")
+    settle(view)
+    assert shown(view) == ["expert", "together"]
+    choose_in(view.chooser.adder, "plan 1")
+    settle(view)
+    assert shown(view) == ["expert", "together", "plan 1"]
+    assert view.chooser.adder is None
+    view.chooser.removers[0].click()
+    settle(view)
+    assert shown(view) == ["together", "plan 1"]
+    assert view.chooser.removers == []
+
+
+def test_choosing_a_plan_that_is_shown_swaps_the_two(open_view):
+    view = open_view(three_plans())
+    choose_in(view.chooser.buttons[0], "plan 1")
+    settle(view)
+    assert shown(view) == ["plan 1", "expert"]
+
+
+def test_the_view_follows_edits_and_undo(open_view):
+    document = three_plans()
+    view = open_view(document)
+    document.place([2], 0)
+    settle(view)
+    assert shown(view) == ["expert", "plan 1, edited"]
+    document.undo_stack.undo()
+    settle(view)
+    assert shown(view) == ["expert", "plan 1"]
+
+
+def test_a_selection_in_another_model_does_not_meet_the_old_plans(open_view):
+    document = wide_document()
+    add_plan(document, "same", dict.fromkeys(document.problem.profile.op_names, 0))
+    view = open_view(document)
+    assert len(view.canvas.stack.blocks) == 2
+    document.open(three_plans().project)
+    document.select([2])
+    view.hide()
+    document.select([1])
+    view.show()
+    settle(view)
+    assert shown(view) == ["expert", "plan 1"]
+
+
+def test_one_plan_alone_asks_for_another(open_view):
+    view = open_view(chain_document())
+    assert view._few.isVisible()
+    assert not view.canvas.isVisible()
+
+
+def test_a_hidden_view_computes_nothing_until_it_is_shown(qtbot):
+    document = three_plans()
+    view = CompareView(document)
+    qtbot.addWidget(view)
+    document.choose_plan(document.plans[1])
+    assert view.shown == []
+    view.show()
+    view.wait()
+    assert shown(view) == ["expert", "together"]
+
+
+def test_plans_of_another_cluster_are_not_offered(open_view):
+    document = three_plans()
+    view = open_view(document)
+    document.set_cluster(replace(cluster_of(1), name="small"))
+    settle(view)
+    assert shown(view) == ["together"]
+    assert not view.canvas.isVisible()
+
+
+def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
+    """Plan 1 has a and b where plan "together" has them, and c elsewhere."""
+    theme.set_mode("light")
+    document = three_plans()
+    view = open_view(document)
+    view.compare([document.plans[1], document.plans[0]])
+    settle(view)
+    image: QImage = view.canvas.grab().toImage()
+    full = theme.device_color(0).saturation()
+    above = QPoint(0, 5)  # clear of the name and the critical path
+    assert colours(image, bar_of(view, 0, 0) - above).saturation() == full
+    assert colours(image, bar_of(view, 1, 0) - above).saturation() < full
+    assert colours(image, bar_of(view, 1, 2) - above) == theme.device_color(1)
+
+
+def test_a_selection_leaves_the_colours_that_compare_the_plans(open_view):
+    theme.set_mode("light")
+    document = three_plans()
+    view = open_view(document)
+    above = QPoint(0, 5)
+    before = view.canvas.grab().toImage()
+    document.select([0])
+    after = view.canvas.grab().toImage()
+    for op in (0, 1, 2):
+        at = bar_of(view, 1, op) - above
+        assert colours(after, at) == colours(before, at)
+    assert after != before
+
+
+def test_a_click_selects_the_op_in_all_plans(open_view):
+    document = three_plans()
+    view = open_view(document)
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1, 2))
+    assert document.selection == {2}
+    assert all(block.picture.selected for block in view.canvas.stack.blocks)
+    document.select([])
+    assert not any(block.picture.selected for block in view.canvas.stack.blocks)
+
+
+def test_all_plans_zoom_and_pan_together(open_view):
+    canvas = open_view(three_plans()).canvas
+    whole = canvas.stack.scale
+    QTest.keyClick(canvas, Qt.Key.Key_W)
+    QTest.keyClick(canvas, Qt.Key.Key_D)
+    zoomed = canvas.stack.scale
+    assert zoomed.us_per_px < whole.us_per_px
+    assert zoomed.start_us > 0
+    assert {block.lanes.scale for block in canvas.stack.blocks} == {zoomed}
+    QTest.keyClick(canvas, Qt.Key.Key_0)
+    assert canvas.stack.scale == whole
+
+
+def test_the_axis_reaches_to_the_end_of_the_longest_step(open_view):
+    view = open_view(three_plans())
+    slowest = max(entry.schedule.makespan_us for entry in view.shown)
+    assert slowest <= view.canvas.stack.scale.stop_us < 1.1 * slowest
+
+
+def test_each_plan_shows_its_difference_from_a(open_view):
+    """Together 30 µs, apart 51."""
+    document = three_plans()
+    view = open_view(document)
+    view.compare([document.plans[1], document.plans[0]])
+    settle(view)
+    assert view.canvas.changes == ["", "+0.021 ms"]
+    assert "transfers +0.021 ms" in view.bars.accessibleName()
+
+
+def test_a_drag_across_time_selects_an_interval_in_all_plans(open_view):
+    view = open_view(three_plans())
+    assert not view.table.isVisible()
+    drag(view, 10, 20)
+    interval = view.canvas.interval
+    assert interval.start_us == pytest.approx(10, abs=0.5)
+    assert interval.stop_us == pytest.approx(20, abs=0.5)
+    assert view.table.isVisible()
+    assert view.table.reasons[0].startswith("GPU 0 idle for 0.030 ms")
+    assert "waiting for the transfer of b from GPU 0" in view.table.reasons[1]
+
+
+def test_escape_forgets_the_interval_first_and_the_selection_then(open_view):
+    document = three_plans()
+    view = open_view(document)
+    document.select([1])
+    QTest.keyClick(view.canvas, Qt.Key.Key_I)
+    assert view.table.isVisible()
+    QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+    assert not view.table.isVisible()
+    assert document.selection == {1}
+    QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+    assert document.selection == frozenset()
+
+
+def test_show_goes_to_a_plan(open_view):
+    document = three_plans()
+    view = open_view(document)
+    asked = []
+    document.requests.run_action.connect(asked.append)
+    drag(view, 10, 20)
+    names = {button.accessibleName(): button for button in view.table.findChildren(QPushButton)}
+    names["Show expert"].click()
+    assert document.current.name == "expert"
+    assert asked == ["side-by-side"]
+
+
+def test_what_differs_selects_its_ops(open_view):
+    document = three_plans()
+    view = open_view(document)
+    view.compare([document.plans[1], document.plans[0]])
+    settle(view)
+    names = {button.accessibleName(): button for button in view.differs.findChildren(QPushButton)}
+    names["Select 1 op"].click()
+    assert document.selection in ({1}, {2})
+
+
+def test_the_difference_is_to_the_last_plan_or_to_a_chosen_one(open_view):
+    document = three_plans()
+    view = open_view(document)
+    view.compare([document.plans[1], document.plans[0], document.plans[2]])
+    settle(view)
+    assert view.differs.target.text() == "A → C  ▾"
+    view.differs.target.menu().actions()[0].trigger()
+    assert view.differs.target.text() == "A → B  ▾"
+    assert "+0.021 ms" in view.bars.accessibleName()
+
+
+def test_tooltips_name_ops_memory_and_plans(open_view):
+    view = open_view(three_plans())
+    canvas, stack = view.canvas, view.canvas.stack
+    assert canvas.tip_at(QPointF(bar_of(view, 1, 2))).startswith("c\n")
+    memory = stack.memory_area(stack.blocks[1]).center()
+    assert "GPU 0: " in canvas.tip_at(memory)
+    assert canvas.tip_at(QPointF(2, stack.rows_area(stack.blocks[0]).center().y())) == "A   expert"
+    assert "compute on the critical path" in view.bars.tip_at(QPointF(view.bars.width() * 0.3, 9))
+    idle = QPointF(bar_of(view, 1, 0).x(), bar_of(view, 1, 2).y())
+    assert canvas.tip_at(idle).startswith("GPU 1 idle")
+
+
+def test_the_bound_is_shown_once_it_is_known(open_view):
+    document = three_plans()
+    view = open_view(document)
+    finish_work(document)
+    assert view.canvas.bound_us == pytest.approx(30)
+
+
+def test_blocks_that_do_not_fit_scroll(open_view):
+    document = wide_document(n_gpus=6)
+    names = document.problem.profile.op_names
+    add_plan(document, "other", {name: at % 6 for at, name in enumerate(names)})
+    view = open_view(document, height=460)
+    assert view._scroll_bar.isVisible()
+    view._scroll_bar.setValue(60)
+    assert view.canvas.stack.scroll_px == 60
+    QTest.keyClick(view.canvas, Qt.Key.Key_Up)
+    assert view._scroll_bar.value() == 20
+
+
+def test_the_picture_is_written_as_png(open_view, tmp_path):
+    document = three_plans()
+    view = open_view(document)
+    wanted = []
+    document.requests.write_file.connect(lambda *request: wanted.append(request))
+    view._save.click()
+    _, suffix, write = wanted[0]
+    write(tmp_path / "compare.png")
+    picture = QImage(str(tmp_path / "compare.png"))
+    assert suffix == ".png"
+    assert picture.width() >= view.width()
+
+
+def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
+    document = three_plans()
+    for entry in document.plans:
+        document.rename_plan(entry, f"{entry.name} with a very long name that says what differs")
+    add_plan(
+        document, "one more with a name that is as long as all of these", {"a": 0, "b": 1, "c": 1}
+    )
+    view = open_view(document, width=720, height=520)
+    view.compare(document.plans)
+    settle(view)
+    assert len(view.shown) == 4
+    assert view.minimumSizeHint().width() <= 720
+    assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
+
+
+def test_many_devices_share_a_column(open_view):
+    document = wide_document(n_gpus=6)
+    names = document.problem.profile.op_names
+    add_plan(document, "other", {name: at % 6 for at, name in enumerate(names)})
+    view = open_view(document)
+    QTest.keyClick(view.canvas, Qt.Key.Key_I)
+    heads = [label.text() for label in view.table.findChildren(QLabel)]
+    assert "6 devices busy" in heads
+
+
+def test_every_control_has_a_name(open_view):
+    view = open_view(three_plans())
+    for button in view.findChildren(QPushButton):
+        assert button.accessibleName() or button.text()
+    assert view.canvas.accessibleName()
+    assert view.bars.accessibleName()
+
+
+def test_a_plan_that_does_not_fit_is_marked(open_view):
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 8)], persistent={"a": 60, "b": 60})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
+    add_plan(document, "full", {"a": 0, "b": 0})
+    view = open_view(document)
+    assert not view.shown[1].schedule.fits
+    view.canvas.grab()
