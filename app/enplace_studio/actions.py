@@ -201,6 +201,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
+    Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
+           lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
     Action("compare", "Compare methods…", "Plan", ("Ctrl+Shift+C",),
            lambda s: s.solving.ask_compare(), _solvable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),

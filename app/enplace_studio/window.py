@@ -100,6 +100,7 @@ class MainWindow(QMainWindow):
         header.solve_pressed.connect(studio.solving.solve_or_cancel)
         header.compare_pressed.connect(studio.solving.ask_compare)
         header.cluster_pressed.connect(studio.solving.choose_cluster)
+        header.method_menu.all_wanted.connect(studio.solving.choose_method)
         header.run_pressed.connect(self.menus.by_id["run"].trigger)
         start.sample_chosen.connect(studio.files.open_sample)
         start.file_chosen.connect(studio.files.open_path)
