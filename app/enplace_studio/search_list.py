@@ -77,7 +77,7 @@ class SearchList(QWidget):
     def __init__(self, find: Callable[[str], Sequence[Row]], hint: str) -> None:
         super().__init__()
         self._find = find
-        self.field = QLineEdit(placeholderText=hint, clearButtonEnabled=True)
+        self.field = QLineEdit(placeholderText=hint)
         self.field.setAccessibleName(hint)
         self.field.textChanged.connect(lambda: self.fill())
         self.field.installEventFilter(self)
@@ -108,7 +108,7 @@ class SearchList(QWidget):
 
     def fill(self, current: object = None) -> None:
         """Show what is found; make one row current, or else the first that is no heading."""
-        rows = self._find(self.field.text())
+        rows = self._find(self.field.text()) or [Row("Nothing found")]
         wanted = self.current if current is None else current
         blocked = self.list.blockSignals(True)
         self.list.clear()

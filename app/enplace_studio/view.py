@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
@@ -33,6 +33,14 @@ class Zoomable(Protocol):
 
     def focus_selection(self) -> None:
         """Zoom to the selection."""
+
+
+@runtime_checkable
+class Commanding(Protocol):
+    """A view with further commands for the palette."""
+
+    def commands(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """Return the title and the function of each command."""
 
 
 @dataclass(frozen=True)

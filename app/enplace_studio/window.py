@@ -94,7 +94,7 @@ class MainWindow(QMainWindow):
         self.document.opened.connect(self._on_opened)
         self.document.file_changed.connect(self._show_title)
         studio.changed.connect(self._show_run)
-        studio.palette_wanted.connect(lambda: Palette(self.menus, self).exec())
+        studio.palette_wanted.connect(lambda: Palette(self.menus, studio, self).exec())
         studio.keys_wanted.connect(lambda: KeySheet(self.menus, self).exec())
         studio.measuring_made.connect(lambda strip: self._column.insertWidget(0, strip))
         header.solve_pressed.connect(studio.solving.solve_or_cancel)

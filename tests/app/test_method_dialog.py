@@ -89,6 +89,7 @@ def test_typing_filters_and_arrow_keys_choose(open_dialog):
 def test_nothing_can_be_used_when_nothing_is_found(open_dialog):
     dialog = open_dialog()
     QTest.keyClicks(dialog.search.field, "nonesuch")
+    assert [row.title for row in dialog.search.rows] == ["Nothing found"]
     assert not dialog.buttons.accept.isEnabled()
     dialog.search.field.clear()
     assert dialog.buttons.accept.isEnabled()

@@ -571,12 +571,41 @@ def test_every_action_has_its_own_id_and_keys():
 def test_the_palette_runs_what_is_typed(window, qtbot):
     from enplace_studio.palette import Palette
 
+    def run(typed):
+        palette = Palette(window.menus, window.studio, window)
+        qtbot.addWidget(palette)
+        QTest.keyClicks(palette.search.field, typed)
+        QTest.keyClick(palette.search.field, Qt.Key.Key_Return)
+
     window.document.select([0])
-    palette = Palette(window.menus, window)
-    qtbot.addWidget(palette)
-    QTest.keyClicks(palette.field, "pin where")
-    QTest.keyClick(palette.field, Qt.Key.Key_Return)
+    run("pin where")
     assert window.document.problem.pins == {0: 0}
+    run("colour time")
+    assert window.panes.views["graph"].model.mode.title == "compute time"
+    run("select op c")
+    assert window.document.selection == {2}
+
+
+def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, qtbot, monkeypatch):
+    from enplace_studio.commands import all_commands
+
+    asked = []
+    monkeypatch.setattr(
+        window.solver, "solve", lambda *args, **details: asked.append((args, details))
+    )
+    solver, document = window.solver, window.document
+    solver.methods = {"m": Method("m", "M", "", ("step-time", "latency"), (), "")}
+    first = document.current
+    document.place([0], 1)
+    kinds = all_commands(window.menus, window.studio)
+    assert [c.title for c in kinds["Methods"]] == ["Solve with M", "Solve with M: shortest query"]
+    kinds["Methods"][1].run()
+    assert asked[0][0][1:3] == (["m"], window.studio.chosen.time_limit_s)
+    assert asked[0][1]["objective"] == "latency"
+    next(c for c in kinds["Plans"] if c.title == "Show plan first").run()
+    assert document.current is first
+    kinds["Groups"][0].run()
+    assert document.selection
 
 
 def test_the_key_sheet_names_every_shortcut(window, qtbot):
