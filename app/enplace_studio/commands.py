@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from PySide6.QtGui import QKeySequence
+from PySide6.QtGui import QAction, QKeySequence
 
 from enplace.text import count
 from enplace.values.device_names import device_label
@@ -123,13 +123,19 @@ def _plans(studio: Studio) -> Iterable[Command]:
 
 
 def _of_views(studio: Studio) -> Iterable[tuple[str, Iterable[Command]]]:
-    """Yield the commands of each view that has some, under the title of the view."""
+    """Yield the panes to open or close, and the commands of views under their titles."""
     if studio.document.problem is None:
         return
+    toggles = studio.panes.toggles
+    yield "Panes", [Command(_toggle_title(each), each.trigger) for each in toggles]
     for view in all_views():
         widget: object = studio.panes.views.get(view.id)
         if isinstance(widget, Commanding):
             yield view.title, [Command(title, run) for title, run in widget.commands()]
+
+
+def _toggle_title(toggle: QAction) -> str:
+    return f"{'Close' if toggle.isChecked() else 'Open'} the pane {toggle.text()}"
 
 
 def _groups(studio: Studio) -> Iterable[Command]:

@@ -26,7 +26,6 @@ COLUMN_GAP = 18
 PADDING = 8
 SLACK = 4
 """Room for a width that rounding leaves too small."""
-_ROW = Qt.ItemDataRole.UserRole
 _STEPS = {
     Qt.Key.Key_Down: 1, Qt.Key.Key_Up: -1, Qt.Key.Key_PageDown: 10, Qt.Key.Key_PageUp: -10,
 }  # fmt: skip
@@ -60,6 +59,41 @@ def matches(typed: str, text: str) -> bool:
     return all(word in text for word in typed.lower().split())
 
 
+class RowList(QListWidget):
+    """A list of rows with aligned columns.
+
+    Attributes
+    ----------
+    rows : sequence of Row
+        What it shows.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.rows: Sequence[Row] = ()
+        self.setAccessibleName(name)
+        self._delegate = _RowDelegate(self)
+        self.setItemDelegate(self._delegate)
+        self.setUniformItemSizes(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Show these rows instead."""
+        self.clear()
+        self.rows = rows
+        self._delegate.widths = column_widths(rows)
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
+        item = QListWidgetItem(row.title, self)
+        item.setToolTip(plain_tip(row.tip))
+        spoken = ", ".join(filter(None, (row.title, *row.columns)))
+        item.setData(Qt.ItemDataRole.AccessibleTextRole, spoken)
+        if row.data is None:
+            item.setFlags(Qt.ItemFlag.NoItemFlags)
+
+
 class SearchList(QWidget):
     """A line and the rows that it finds.
 
@@ -81,12 +115,7 @@ class SearchList(QWidget):
         self.field.setAccessibleName(hint)
         self.field.textChanged.connect(lambda: self.fill())
         self.field.installEventFilter(self)
-        self.list = QListWidget()
-        self.list.setAccessibleName(hint)
-        self._delegate = _RowDelegate(self.list)
-        self.list.setItemDelegate(self._delegate)
-        self.list.setUniformItemSizes(True)
-        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list = RowList(hint)
         self.list.currentItemChanged.connect(self.moved)
         self.list.itemActivated.connect(self.chosen)
         layout = QVBoxLayout(self)
@@ -98,23 +127,20 @@ class SearchList(QWidget):
     @property
     def current(self) -> object:
         """What the current row stands for; None if there is none."""
-        item = self.list.currentItem()
-        return item.data(_ROW).data if item is not None else None
+        at = self.list.currentRow()
+        return self.rows[at].data if at >= 0 else None
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> Sequence[Row]:
         """The rows shown."""
-        return [self.list.item(number).data(_ROW) for number in range(self.list.count())]
+        return self.list.rows
 
     def fill(self, current: object = None) -> None:
         """Show what is found; make one row current, or else the first that is no heading."""
         rows = self._find(self.field.text()) or [Row("Nothing found")]
         wanted = self.current if current is None else current
         blocked = self.list.blockSignals(True)
-        self.list.clear()
-        self._delegate.widths = column_widths(rows)
-        for row in rows:
-            self._add(row)
+        self.list.fill(rows)
         known = [row.data for row in rows]
         first = next((n for n, data in enumerate(known) if data is not None), -1)
         at = known.index(wanted) if wanted is not None and wanted in known else first
@@ -122,15 +148,6 @@ class SearchList(QWidget):
         self.list.blockSignals(blocked)
         self.list.scrollToItem(self.list.item(at if at != first else 0))
         self.moved.emit()
-
-    def _add(self, row: Row) -> None:
-        item = QListWidgetItem(row.title, self.list)
-        item.setData(_ROW, row)
-        item.setToolTip(plain_tip(row.tip))
-        spoken = ", ".join(filter(None, (row.title, *row.columns)))
-        item.setData(Qt.ItemDataRole.AccessibleTextRole, spoken)
-        if row.data is None:
-            item.setFlags(Qt.ItemFlag.NoItemFlags)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if not isinstance(event, QKeyEvent) or event.type() != QEvent.Type.KeyPress:
@@ -164,13 +181,13 @@ class _RowDelegate(QStyledItemDelegate):
         The width of each column.
     """
 
-    def __init__(self, view: QListWidget) -> None:
+    def __init__(self, view: RowList) -> None:
         super().__init__(view)
         self._view = view
         self.widths: Sequence[int] = ()
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
-        row: Row = index.data(_ROW)
+        row = self._view.rows[index.row()]
         self.initStyleOption(option, index)
         option.text = ""
         style = self._view.style()

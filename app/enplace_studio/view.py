@@ -79,6 +79,8 @@ class View:
         Its default dock area; None for the one view in the middle.
     width, height : int or None
         Preferred size in pixels; None leaves it to the window.
+    shown : bool
+        Whether its pane is open before the user opens it in the View menu.
     """
 
     id: str
@@ -88,6 +90,7 @@ class View:
     width: int | None = None
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
+    shown: bool = True
 
     @property
     def fault(self) -> str:

@@ -9,6 +9,7 @@ from enplace_studio.view import View
 FOLDERS = [
     "graph",
     "plans",
+    "history",
     "timeline",
     "inspector",
     "memory",
