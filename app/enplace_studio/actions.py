@@ -233,7 +233,7 @@ _ACTIONS: tuple[Action, ...] = (
     _mode_action("light", "Light"),
     _mode_action("dark", "Dark"),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
-    Action("keys", "Keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
+    Action("keys", "All keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
     Action("frameworks", f"{framework_names()}…", "Help", (),
            lambda s: show_frameworks(s.window), group=1),
     Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),

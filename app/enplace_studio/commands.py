@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtGui import QAction
 
 from enplace.text import count
 from enplace.values.device_names import device_label
+from enplace_studio.key_sheet import native_keys
 from enplace_studio.menus import Menus
 from enplace_studio.method_facts import OBJECTIVES, time_text, why_not_for
 from enplace_studio.project import OpenProject
@@ -38,11 +39,6 @@ class Command:
     title: str
     run: Callable[[], object]
     note: str = ""
-
-
-def native_keys(keys: str) -> str:
-    """Return a shortcut in the notation of the system."""
-    return QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 def all_commands(menus: Menus, studio: Studio) -> dict[str, list[Command]]:

@@ -1,13 +1,11 @@
-"""The command palette, and the list of all keys."""
+"""The command palette."""
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QDialog, QGridLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
-from enplace_studio.actions import VIEW_KEYS
-from enplace_studio.commands import Command, all_commands, native_keys, op_commands
+from enplace_studio.commands import Command, all_commands, op_commands
 from enplace_studio.menus import Menus
-from enplace_studio.panel import label
 from enplace_studio.search_list import Row, SearchList, matches
 from enplace_studio.studio import Studio
 from enplace_studio.theme import theme
@@ -43,27 +41,3 @@ class Palette(QDialog):
         self.accept()
         if isinstance(command, Command):
             command.run()
-
-
-class KeySheet(QDialog):
-    """Every key on one page."""
-
-    def __init__(self, menus: Menus, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Keys")
-        lines = [
-            (" or ".join(map(native_keys, spec.keys)), spec.title.rstrip("…"))
-            for spec in menus.specs
-            if spec.keys and not spec.id.startswith("place-")
-        ]
-        lines += [("1 … 8", "Pin selection to a device"), *VIEW_KEYS]
-        half = (len(lines) + 1) // 2
-        grid = QGridLayout(self)
-        grid.setContentsMargins(20, 18, 20, 18)
-        grid.setHorizontalSpacing(14)
-        grid.setVerticalSpacing(8)
-        grid.setColumnMinimumWidth(2, 24)
-        for number, (keys, title) in enumerate(lines):
-            row, column = number % half, 3 * (number // half)
-            grid.addWidget(label(keys, "title"), row, column)
-            grid.addWidget(label(title), row, column + 1)

@@ -9,9 +9,10 @@ from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
+from enplace_studio.key_sheet import KeySheet
 from enplace_studio.menus import Menus
 from enplace_studio.messages import Banner, Toast
-from enplace_studio.palette import KeySheet, Palette
+from enplace_studio.palette import Palette
 from enplace_studio.panel import named
 from enplace_studio.start_page import StartPage
 from enplace_studio.status import StatusLine
@@ -95,7 +96,7 @@ class MainWindow(QMainWindow):
         self.document.file_changed.connect(self._show_title)
         studio.changed.connect(self._show_run)
         studio.palette_wanted.connect(lambda: Palette(self.menus, studio, self).exec())
-        studio.keys_wanted.connect(lambda: KeySheet(self.menus, self).exec())
+        studio.keys_wanted.connect(lambda: KeySheet(self.menus.specs, self).exec())
         studio.measuring_made.connect(lambda strip: self._column.insertWidget(0, strip))
         header.solve_pressed.connect(studio.solving.solve_or_cancel)
         header.compare_pressed.connect(studio.solving.ask_compare)

@@ -611,12 +611,26 @@ def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, q
 def test_the_key_sheet_names_every_shortcut(window, qtbot):
     from PySide6.QtWidgets import QLabel
 
-    from enplace_studio.palette import KeySheet
+    from enplace_studio.key_sheet import KeySheet
 
-    sheet = KeySheet(window.menus, window)
+    sheet = KeySheet(window.menus.specs, window)
     qtbot.addWidget(sheet)
     shown = {label.text() for label in sheet.findChildren(QLabel)}
     assert {"Pin selection where it is", "P", "Ctrl+Shift+P", "Search ops"} <= shown
+    assert {"1 … 8", "Pin selection to a device", "W A S D"} <= shown
+
+
+def test_keys_are_listed_by_topic_in_columns_of_like_height():
+    from enplace_studio.key_sheet import in_columns, topics
+
+    found = topics(all_actions())
+    assert [title for title, _ in found][:3] == ["File", "Edit", "Plan"]
+    listed = [line for _, lines in found for line in lines]
+    assert len(set(listed)) == len(listed)
+    columns = in_columns(found, 2)
+    assert [topic for column in columns for topic in column] == found
+    heights = [sum(len(lines) + 2 for _, lines in column) for column in columns]
+    assert max(heights) < 2 * min(heights)
 
 
 def test_an_unexpected_error_is_reported_and_the_studio_keeps_running(
