@@ -11,8 +11,9 @@ from PySide6.QtWidgets import QInputDialog
 from enplace.frameworks.registry import exporters
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
+from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
-from enplace_studio.theme import theme
+from enplace_studio.theme import MODES, theme
 from enplace_studio.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.views import all_views
 
@@ -123,10 +124,10 @@ def _export_action(form: str) -> Action:
     )
 
 
-def _mode_action(mode: str, title: str) -> Action:
+def _mode_action(mode: str) -> Action:
     return Action(
         f"theme-{mode}",
-        title,
+        MODES[mode],
         "View",
         (),
         lambda studio: studio.set_theme(mode),
@@ -229,9 +230,9 @@ _ACTIONS: tuple[Action, ...] = (
     Action("focus", "Go to selection", "View", ("F",),
            lambda s: s.panes.focus_selection(), _selected, 1),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
-    _mode_action("system", "Light or dark like the system"),
-    _mode_action("light", "Light"),
-    _mode_action("dark", "Dark"),
+    *map(_mode_action, MODES),
+    Action("settings", "Settings…", "View", ("Ctrl+,",),
+           lambda s: SettingsDialog(s, s.window).exec(), group=4),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
     Action("keys", "All keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
     Action("frameworks", f"{framework_names()}…", "Help", (),

@@ -108,18 +108,24 @@ class ChosenMethod(QObject):
         unusual = objective != self._solver.aim(method)
         return f"{title}, {SHORT_OBJECTIVES[objective]}" if unusual else title
 
-    def restore(self, method: str, objective: str, recent: Sequence[object]) -> None:
+    def restore(
+        self, method: str, objective: str, recent: Sequence[object], time_limit: str
+    ) -> None:
         """Continue with the choice of the last session.
 
         Parameters
         ----------
         recent : sequence of str
             Method and objective of the methods chosen last; anything else is ignored.
+        time_limit : str
+            One of :data:`TIME_LIMITS_S` in digits; anything else is ignored.
         """
         pairs = [tuple(str(each).split()) for each in recent]
         known = [(pair[0], pair[1]) for pair in pairs if len(pair) == 2 and pair[1] in EVERY]
         self.recent = tuple(known[:MOST_RECENT])
-        self.set_method(method, objective=objective)
+        limit_s = int(time_limit) if time_limit.isdecimal() else 0
+        known_limit_s = limit_s if limit_s in TIME_LIMITS_S else USUAL_TIME_LIMIT_S
+        self.use(Choice(method, objective, time_limit_s=known_limit_s))
 
     def use(self, choice: Choice) -> None:
         """Make this choice."""

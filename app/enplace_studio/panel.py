@@ -189,6 +189,13 @@ class Form(QFormLayout):
         both.addWidget(paragraph(help_text))
         self.addRow(_name_of(name, field), both)
 
+    def add_heading(self, text: str) -> None:
+        """Add a heading above the next rows."""
+        shown = label(text, "title")
+        shown.setMinimumHeight(shown.sizeHint().height() + (14 if self.rowCount() else 0))
+        shown.setAlignment(Qt.AlignmentFlag.AlignBottom)
+        self.addRow(shown)
+
     def add_first(self, name: str, field: QWidget) -> None:
         """Add a row above all others."""
         self.insertRow(0, _name_of(name, field), field)
@@ -197,5 +204,6 @@ class Form(QFormLayout):
 def _name_of(name: str, field: QWidget) -> QLabel:
     shown = label(name)
     shown.setMinimumHeight(field.sizeHint().height())
+    shown.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
     shown.setBuddy(field)
     return shown

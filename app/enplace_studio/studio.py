@@ -130,7 +130,8 @@ class Studio(QObject):
         theme.set_mode(mode if mode in MODES else "system")
         method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
         recent = self.settings.value("recent-methods", [])
-        self.chosen.restore(method, objective, recent if isinstance(recent, list) else [])
+        limit = str(self.settings.value("time-limit", ""))
+        self.chosen.restore(method, objective, recent if isinstance(recent, list) else [], limit)
 
     def set_theme(self, mode: str) -> None:
         """Switch to light, dark or the system's theme, and remember it."""
@@ -155,6 +156,7 @@ class Studio(QObject):
         self.settings.setValue("method", self.chosen.method)
         self.settings.setValue("objective", self.chosen.objective)
         self.settings.setValue("recent-methods", [" ".join(each) for each in self.chosen.recent])
+        self.settings.setValue("time-limit", self.chosen.time_limit_s)
         if self._measuring is not None:
             self._measuring.close_job()
         self.solver.close()
