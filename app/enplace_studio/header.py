@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 from enplace.text import count
 from enplace.values.cluster import Cluster
 from enplace_studio.chosen_method import ChosenMethod
-from enplace_studio.clusters import cluster_title
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
