@@ -6,9 +6,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
 
+from enplace.errors import EnplaceError
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
-from enplace_studio.cluster_editor import ClusterEditor
+from enplace_studio.cluster_editor import ClusterEditor, _link_row
 from enplace_studio.cluster_facts import (
     bandwidth_text,
     cluster_title,
@@ -18,6 +19,7 @@ from enplace_studio.cluster_facts import (
     memory_text,
 )
 from enplace_studio.clusters import FAMILIES, ClusterChooser
+from enplace_studio.link_patterns import compress, expand
 from problems import cluster_of, profile_of
 
 
@@ -185,6 +187,54 @@ def test_an_error_is_shown_and_the_editor_stays_open(editor, table, column, text
     assert complaint in editor._fault.text()
     assert editor.isVisible()
     editor.close()
+
+
+def test_alike_links_are_one_line_and_a_later_line_overrides_it(qtbot):
+    editor = ClusterEditor(presets()["a100-8-nvlink"])
+    qtbot.addWidget(editor)
+    lines = [editor.links.item(row, 0).text() for row in range(editor.links.rowCount())]
+    assert lines == ["GPU:*", "GPU:*", "CPU:*"]
+    editor.add_line()
+    for column, text in enumerate(("GPU:0", "GPU:*", "20", "100", "{from} out")):
+        editor.links.item(3, column).setText(text)
+    links = {(link.source, link.target): link for link in editor.read().links}
+    assert links[0, 1].b0_us == links[0, 7].b0_us == 20
+    assert links[0, 1].channels == links[0, 7].channels
+    assert links[1, 0].b0_us == 10
+    editor.remove_line()
+    assert len(editor.read().channels) == 72
+    editor.links.selectRow(1)
+    editor.link_all_alike()
+    assert editor.links.rowCount() == 1
+    assert {(link.b0_us, len(link.channels)) for link in editor.read().links} == {(8.0, 1)}
+
+
+def test_a_device_added_to_a_pattern_needs_no_line_of_its_own(qtbot):
+    editor = ClusterEditor(presets()["cpu-4"])
+    qtbot.addWidget(editor)
+    editor.add_device()
+    assert editor.links.rowCount() == 1
+    assert editor.read().n_devices == 5
+
+
+def test_a_link_of_a_device_with_itself_or_with_none_is_refused(editor):
+    editor.add_line()
+    row = editor.links.rowCount() - 1
+    for names in (("GPU:0", "GPU:0"), ("GPU:0", "GPU:9")):
+        for column, name in enumerate(names):
+            editor.links.item(row, column).setText(name)
+        with pytest.raises(EnplaceError):
+            editor.read()
+
+
+@pytest.mark.parametrize("name", presets())
+def test_patterns_stand_for_the_very_same_links(name):
+    data = cluster_to_json(presets()[name])
+    names = [device["name"] for device in data["devices"]]
+    rows = [_link_row(link) for link in data["links"]]
+    short = compress(rows, names)
+    assert expand(short, names) == rows
+    assert len(short) < len(rows)
 
 
 def test_an_exported_cluster_can_be_imported(editor, monkeypatch, tmp_path):
