@@ -235,6 +235,7 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: SettingsDialog(s, s.window).exec(), group=4),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
     Action("keys", "All keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
+    Action("tour", "Take the tour", "Help", (), lambda s: s.tour_wanted.emit(), _open),
     Action("frameworks", f"{framework_names()}…", "Help", (),
            lambda s: show_frameworks(s.window), group=1),
     Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),

@@ -47,7 +47,8 @@ class Studio(QObject):
     """The set of available actions may have changed."""
     palette_wanted = Signal()
     keys_wanted = Signal()
-    """The user asked for the command palette or the list of keys."""
+    tour_wanted = Signal()
+    """The user asked for the command palette, the list of keys or the tour."""
     measuring_made = Signal(QWidget)
     """Emitted with the strip that shows a measurement, to be put above the views."""
 

@@ -132,6 +132,8 @@ QProgressBar {{
 QProgressBar::chunk {{ background: {accent}; border-radius: 2px; }}
 
 #banner {{ background: {panel}; border: 1px solid {bad}; border-radius: 8px; }}
+#tour {{ background: {panel}; border: 1px solid {accent}; border-radius: 8px; }}
+#tour-frame {{ background: transparent; border: 2px solid {accent}; border-radius: 9px; }}
 #toast {{ background: {panel}; border: 1px solid {line}; border-radius: 8px; }}
 QLabel#dot {{ font-size: {px11}px; }}
 """
