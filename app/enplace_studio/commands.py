@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from PySide6.QtGui import QAction
 
 from enplace.text import count
 from enplace.values.device_names import device_label
+from enplace.values.profile import Profile
 from enplace_studio.key_sheet import native_keys
 from enplace_studio.menus import Menus
 from enplace_studio.method_facts import OBJECTIVES, time_text, why_not_for
 from enplace_studio.project import OpenProject
-from enplace_studio.search_list import matches
 from enplace_studio.studio import Studio
 from enplace_studio.view import Commanding
 from enplace_studio.views import all_views
@@ -56,17 +56,26 @@ def all_commands(menus: Menus, studio: Studio) -> dict[str, list[Command]]:
 def op_commands(studio: Studio, typed: str) -> list[Command]:
     """Return commands that select an op each, for the ops that match what is typed.
 
-    Of many, the first; those with the very words come before those with the words elsewhere.
+    Of many, the first; names with the very words come before those with the words elsewhere.
     """
     project = studio.document.project
     if project is None or len(typed.strip()) < FEWEST_LETTERS:
         return []
-    titles = [f"Select op {name}" for name in project.problem.profile.op_names]
-    found = [op for op, title in enumerate(titles) if matches(typed, title)]
-    found.sort(key=lambda op: typed.lower() not in titles[op].lower())
-    return [
-        Command(titles[op], _select(studio, [op]), _op_note(project, op)) for op in found[:MOST_OPS]
-    ]
+    words = [w for w in typed.lower().split() if w != "op" and not "select".startswith(w)]
+    names, wanted = _lower_names(project.problem.profile), " ".join(words)
+    found = [op for op, name in enumerate(names) if all(word in name for word in words)]
+    found.sort(key=lambda op: wanted not in names[op])
+    return [_op_command(studio, project, op) for op in found[:MOST_OPS]]
+
+
+@lru_cache(maxsize=1)
+def _lower_names(profile: Profile) -> tuple[str, ...]:
+    return tuple(name.lower() for name in profile.op_names)
+
+
+def _op_command(studio: Studio, project: OpenProject, op: int) -> Command:
+    title = f"Select op {project.problem.profile.op_names[op]}"
+    return Command(title, _select(studio, [op]), _op_note(project, op))
 
 
 def _op_note(project: OpenProject, op: int) -> str:

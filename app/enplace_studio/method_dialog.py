@@ -205,8 +205,13 @@ class MethodDialog(QDialog):
     def _change(self, **changes: object) -> None:
         """Change the objective or the limit, which other fields and rows show."""
         self.choice = replace(self.choice, **changes)  # type: ignore[arg-type]
-        # Only after the field that sent this is done with it.
-        QTimer.singleShot(0, self, lambda: self.search.fill(self.choice.method))
+
+        def show() -> None:
+            self.search.fill(self.choice.method)
+            field = self.limit_field if "time_limit_s" in changes else self.objective_field
+            field.setFocus()
+
+        QTimer.singleShot(0, self, show)  # once the field that sent this is done with it
 
     def restore_defaults(self) -> None:
         """Give every option of the current method its default; the time limit stays."""

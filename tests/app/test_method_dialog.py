@@ -168,11 +168,13 @@ def test_another_objective_brings_its_own_options(open_dialog, qtbot):
 
 def test_a_longer_time_limit_shows_in_the_list(open_dialog, qtbot):
     dialog = open_dialog()
+    qtbot.waitUntil(dialog.isActiveWindow)
     field = dialog.limit_field
     field.setCurrentIndex(field.findData(60))
     field.activated.emit(field.currentIndex())
     qtbot.waitUntil(lambda: dialog.search.rows[1].columns == ("up to 1 min 0 s",))
     assert dialog.choice.time_limit_s == 60
+    qtbot.waitUntil(lambda: dialog.focusWidget() is dialog.limit_field)
 
 
 def test_the_dialog_does_not_outgrow_a_small_window(open_dialog):
