@@ -33,7 +33,7 @@ from enplace_studio.theme import theme
 from enplace_studio.topology import TopologyView
 
 SIZE = (940, 600)
-DETAILS_WIDTH = 330
+LIST_WIDTH, DETAILS_WIDTH = 480, 330
 HEADINGS = ("Devices", "Memory", "Links")
 FAMILIES = ("Testbeds of the papers", "NVLink servers", "PCIe", "Logical CPU devices")
 
@@ -48,6 +48,7 @@ class ClusterChooser(QDialog):
         self.chosen: Cluster | None = None
         self._groups = offered(profile, current)
         self.search = SearchList(self._find, "Search clusters")
+        self.search.setMinimumWidth(round(LIST_WIDTH * theme.scale))
         self.search.moved.connect(self._describe)
         self.search.chosen.connect(self.accept)
         self.topology, self._details = TopologyView(), Column()

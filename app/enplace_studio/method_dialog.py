@@ -41,6 +41,8 @@ from enplace_studio.views.plans.facts import headline
 
 SIZE = (880, 600)
 LIST_WIDTH = 340
+SHORTEST_S = 0.05
+"""Shorter times are not worth telling."""
 
 
 class MethodDialog(QDialog):
@@ -175,8 +177,8 @@ class MethodDialog(QDialog):
         made = best_plan(method.name, objective, self._plans)
         if made is None:
             return f"{text} on this graph."
-        spent = made.plan.solve_seconds
-        after = "" if spent is None else f" in {seconds(spent)}"
+        spent = made.plan.solve_seconds or 0.0
+        after = f" in {seconds(spent)}" if spent >= SHORTEST_S else ""
         return f"{text}. It has found {headline(made.plan, made.schedule)} on this graph{after}."
 
     def _add_common_fields(self, form: Form) -> None:
