@@ -91,7 +91,7 @@ def _drops(window: MainWindow, app: QApplication) -> None:
 
 def _solve(window: MainWindow) -> None:
     """Time solves with the default method, from the click to the plan on screen, many times."""
-    window.header.method_menu.set_time_limit(LIMIT_S)
+    window.studio.chosen.set_time_limit(LIMIT_S)
     stalls_ms = [_longest_stall_ms(window.studio.solving.solve, SOLVE_S) for _ in range(SOLVES)]
     middle, slowest = statistics.median(stalls_ms), max(stalls_ms)
     figure(

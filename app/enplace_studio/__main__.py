@@ -56,6 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _begin(window: MainWindow, file: Path | None) -> None:
     window.solver.start()
+    window.offer_tour()
     if file is not None:
         window.studio.files.open_path(file)
     window.studio.files.offer_recovery()

@@ -11,8 +11,9 @@ from PySide6.QtWidgets import QInputDialog
 from enplace.frameworks.registry import exporters
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
+from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
-from enplace_studio.theme import theme
+from enplace_studio.theme import MODES, theme
 from enplace_studio.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.views import all_views
 
@@ -135,10 +136,10 @@ def _export_action(form: str) -> Action:
     )
 
 
-def _mode_action(mode: str, title: str) -> Action:
+def _mode_action(mode: str) -> Action:
     return Action(
         f"theme-{mode}",
-        title,
+        MODES[mode],
         "View",
         (),
         lambda studio: studio.set_theme(mode),
@@ -228,6 +229,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
+    Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
+           lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
     Action("compare", "Compare methods…", "Plan", ("Ctrl+Shift+C",),
            lambda s: s.solving.ask_compare(), _solvable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
@@ -256,11 +259,12 @@ _ACTIONS: tuple[Action, ...] = (
     Action("side-by-side", "Plans side by side", "View", ("C",),
            _toggle_side_by_side, _planned, 1, lambda s: s.panes.is_in_middle("compare")),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
-    _mode_action("system", "Light or dark like the system"),
-    _mode_action("light", "Light"),
-    _mode_action("dark", "Dark"),
+    *map(_mode_action, MODES),
+    Action("settings", "Settings…", "View", ("Ctrl+,",),
+           lambda s: SettingsDialog(s, s.window).exec(), group=4),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
-    Action("keys", "Keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
+    Action("keys", "All keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
+    Action("tour", "Take the tour", "Help", (), lambda s: s.tour_wanted.emit(), _open),
     Action("frameworks", f"{framework_names()}…", "Help", (),
            lambda s: show_frameworks(s.window), group=1),
     Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,19 @@ from enplace.errors import ClusterError, EnplaceError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
+from enplace_studio.link_patterns import ALL, LinkRow, compress, expand
 from enplace_studio.messages import DialogButtons, button
-from enplace_studio.panel import label
+from enplace_studio.panel import label, paragraph
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
 DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip")
+EACH_ITS_OWN = "{from}->{to}"
+"""The channel of a pattern that gives each link one of its own."""
+LINK_HELP = (
+    "A line such as GPU:* to GPU:*, or all to all, describes many links; a later line overrides an "
+    "earlier one. In the channels, {from} and {to} stand for the two devices."
+)
 LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 
 
@@ -59,30 +66,27 @@ class ClusterEditor(QDialog):
         self._fault = label("", "bad")
         self._fault.setWordWrap(True)
         layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 16, 16, 14)
         names = QHBoxLayout()
         names.addWidget(label("Name"))
         names.addWidget(self.name, 1)
         names.addWidget(label("Description"))
         names.addWidget(self.description, 3)
         layout.addLayout(names)
-        layout.addLayout(self._heading("Devices"))
-        layout.addWidget(self.devices, 2)
-        layout.addWidget(label("Links: one for every ordered pair of devices", "title"))
-        layout.addWidget(self.links, 3)
+        add, remove = ("Add a device", self.add_device), ("Remove", self.remove_device)
+        layout.addLayout(_heading("Devices", add, remove))
+        layout.addWidget(self.devices, 3)
+        alike = ("One line for all pairs", self.link_all_alike)
+        link, unlink = ("Add a line", self.add_line), ("Remove", self.remove_line)
+        layout.addLayout(_heading("Links", alike, link, unlink))
+        layout.addWidget(self.links, 2)
+        layout.addWidget(paragraph(LINK_HELP))
         layout.addWidget(self._fault)
         others = button("Import JSON…", self._import), button("Export JSON…", self._export)
         buttons = DialogButtons(self, "Use this cluster", *others)
         buttons.accept.setDefault(True)
         layout.addLayout(buttons)
         self.show_cluster(cluster)
-
-    def _heading(self, title: str) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addWidget(label(title, "title"))
-        row.addStretch()
-        row.addWidget(button("Add a device", self.add_device))
-        row.addWidget(button("Remove", self.remove_device))
-        return row
 
     def show_cluster(self, cluster: Cluster) -> None:
         """Fill the fields and tables."""
@@ -91,7 +95,8 @@ class ClusterEditor(QDialog):
         self.description.setText(data["description"])
         self.description.setCursorPosition(0)
         _fill(self.devices, [_device_row(device) for device in data["devices"]])
-        _fill(self.links, [_link_row(link) for link in data["links"]])
+        names = [device["name"] for device in data["devices"]]
+        _fill(self.links, compress([_link_row(link) for link in data["links"]], names))
         self._fault.clear()
 
     def read(self) -> Cluster:
@@ -104,9 +109,11 @@ class ClusterEditor(QDialog):
         """
         # Untouched values keep the digits that the table does not show.
         exact_device = {tuple(_device_row(device)): device for device in self._shown["devices"]}
-        exact_link = {tuple(_link_row(link)): link for link in self._shown["links"]}
+        exact_link = {_link_row(link): link for link in self._shown["links"]}
         devices = [exact_device.get(tuple(r)) or _device_of(r) for r in _rows(self.devices)]
-        links = [exact_link.get(tuple(r)) or _link_of(r) for r in _rows(self.links)]
+        names = [device["name"] for device in devices]
+        rows = expand(_rows(self.links), names)
+        links = [exact_link.get(row) or _link_of(row) for row in rows]
         channels = dict.fromkeys(channel for link in links for channel in link["channels"])
         return cluster_from_json(
             {
@@ -120,15 +127,16 @@ class ClusterEditor(QDialog):
         )
 
     def add_device(self) -> None:
-        """Add a copy of the last device, with links to all others."""
+        """Add a copy of the last device, with the links to all others that no pattern gives it."""
         rows, links = _rows(self.devices), _rows(self.links)
         model = rows[-1]
         kind = model[1]
         taken = {row[0] for row in rows}
         name = next(n for i in range(len(rows) + 1) if (n := f"{kind.upper()}:{i}") not in taken)
-        cost = links[0][2:4] if links else ["10", "25"]
-        for other in taken:
-            links += [[a, b, *cost, f"{a}->{b}"] for a, b in ((name, other), (other, name))]
+        linked = {row[:2] for row in expand(links, [*taken, name])}
+        for other in sorted(taken):
+            pairs = [ends for ends in ((name, other), (other, name)) if ends not in linked]
+            links += [[a, b, *self._usual_cost, f"{a}->{b}"] for a, b in pairs]
         _fill(self.devices, [*rows, [name, *model[1:]]])
         _fill(self.links, links)
         self.devices.selectRow(len(rows))
@@ -141,6 +149,30 @@ class ClusterEditor(QDialog):
         gone = rows.pop(at if at >= 0 else -1)[0]
         _fill(self.devices, rows)
         _fill(self.links, [row for row in _rows(self.links) if gone not in row[:2]])
+
+    @property
+    def _usual_cost(self) -> list[str]:
+        """The latency and bandwidth of the chosen line, by default the first."""
+        rows, at = _rows(self.links), max(self.links.currentRow(), 0)
+        return rows[at][2:4] if rows else ["10", "25"]
+
+    def link_all_alike(self) -> None:
+        """Describe all links in one line, with the cost of the chosen one."""
+        _fill(self.links, [[ALL, ALL, *self._usual_cost, EACH_ITS_OWN]])
+
+    def add_line(self) -> None:
+        """Add a line for all pairs, to be narrowed down."""
+        rows = _rows(self.links)
+        _fill(self.links, [*rows, [ALL, ALL, *self._usual_cost, EACH_ITS_OWN]])
+        self.links.selectRow(len(rows))
+        self.links.scrollToBottom()
+
+    def remove_line(self) -> None:
+        """Remove the chosen line of links, by default the last."""
+        rows, at = _rows(self.links), self.links.currentRow()
+        if rows:
+            rows.pop(at if at >= 0 else -1)
+            _fill(self.links, rows)
 
     def accept(self) -> None:
         try:
@@ -168,6 +200,15 @@ class ClusterEditor(QDialog):
             write_atomically(name, cluster_text(self.read()) + "\n")
         except EnplaceError as error:
             self._fault.setText(str(error))
+
+
+def _heading(title: str, *actions: tuple[str, Callable[[], None]]) -> QHBoxLayout:
+    row = QHBoxLayout()
+    row.addWidget(label(title, "title"))
+    row.addStretch()
+    for text, action in actions:
+        row.addWidget(button(text, action))
+    return row
 
 
 def _table(columns: Sequence[str]) -> QTableWidget:
@@ -214,11 +255,11 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _link_row(link: dict[str, Any]) -> list[str]:
+def _link_row(link: dict[str, Any]) -> LinkRow:
     slowness = link["b1_us_per_byte"]
     bandwidth = f"{1e-3 / slowness:.4g}" if slowness else "inf"
     channels = "; ".join(link["channels"])
-    return [link["from"], link["to"], f"{link['b0_us']:.4g}", bandwidth, channels]
+    return (link["from"], link["to"], f"{link['b0_us']:.4g}", bandwidth, channels)
 
 
 def _link_of(row: Sequence[str]) -> dict[str, Any]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 
-from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
-    QListWidget,
-    QListWidgetItem,
+    QFrame,
+    QHBoxLayout,
     QVBoxLayout,
     QWidget,
 )
@@ -22,24 +19,23 @@ from enplace.readers.clusters import cluster_from, presets
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
 from enplace_studio.cluster_editor import FILE_FILTER, ClusterEditor, read_cluster
+from enplace_studio.cluster_facts import (
+    bandwidth_text,
+    cluster_title,
+    devices_text,
+    family,
+    memory_text,
+)
 from enplace_studio.messages import DialogButtons, button
-from enplace_studio.panel import label
+from enplace_studio.panel import Column, label, paragraph
+from enplace_studio.search_list import Row, SearchList, matches
+from enplace_studio.theme import theme
+from enplace_studio.topology import TopologyView
 
-
-def cluster_title(cluster: Cluster) -> str:
-    """Return the beginning of a cluster's description, marked if it was edited."""
-    title = re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip()
-    is_edited = presets().get(cluster.name, cluster) != cluster
-    return (title or cluster.name) + (", edited" if is_edited else "")
-
-
-def family(cluster: Cluster) -> str:
-    """Return the heading of a preset in the list."""
-    if "paper" in cluster.description:
-        return "Testbeds of the papers"
-    if all(device.kind == "cpu" for device in cluster.devices):
-        return "Logical CPU devices"
-    return "PCIe" if "PCIe" in cluster.description else "NVLink servers"
+SIZE = (940, 600)
+LIST_WIDTH, DETAILS_WIDTH = 480, 330
+HEADINGS = ("Devices", "Memory", "Links")
+FAMILIES = ("Testbeds of the papers", "NVLink servers", "PCIe", "Logical CPU devices")
 
 
 class ClusterChooser(QDialog):
@@ -48,60 +44,64 @@ class ClusterChooser(QDialog):
     def __init__(self, profile: Profile, current: Cluster, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Choose a cluster")
-        self.resize(600, 620)
+        self.resize(*(round(length * theme.scale) for length in SIZE))
         self.chosen: Cluster | None = None
-        self.list = QListWidget()
-        self.list.setWordWrap(True)
-        self.list.currentItemChanged.connect(self._describe)
-        self.list.itemActivated.connect(lambda item: self.accept())
-        self._text = label("", "dim")
-        self._text.setWordWrap(True)
-        self._text.setMinimumHeight(64)
-        self._text.setAlignment(Qt.AlignmentFlag.AlignTop)
-        layout = QVBoxLayout(self)
-        layout.addWidget(self.list, 1)
-        layout.addWidget(self._text)
+        self._groups = offered(profile, current)
+        self.search = SearchList(self._find, "Search clusters")
+        self.search.setMinimumWidth(round(LIST_WIDTH * theme.scale))
+        self.search.moved.connect(self._describe)
+        self.search.chosen.connect(self.accept)
+        self.topology, self._details = TopologyView(), Column()
+        self._fault = label("", "bad")
+        self._fault.setWordWrap(True)
+        self._lay_out()
+        self.search.fill(current)
+        self.search.setFocus()
+
+    def _lay_out(self) -> None:
+        card = QFrame()
+        card.setProperty("card", True)
+        card.setFixedWidth(round(DETAILS_WIDTH * theme.scale))
+        inside = QVBoxLayout(card)
+        inside.setContentsMargins(14, 12, 10, 12)
+        inside.addWidget(self.topology)
+        inside.addWidget(self._details, 1)
+        middle = QHBoxLayout()
+        middle.setSpacing(10)
+        middle.addWidget(self.search, 1)
+        middle.addWidget(card)
         others = button("From a file…", self._from_file), button("Edit…", self._edit)
-        buttons = DialogButtons(self, "Use this cluster", *others)
-        buttons.accept.setDefault(True)
-        layout.addLayout(buttons)
-        self._fill(profile, current)
+        self.buttons = DialogButtons(self, "Use this cluster", *others)
+        self.buttons.accept.setDefault(True)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(14, 14, 14, 14)
+        layout.setSpacing(12)
+        layout.addLayout(middle, 1)
+        layout.addWidget(self._fault)
+        layout.addLayout(self.buttons)
+        self._fault.hide()
 
-    def _fill(self, profile: Profile, current: Cluster) -> None:
-        known = presets()
-        if known.get(current.name) != current:
-            self._heading("Now in use")
-            self._add(current, current)
-        if own := carried_cluster(profile):
-            self._heading("Where the model was measured")
-            self._add(own, current)
-        order = ("Testbeds of the papers", "NVLink servers", "PCIe", "Logical CPU devices")
-        clusters = sorted(known.values(), key=lambda c: order.index(family(c)))
-        for title, members in groupby(clusters, key=family):
-            self._heading(title)
-            for cluster in members:
-                self._add(cluster, current)
-
-    def _heading(self, title: str) -> None:
-        item = QListWidgetItem(title, self.list)
-        item.setFlags(Qt.ItemFlag.NoItemFlags)
-        font = item.font()
-        font.setBold(True)
-        item.setFont(font)
-
-    def _add(self, cluster: Cluster, current: Cluster) -> None:
-        item = QListWidgetItem(f"    {cluster_title(cluster)}    {cluster.name}", self.list)
-        item.setData(Qt.ItemDataRole.UserRole, cluster)
-        if cluster == current and self.list.currentItem() is None:
-            self.list.setCurrentItem(item)
+    def _find(self, typed: str) -> list[Row]:
+        rows: list[Row] = []
+        for title, clusters in self._groups.items():
+            found = [
+                row for row in map(_row, clusters) if matches(typed, f"{title} {_text_of(row)}")
+            ]
+            if found:
+                rows += [Row(title, columns=() if rows else HEADINGS), *found]
+        return rows
 
     def _describe(self) -> None:
-        cluster = self._current()
-        self._text.setText(cluster.description or cluster.name if cluster else "")
+        cluster, column = self._current(), self._details.fill(6)
+        self.topology.show_cluster(cluster)
+        self.buttons.accept.setEnabled(cluster is not None)
+        if cluster is not None:
+            column.addWidget(label(cluster.name, "title"))
+            column.addWidget(paragraph(cluster.description))
 
     def _current(self) -> Cluster | None:
-        item = self.list.currentItem()
-        return item.data(Qt.ItemDataRole.UserRole) if item else None
+        current = self.search.current
+        return current if isinstance(current, Cluster) else None
 
     def accept(self) -> None:
         self.chosen = self.chosen or self._current()
@@ -125,9 +125,31 @@ class ClusterChooser(QDialog):
         try:
             self.chosen = make()
         except EnplaceError as error:
-            self._text.setText(str(error))
+            self._fault.setText(str(error))
+            self._fault.show()
         else:
             self.accept()
+
+
+def _row(cluster: Cluster) -> Row:
+    facts = (devices_text(cluster), memory_text(cluster), bandwidth_text(cluster))
+    return Row(cluster_title(cluster), cluster, facts, cluster.name)
+
+
+def _text_of(row: Row) -> str:
+    return " ".join((row.title, row.tip, *row.columns))
+
+
+def offered(profile: Profile, current: Cluster) -> dict[str, list[Cluster]]:
+    """Return the clusters to choose from, by heading: the open one, the profile's, the presets."""
+    known = presets()
+    own = carried_cluster(profile)
+    groups = {
+        "Now in use": [current] if known.get(current.name) != current else [],
+        "Where the model was measured": [own] if own is not None else [],
+        **{title: [c for c in known.values() if family(c) == title] for title in FAMILIES},
+    }
+    return {title: clusters for title, clusters in groups.items() if clusters}
 
 
 def carried_cluster(profile: Profile) -> Cluster | None:

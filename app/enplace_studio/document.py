@@ -6,7 +6,7 @@ No widgets. Every request that changes the project is one step of undo, with a t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,14 @@ from enplace_studio.requests import Requests
 __all__ = ["Document", "PlanEntry"]
 
 UNDO_LIMIT = 100
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A state of the history: the edit that led to it, and the schedule then."""
+
+    title: str
+    schedule: Schedule | None
 
 
 class Document(QObject):
@@ -67,6 +75,8 @@ class Document(QObject):
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved = True
+        self._jumps = False
+        """Whether the states on the way to another one are passed over."""
         self.previews = Previews(self)
 
     # The open project
@@ -337,6 +347,25 @@ class Document(QObject):
 
     # Undo
 
+    def states(self) -> list[State]:
+        """Return every state of the undo stack, the oldest first; undone ones included."""
+        stack, project = self.undo_stack, self._project
+        edits_done = [stack.command(number) for number in range(stack.count())]
+        changes = [each for each in edits_done if isinstance(each, _Change)]
+        first = changes[0].old if changes else project
+        found = [State("earlier" if len(changes) == UNDO_LIMIT else "as opened", _shown(first))]
+        return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
+
+    def go_to(self, index: int) -> None:
+        """Undo or redo until a state of :meth:`states`; views see only that one."""
+        before = self._project
+        self._jumps = True
+        self.undo_stack.setIndex(index)
+        self._jumps = False
+        after, self._project = self._project, before
+        if after is not None and after is not before:
+            self._show(after)
+
     def _edit_ops(
         self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
     ) -> bool:
@@ -369,6 +398,8 @@ class Document(QObject):
 
     def _show(self, new: OpenProject) -> None:
         old, self._project = self._project, new
+        if self._jumps:
+            return
         self.previews.follow(new)
         if old is None or new.problem.splits != old.problem.splits:
             # The ops differ: selection and other state per op refers to the old graph.
@@ -382,6 +413,10 @@ class Document(QObject):
             self.current_changed.emit()
 
 
+def _shown(project: OpenProject | None) -> Schedule | None:
+    return project.current.schedule if project and project.current else None
+
+
 class _Change(QUndoCommand):
     """An undo step, which keeps the states before and after."""
 
@@ -389,7 +424,8 @@ class _Change(QUndoCommand):
         self, document: Document, old: OpenProject, new: OpenProject, title: str, drag: int | None
     ) -> None:
         super().__init__(title)
-        self._document, self._old, self._new, self._drag = document, old, new, drag
+        self.old, self.new = old, new
+        self._document, self._drag = document, drag
 
     def id(self) -> int:
         return -1 if self._drag is None else 1
@@ -397,11 +433,11 @@ class _Change(QUndoCommand):
     def mergeWith(self, other: QUndoCommand) -> bool:
         if not isinstance(other, _Change) or other._drag != self._drag:
             return False
-        self._new = other._new
+        self.new = other.new
         return True
 
     def redo(self) -> None:
-        self._document._show(self._new)
+        self._document._show(self.new)
 
     def undo(self) -> None:
-        self._document._show(self._old)
+        self._document._show(self.old)

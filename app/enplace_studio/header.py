@@ -8,7 +8,8 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from enplace.text import count
 from enplace.values.cluster import Cluster
-from enplace_studio.clusters import cluster_title
+from enplace_studio.chosen_method import ChosenMethod
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
@@ -32,15 +33,15 @@ class Header(QWidget):
     cluster_pressed = Signal()
     run_pressed = Signal()
 
-    def __init__(self, document: Document, solver: Solver) -> None:
+    def __init__(self, document: Document, solver: Solver, chosen: ChosenMethod) -> None:
         super().__init__()
         self.setObjectName("header")
-        self._document, self._solver = document, solver
+        self._document, self._solver, self._chosen = document, solver, chosen
         self._measuring = False
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
         self.cluster_button = button("", self.cluster_pressed.emit)
         self.method_button = button("")
-        self.method_menu = MethodMenu(solver, self)
+        self.method_menu = MethodMenu(solver, chosen, self)
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -53,7 +54,7 @@ class Header(QWidget):
             document.opened,
             document.problem_changed,
             solver.changed,
-            self.method_menu.changed,
+            chosen.changed,
         ):
             signal.connect(self.refresh)
         self.refresh()
@@ -97,9 +98,9 @@ class Header(QWidget):
         self._name.setToolTip(plain_tip(profile.name))
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}")
         self._show_cluster(project.cluster)
-        self.method_button.setText(f"{self.method_menu.text}  ▾")
+        self.method_button.setText(f"{self._chosen.text}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
-        self.method_menu.show_reasons(problem)
+        self.method_menu.set_problem(problem)
         self._show_solve(bool(problem.pins))
 
     def _show_cluster(self, cluster: Cluster) -> None:

@@ -41,6 +41,7 @@ class Method:
     capabilities: tuple[str, ...]
     why_not: str
     options: tuple[Option, ...] = ()
+    summary: str = ""
 
     def aim(self, objective: str) -> str:
         """Return the given objective if this method supports it, else its usual one."""

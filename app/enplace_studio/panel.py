@@ -176,11 +176,35 @@ class Form(QFormLayout):
         super().__init__()
         self.setHorizontalSpacing(16)
         self.setVerticalSpacing(8)
+        self.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
 
-    def add(self, name: str, field: QWidget) -> None:
-        """Add a row, its name vertically centred on the field."""
-        shown = label(name)
-        shown.setMinimumHeight(field.sizeHint().height())
-        shown.setBuddy(field)
-        self.addRow(shown, field)
+    def add(self, name: str, field: QWidget, help_text: str = "") -> None:
+        """Add a row, its name vertically centred on the field, with a help text below."""
+        if not help_text:
+            self.addRow(_name_of(name, field), field)
+            return
+        both = QVBoxLayout()
+        both.setSpacing(3)
+        both.addWidget(field)
+        both.addWidget(paragraph(help_text))
+        self.addRow(_name_of(name, field), both)
+
+    def add_heading(self, text: str) -> None:
+        """Add a heading above the next rows."""
+        shown = label(text, "title")
+        shown.setMinimumHeight(shown.sizeHint().height() + (14 if self.rowCount() else 0))
+        shown.setAlignment(Qt.AlignmentFlag.AlignBottom)
+        self.addRow(shown)
+
+    def add_first(self, name: str, field: QWidget) -> None:
+        """Add a row above all others."""
+        self.insertRow(0, _name_of(name, field), field)
+
+
+def _name_of(name: str, field: QWidget) -> QLabel:
+    shown = label(name)
+    shown.setMinimumHeight(field.sizeHint().height())
+    shown.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+    shown.setBuddy(field)
+    return shown

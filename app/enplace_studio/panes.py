@@ -47,7 +47,7 @@ class Panes(QObject):
         self._table = all_views()
         self._not_loaded = list(self._table)
         self._docked = [view for view in self._table if view.area is not None]
-        self._open_docks = {view.id for view in self._docked}
+        self._open_docks = {view.id for view in self._docked if view.shown}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
         QTimer.singleShot(PRELOAD_MS, self, self._preload)
@@ -72,6 +72,7 @@ class Panes(QObject):
             else:
                 dock = self.docks[view.id] = Dock(view.id, view.title, widget)
                 self._window.addDockWidget(view.area, dock)
+                dock.setVisible(view.shown)
         self.built.emit()
         # Sizes take effect only after the panes have been laid out.
         QTimer.singleShot(0, self, self.restore)
@@ -172,7 +173,7 @@ class Panes(QObject):
             if view.area is not None and (dock := self.docks.get(view.id)):
                 dock.setFloating(False)
                 self._window.addDockWidget(view.area, dock)
-                dock.setVisible(self._document.problem is not None)
+                dock.setVisible(view.shown and self._document.problem is not None)
         self._resize()
 
     def _resize(self) -> None:

@@ -20,9 +20,10 @@ from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
+from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
-from enplace_studio.method_menu import MethodMenu, why_not_for
+from enplace_studio.method_facts import why_not_for
 from enplace_studio.titles import short_title, values_text
 from enplace_studio.views.plans.facts import headline, lack, why_stale
 
@@ -48,12 +49,11 @@ class Solving(QWidget):
     failed = Signal(str)
 
     def __init__(
-        self, document: Document, solver: Solver, methods: MethodMenu, parent: QWidget
+        self, document: Document, solver: Solver, methods: ChosenMethod, parent: QWidget
     ) -> None:
         super().__init__(parent)
         self.hide()
         self._document, self._solver, self._methods = document, solver, methods
-        methods.option_refused.connect(self.failed)
         document.opened.connect(self._on_opened)
         document.requests.renew_plan.connect(self.renew)
         document.requests.polish_plan.connect(self.polish)
@@ -74,17 +74,30 @@ class Solving(QWidget):
 
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
-        menu = self._methods
-        values = {o.name: menu.values[o.name] for o in menu.options if o.name in menu.values}
-        self._run([menu.method], choose=True, objective=menu.objective, values=values)
+        chosen = self._methods
+        values = {o.name: chosen.values[o.name] for o in chosen.options if o.name in chosen.values}
+        self._run([chosen.method], choose=True, objective=chosen.objective, values=values)
+
+    def choose_method(self) -> None:
+        """Show all methods with their options."""
+        from enplace_studio.method_dialog import MethodDialog
+
+        problem, chosen = self._document.problem, self._methods
+        if problem is None or not self._solver.methods:
+            return
+        dialog = MethodDialog(
+            self._solver, chosen.choice, problem, self._document.plans, self.window()
+        )
+        if dialog.exec():
+            chosen.use(dialog.choice)
 
     @property
     def _load_values(self) -> dict[str, Value]:
         """The options that define a device's load, if the chosen objective uses them."""
-        menu, names = self._methods, {option.name for option in REPLICA_OPTIONS}
-        if menu.objective != THROUGHPUT:
+        chosen, names = self._methods, {option.name for option in REPLICA_OPTIONS}
+        if chosen.objective != THROUGHPUT:
             return {}
-        return {name: value for name, value in menu.values.items() if name in names}
+        return {name: value for name, value in chosen.values.items() if name in names}
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and run the expert with them."""
@@ -162,7 +175,7 @@ class Solving(QWidget):
         return self.compared_methods(without=done | coming)
 
     def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
-        """Return whether these values define loads as the menu does, as far as the method can."""
+        """Return whether these values define loads as the chosen do, as far as the method can."""
         now = self._load_values
         return values == self._solver.known_values(method, self._methods.objective, now)
 

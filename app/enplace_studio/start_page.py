@@ -6,20 +6,31 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtCore import QRectF, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from enplace.frameworks.registry import frameworks
-from enplace.readers.samples import Sample, samples
-from enplace.text import elide_middle
+from enplace.readers.samples import Sample, Thumbnail, samples, thumbnails
+from enplace.text import count, elide_middle, size
 from enplace_studio.messages import button
-from enplace_studio.panel import label, named, plain_tip
+from enplace_studio.panel import ElidedLabel, label, named, paragraph, plain_tip
 from enplace_studio.theme import theme
 
 COLUMNS = 3
-CARD_HEIGHT = 116
-PAGE_WIDTH = 940
+CARD_HEIGHT = 216
+PICTURE_HEIGHT = 84
+PAGE_WIDTH = 980
+
+SENTENCE = "See where every op of your model should run, and what you gain"
+STEPS = (
+    "Enplace decides which of your GPUs runs each op, and in what order. Press Solve, overrule "
+    "what you know better, see at once what it costs, and export the plan for your training script."
+)
+FILES = (
+    "Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles (.json.gz) and "
+    "operator graphs of Tarnawski et al. 2020 (.json)."
+)
 
 
 class StartPage(QScrollArea):
@@ -45,6 +56,8 @@ class StartPage(QScrollArea):
         layout.addLayout(self._cards())
         layout.addSpacing(14)
         layout.addLayout(self._recent)
+        layout.addSpacing(14)
+        layout.addLayout(self._formats())
         layout.addStretch(1)
         outer = named(QWidget(), "page")
         row = QHBoxLayout(outer)
@@ -56,38 +69,41 @@ class StartPage(QScrollArea):
 
     def _welcome(self) -> QHBoxLayout:
         texts = QVBoxLayout()
-        texts.addWidget(label("Open a model, or start from a sample", "welcome"))
-        for line in (
-            "Enplace decides where every op of a model runs, and in what order, on your GPUs.",
-            "Press Solve, look at the plan, change what you know better, solve around your "
-            "changes, and export it.",
-            "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
-            "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
-            *(
-                f"With {framework.name} installed, it also profiles your own model: "
-                f"{framework.models}. Drop it here."
-                for framework in frameworks().values()
-            ),
-        ):
-            shown = label(line, "dim")
+        texts.setSpacing(6)
+        for text, role in ((SENTENCE, "welcome"), (STEPS, "")):
+            shown = label(text, role)
             shown.setWordWrap(True)
             texts.addWidget(shown)
-        row = QHBoxLayout()
-        row.addLayout(texts, 1)
-        row.addSpacing(24)
+        texts.addStretch()
         self.open_button = button("Open a profile…", self.open_pressed.emit, kind="accent")
         self.model_button = button("Open a model…", self.model_pressed.emit)
         buttons = QVBoxLayout()
         buttons.addWidget(self.open_button)
         buttons.addWidget(self.model_button)
         buttons.addStretch()
+        row = QHBoxLayout()
+        row.addLayout(texts, 1)
+        row.addSpacing(24)
         row.addLayout(buttons)
         return row
+
+    def _formats(self) -> QVBoxLayout:
+        """Say what can be opened."""
+        column = QVBoxLayout()
+        column.setSpacing(4)
+        column.addWidget(label("Or drop a file here", "title"))
+        column.addWidget(paragraph(FILES))
+        for framework in frameworks().values():
+            column.addWidget(
+                paragraph(f"With {framework.name} installed, a model too: {framework.models}.")
+            )
+        return column
 
     def _cards(self) -> QGridLayout:
         grid = QGridLayout()
         grid.setSpacing(10)
-        self.cards = [_Card(sample) for sample in samples()]
+        known = thumbnails()
+        self.cards = [_Card(sample, known[sample.name]) for sample in samples()]
         for number, card in enumerate(self.cards):
             card.pressed.connect(self.sample_chosen)
             grid.addWidget(card, number // COLUMNS, number % COLUMNS)
@@ -114,23 +130,28 @@ class _Card(QFrame):
 
     pressed = Signal(object)
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: Sample, thumbnail: Thumbnail) -> None:
         super().__init__()
         self.setProperty("card", True)
         self.setProperty("clickable", True)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAccessibleName(sample.title)
+        needs = f"{size(thumbnail.one_gpu_bytes)} on one GPU"
+        facts = f"{count(thumbnail.ops, 'op')}  ·  {needs}"
+        self.setAccessibleName(f"{sample.title}, {facts}")
+        self.setToolTip(plain_tip(sample.description))
         self.setFixedHeight(round(CARD_HEIGHT * theme.scale))
         self.sample = sample
-        description = label(sample.description, "dim")
-        description.setWordWrap(True)
-        title = label(sample.title, "title")
-        title.setWordWrap(True)
+        title = ElidedLabel("title")
+        title.set_text(sample.title)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 12, 14, 14)
+        layout.setContentsMargins(14, 14, 14, 12)
+        layout.setSpacing(4)
+        layout.addWidget(_Picture(thumbnail))
+        layout.addSpacing(6)
         layout.addWidget(title)
-        layout.addWidget(description)
+        layout.addWidget(label(facts, "strong"))
+        layout.addWidget(paragraph(sample.description))
         layout.addStretch()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -143,3 +164,22 @@ class _Card(QFrame):
             self.pressed.emit(self.sample)
         else:
             super().keyPressEvent(event)
+
+
+class _Picture(QWidget):
+    """The groups of a sample in the colours of the devices that the expert gives them."""
+
+    def __init__(self, thumbnail: Thumbnail) -> None:
+        super().__init__()
+        self._boxes = thumbnail.boxes
+        self.setFixedHeight(round(PICTURE_HEIGHT * theme.scale))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(Qt.PenStyle.NoPen)
+            across, down = self.width() / 1000, self.height() / 1000
+            for left, top, width, height, device in self._boxes:
+                painter.setBrush(theme.device_color(device))
+                box = QRectF(left * across, top * down, width * across, height * down)
+                painter.drawRoundedRect(box, 2, 2)

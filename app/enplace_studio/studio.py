@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QSettings, Signal
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
+from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
 from enplace_studio.header import Header
@@ -47,7 +48,8 @@ class Studio(QObject):
     """The set of available actions may have changed."""
     palette_wanted = Signal()
     keys_wanted = Signal()
-    """The user asked for the command palette or the list of keys."""
+    tour_wanted = Signal()
+    """The user asked for the command palette, the list of keys or the tour."""
     measuring_made = Signal(QWidget)
     """Emitted with the strip that shows a measurement, to be put above the views."""
 
@@ -63,9 +65,10 @@ class Studio(QObject):
         self.document, self.solver = Document(window), Solver(window)
         self.recent = RecentFiles(settings)
         self.recovery = Recovery(self.document, recovery_folder)
-        self.header = Header(self.document, self.solver)
+        self.chosen = ChosenMethod(self.solver, self)
+        self.header = Header(self.document, self.solver, self.chosen)
         self.files = Filing(self.document, self.recent, self.recovery, window)
-        self.solving = Solving(self.document, self.solver, self.header.method_menu, window)
+        self.solving = Solving(self.document, self.solver, self.chosen, window)
         self.panes = Panes(window, middle, settings, self.document, self.solver)
         self._measuring: Measuring | None = None
         self._solver_was = (False, False)
@@ -138,7 +141,9 @@ class Studio(QObject):
         mode = self.settings.value("theme", "system")
         theme.set_mode(mode if mode in MODES else "system")
         method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
-        self.header.method_menu.set_method(method, objective=objective)
+        recent = self.settings.value("recent-methods", [])
+        limit = str(self.settings.value("time-limit", ""))
+        self.chosen.restore(method, objective, recent if isinstance(recent, list) else [], limit)
 
     def set_theme(self, mode: str) -> None:
         """Switch to light, dark or the system's theme, and remember it."""
@@ -160,8 +165,10 @@ class Studio(QObject):
     def close(self) -> None:
         """Remember the settings, and end every process."""
         self.panes.remember()
-        self.settings.setValue("method", self.header.method_menu.method)
-        self.settings.setValue("objective", self.header.method_menu.objective)
+        self.settings.setValue("method", self.chosen.method)
+        self.settings.setValue("objective", self.chosen.objective)
+        self.settings.setValue("recent-methods", [" ".join(each) for each in self.chosen.recent])
+        self.settings.setValue("time-limit", self.chosen.time_limit_s)
         if self._measuring is not None:
             self._measuring.close_job()
         self.solver.close()

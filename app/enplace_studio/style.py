@@ -87,13 +87,20 @@ QComboBox::drop-down {{ border: none; width: 24px; }}
 QComboBox::down-arrow {{ image: url("{chevron}"); width: 12px; height: 12px; }}
 QComboBox QAbstractItemView {{ padding: 4px; }}
 QCheckBox {{ spacing: 8px; }}
+QCheckBox::indicator {{
+    width: 14px; height: 14px; border: 1px solid {dim}; border-radius: 4px; background: {panel};
+}}
+QCheckBox::indicator:checked {{
+    background: {accent}; border-color: {accent}; image: url("{check}");
+}}
+QCheckBox::indicator:focus {{ border-color: {accent}; }}
 
 QListView, QTableView, QTreeView {{
     background: {panel}; border: 1px solid {line}; border-radius: 6px; outline: none;
     gridline-color: {line}; alternate-background-color: {lane};
     selection-background-color: {hover}; selection-color: {text};
 }}
-QListView[plain="true"] {{ border: none; }}
+QListView[bare="true"] {{ background: transparent; border: none; }}
 QListView::item {{ padding: 5px 8px; border-radius: 4px; }}
 QListView::item:selected, QTableView::item:selected {{ background: {hover}; color: {text}; }}
 QHeaderView::section {{
@@ -130,6 +137,8 @@ QProgressBar {{
 QProgressBar::chunk {{ background: {accent}; border-radius: 2px; }}
 
 #banner {{ background: {panel}; border: 1px solid {bad}; border-radius: 8px; }}
+#tour {{ background: {panel}; border: 1px solid {accent}; border-radius: 8px; }}
+#tour-frame {{ background: transparent; border: 2px solid {accent}; border-radius: 9px; }}
 #toast {{ background: {panel}; border: 1px solid {line}; border-radius: 8px; }}
 QLabel#dot {{ font-size: {px11}px; }}
 """
@@ -152,9 +161,13 @@ def make_sheet(theme: Theme) -> str:
     """Make the style sheet with the theme's colours and sizes."""
     sizes = {f"px{size}": round(size * theme.scale) for size in (11, 12, 15, 16, 22)}
     hover = theme.tokens.accent.lighter(112) if theme.dark else theme.tokens.accent.darker(108)
-    chevron = resources.files("enplace_resources") / "icons" / "chevron.svg"
+    icons = resources.files("enplace_resources") / "icons"
     return _SHEET.format(
-        **css_colors(theme.tokens), **sizes, accent_hover=hover.name(), chevron=chevron
+        **css_colors(theme.tokens),
+        **sizes,
+        accent_hover=hover.name(),
+        chevron=icons / "chevron.svg",
+        check=icons / f"check-{'dark' if theme.dark else 'light'}.svg",
     )
 
 

@@ -9,7 +9,8 @@ from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
 
 from enplace.writers.palette import DARK, DEVICES_DARK, DEVICES_LIGHT, LIGHT
 
-MODES = ("system", "light", "dark")
+MODES = {"system": "Light or dark like the system", "light": "Light", "dark": "Dark"}
+"""Titles of the modes."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
@@ -33,6 +33,14 @@ class Zoomable(Protocol):
 
     def focus_selection(self) -> None:
         """Zoom to the selection."""
+
+
+@runtime_checkable
+class Commanding(Protocol):
+    """A view with further commands for the palette."""
+
+    def commands(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """Return the title and the function of each command."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class View:
         model opens, another one only when asked for, with the docks on the left beside it.
     width, height : int or None
         Preferred size in pixels; None leaves it to the window.
+    shown : bool
+        Whether its pane is open before the user opens it in the View menu.
     """
 
     id: str
@@ -81,6 +91,7 @@ class View:
     width: int | None = None
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
+    shown: bool = True
 
     @property
     def fault(self) -> str:

@@ -9,13 +9,15 @@ from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
+from enplace_studio.key_sheet import KeySheet
 from enplace_studio.menus import Menus
 from enplace_studio.messages import Banner, Toast
-from enplace_studio.palette import KeySheet, Palette
+from enplace_studio.palette import Palette
 from enplace_studio.panel import named
 from enplace_studio.start_page import StartPage
 from enplace_studio.status import StatusLine
 from enplace_studio.studio import Studio
+from enplace_studio.tour import Tour
 
 USUAL_SIZE = (1440, 900)
 USUAL_SHARE = 0.8
@@ -24,6 +26,7 @@ USUAL_SHARE = 0.8
 FRAME_HEIGHT = 28
 """Room for the frame that the system draws above a window."""
 MARGIN = 9
+TOUR_KEY = "tour-seen"
 
 _AREA = Qt.DockWidgetArea
 
@@ -60,6 +63,7 @@ class MainWindow(QMainWindow):
         self.studio = Studio(self, self.pages, settings, recovery_folder)
         self.document, self.solver = self.studio.document, self.studio.solver
         self.header, self.panes = self.studio.header, self.studio.panes
+        self._is_new = False
         self._build()
         self.menus = Menus(self.studio, self)
         self.header.export_button.setMenu(self.menus.export_menu())
@@ -87,6 +91,7 @@ class MainWindow(QMainWindow):
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
         self.toast = Toast(centre, self.document.undo_stack.undo)
+        self.tour = Tour(self, self._tour_targets)
 
     def _connect(self) -> None:
         self._connect_messages()
@@ -94,12 +99,15 @@ class MainWindow(QMainWindow):
         self.document.opened.connect(self._on_opened)
         self.document.file_changed.connect(self._show_title)
         studio.changed.connect(self._show_run)
-        studio.palette_wanted.connect(lambda: Palette(self.menus, self).exec())
-        studio.keys_wanted.connect(lambda: KeySheet(self.menus, self).exec())
+        studio.palette_wanted.connect(lambda: Palette(self.menus, studio, self).exec())
+        studio.keys_wanted.connect(lambda: KeySheet(self.menus.specs, self).exec())
+        studio.tour_wanted.connect(self.tour.begin)
+        self.tour.ended.connect(lambda: studio.settings.setValue(TOUR_KEY, True))
         studio.measuring_made.connect(lambda strip: self._column.insertWidget(0, strip))
         header.solve_pressed.connect(studio.solving.solve_or_cancel)
         header.compare_pressed.connect(studio.solving.ask_compare)
         header.cluster_pressed.connect(studio.solving.choose_cluster)
+        header.method_menu.all_wanted.connect(studio.solving.choose_method)
         header.run_pressed.connect(self.menus.by_id["run"].trigger)
         start.sample_chosen.connect(studio.files.open_sample)
         start.file_chosen.connect(studio.files.open_path)
@@ -133,6 +141,11 @@ class MainWindow(QMainWindow):
             self.start_page.show_recent(self.studio.recent.paths())
             self.pages.setCurrentWidget(self.start_page)
             self.panes.hide_docks()
+        if not is_open:
+            self.tour.end()
+        elif self._is_new:
+            self._is_new = False
+            QTimer.singleShot(0, self, self.tour.begin)  # once the panes are in their places
         self.bar.setVisible(is_open)
         self.status_line.setVisible(is_open)
         self.banner.hide()
@@ -151,6 +164,17 @@ class MainWindow(QMainWindow):
 
     def _show_run(self) -> None:
         self.header.show_run(self.studio.why_no_run(), self.studio.is_measuring)
+
+    # The tour
+
+    def offer_tour(self) -> None:
+        """Begin the tour with the next model that opens, unless it was seen before."""
+        self._is_new = not self.studio.settings.contains(TOUR_KEY)
+
+    def _tour_targets(self) -> dict[str, QWidget]:
+        header = self.header
+        buttons = {"solve": header.solve_button, "export": header.export_button}
+        return {**self.panes.views, **buttons}
 
     # Dropped files, and closing
 

@@ -1,19 +1,19 @@
-"""The menu of methods: reasons, warnings, objectives and options."""
+"""The button and the short menu of methods, and what a method ignores."""
 
 from types import SimpleNamespace
 
 import pytest
-from PySide6.QtWidgets import QFileDialog, QInputDialog
 
-from enplace.placing.options import FILE, WHOLE, Option
+from enplace.placing.options import WHOLE, Option
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem
+from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.document import Document
 from enplace_studio.header import Header
 from enplace_studio.jobs import Method, Solver
-from enplace_studio.method_menu import MethodMenu, warnings_for
+from enplace_studio.method_facts import warnings_for
 from enplace_studio.project import start_project
 from problems import cluster_of, profile_of
 
@@ -62,113 +62,81 @@ def test_vgg_19_gets_no_false_warning():
     assert warnings(problem, "heterogeneous") == ""
 
 
-def test_the_menu_shows_warnings_after_the_source_and_keeps_the_method_enabled(qtbot):
-    document, solver = Document(), Solver()
-    header = Header(document, solver)
-    qtbot.addWidget(header)
-    solver.methods = {"m": Method("m", "M", "A paper", ("step-time",), ("memory",), "")}
-    solver.methods_changed.emit()
-    document.open(start_project(chain(), cluster_of(2, speeds=(1.0, 0.5))))
-    action = next(a for a in header.method_menu.actions() if a.text() == "M")
-    assert action.isEnabled()
-    assert "A paper\nIt treats all GPUs as identical, and yours differ." in action.toolTip()
-    document.open(start_project(chain(), cluster_of(2)))
-    assert "identical" not in action.toolTip()
-
-
-def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
+def solver_of(*methods):
+    """A solver that knows these methods, and is never started."""
     solver = Solver()
-    header = Header(Document(), solver)
-    qtbot.addWidget(header)
-    header.method_menu.set_method("both", objective="latency")  # as remembered from the last time
-    every, some = ("step-time", "throughput", "latency"), ("throughput", "latency")
-    solver.methods = {
-        "any": Method("any", "Any, by layer", "", every, (), ""),
-        "both": Method("both", "Both", "", some, (), ""),
-        "query": Method("query", "Query", "", ("latency",), (), ""),
-    }
-    solver.methods_changed.emit()
-    menus = {action.text(): action.menu() for action in header.method_menu.actions()}
-    shown = {
-        title: [action.text() for action in menus[title].actions()]
-        for title in ("Highest pipeline throughput", "Shortest query, contiguous subgraphs")
-    }
-    assert "Any, by layer" in menus
-    assert [*shown.values()] == [
-        ["Both", "", "Baselines", "Any, by layer"],
-        ["Query", "", "Baselines", "Any, by layer", "Both"],
-    ]
-    chosen = [a.text() for menu in menus.values() if menu for a in menu.actions() if a.isChecked()]
-    assert "Both" in chosen
-    assert (header.method_menu.method, header.method_menu.objective) == ("both", "latency")
-    menus["Highest pipeline throughput"].actions()[-1].trigger()
-    assert (header.method_menu.method, header.method_menu.objective) == ("any", "throughput")
-    next(a for a in header.method_menu.actions() if a.text() == "Any, by layer").trigger()
-    assert (header.method_menu.method, header.method_menu.objective) == ("any", "step-time")
+    solver.methods = {method.name: method for method in methods}
+    solver.default_method = methods[0].name
+    return solver
+
+
+def texts(menu):
+    menu.fill()
+    return [action.text() for action in menu.actions() if not action.isSeparator()]
 
 
 @pytest.fixture
-def menu(qtbot):
-    """The menu of a method with an option for a number and one for a file."""
+def make_header(qtbot):
+    def make(solver):
+        document, chosen = Document(), ChosenMethod(solver)
+        header = Header(document, solver, chosen)
+        qtbot.addWidget(header)
+        return header, document, chosen
+
+    return make
+
+
+def test_the_menu_explains_a_method_and_warns_of_what_it_ignores(make_header):
+    solver = solver_of(
+        Method("m", "M", "A paper", ("step-time",), ("memory",), "", summary="Fills the GPUs.")
+    )
+    header, document, _ = make_header(solver)
+    document.open(start_project(chain(), cluster_of(2, speeds=(1.0, 0.5))))
+    header.method_menu.fill()
+    action = header.method_menu.actions()[0]
+    assert action.isEnabled()
+    assert "Fills the GPUs.\nIt treats all GPUs as identical" in action.toolTip()
+    document.open(start_project(chain(), cluster_of(2)))
+    header.method_menu.fill()
+    assert "identical" not in header.method_menu.actions()[0].toolTip()
+
+
+def test_the_menu_lists_recent_methods_and_one_of_each_purpose(make_header):
+    solver = solver_of(
+        Method("best", "Best", "", ("step-time",), ("memory", "anytime"), ""),
+        Method("other", "Other", "", ("step-time",), ("memory", "anytime"), ""),
+        Method("both", "Both", "", ("throughput", "latency"), (), ""),
+        Method("query", "Query", "", ("latency",), (), ""),
+        Method("absent", "Absent", "", ("step-time",), ("splits",), "it is not installed"),
+    )
+    header, _, chosen = make_header(solver)
+    last = "All methods and options…"
+    assert texts(header.method_menu) == ["Best", "Both", "Query", last]
+    chosen.set_method("other")
+    chosen.set_method("both", objective="latency")
+    assert texts(header.method_menu)[:3] == ["Both, query", "Other", "Best"]
+    checked = [a.text() for a in header.method_menu.actions() if a.isChecked()]
+    assert checked == ["Both, query"]
+    next(a for a in header.method_menu.actions() if a.text() == "Best").trigger()
+    assert (chosen.method, chosen.objective) == ("best", "step-time")
+
+
+def test_the_last_sessions_choice_is_known_before_the_methods_are(make_header):
     solver = Solver()
-    made = MethodMenu(solver)
-    qtbot.addWidget(made)
-    options = (Option("rounds", WHOLE, 10, "How many rounds."), Option("rules", FILE, "", "Rules"))
-    solver.methods = {"m": Method("m", "M", "", ("step-time",), (), "", options)}
+    header, _, chosen = make_header(solver)
+    chosen.restore("both", "latency", ["both latency", "gone step-time", "damaged", 7], "30")
+    methods = [Method("both", "Both", "", ("throughput", "latency"), (), "")]
+    solver.methods = {method.name: method for method in methods}
     solver.methods_changed.emit()
-    made.set_method("m")
-    return made
+    assert (chosen.method, chosen.objective) == ("both", "latency")
+    assert chosen.time_limit_s == 30
+    assert texts(header.method_menu)[0] == "Both, query"
 
 
-def ask(menu, title):
-    next(action for action in menu.option_menu.actions() if action.text() == title).trigger()
-
-
-def answer(monkeypatch, text, accepted=True):
-    """Answer the question for a value; return the text that it began with."""
-    begun = []
-
-    answered = (text, accepted)
-    monkeypatch.setattr(QInputDialog, "getText", lambda *_, text: begun.append(text) or answered)
-    return begun
-
-
-def test_a_number_is_asked_for_and_shown(menu, monkeypatch):
-    begun = answer(monkeypatch, "25")
-    ask(menu, "Rounds…")
-    assert (menu.values, menu.text) == ({"rounds": 25}, "M, rounds 25")
-    ask(menu, "Rounds…")
-    assert begun == ["10", "25"]
-
-
-def test_an_empty_answer_restores_the_default(menu, monkeypatch):
-    menu.values["rounds"] = 25
-    answer(monkeypatch, "")
-    ask(menu, "Rounds…")
-    assert menu.values == {}
-
-
-def test_cancelling_keeps_the_value(menu, monkeypatch):
-    menu.values["rounds"] = 25
-    answer(monkeypatch, "7", accepted=False)
-    ask(menu, "Rounds…")
-    assert menu.values == {"rounds": 25}
-
-
-def test_a_value_that_is_not_a_number_is_refused_with_the_reason(menu, monkeypatch, qtbot):
-    answer(monkeypatch, "many")
-    with qtbot.waitSignal(menu.option_refused) as refused:
-        ask(menu, "Rounds…")
-    assert "many" in refused.args[0]
-    assert menu.values == {}
-
-
-def test_a_file_is_kept_when_the_dialog_is_cancelled_and_can_be_removed(menu, monkeypatch):
-    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("my.rules", ""))
-    ask(menu, "Rules…")
-    assert (menu.values, menu.text) == ({"rules": "my.rules"}, "M, by rules")
-    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))
-    ask(menu, "Rules…")
-    assert menu.values == {"rules": "my.rules"}
-    ask(menu, "No rules")
-    assert (menu.values, menu.text) == ({}, "M")
+def test_the_button_names_the_options_and_the_time_limit(make_header):
+    rounds = Option("rounds", WHOLE, 10, "How many rounds.")
+    solver = solver_of(Method("m", "M, long", "", ("step-time",), ("anytime",), "", (rounds,)))
+    _, _, chosen = make_header(solver)
+    chosen.set_time_limit(30)
+    chosen.set_values(rounds=25, rules="of another method")
+    assert chosen.text == "M, 30 s, rounds 25"

@@ -16,7 +16,7 @@ from enplace.values.splits import Split
 from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
-from enplace_studio.method_menu import why_not_for
+from enplace_studio.method_facts import why_not_for
 from enplace_studio.views.inspector.facts import split_facts
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.view import InspectorView

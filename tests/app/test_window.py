@@ -220,8 +220,8 @@ def test_the_expert_follows_the_users_rules(make_window, qtbot, tmp_path):
     assert window.document.current.plan.device[0] == 1
     assert window.document.current.note == "by rules"
     assert window.document.plans[0] is window.document.project.expert
-    window.header.method_menu.set_method("expert")
-    window.header.method_menu.option_actions["family", "layers"].trigger()
+    window.studio.chosen.set_method("expert")
+    window.studio.chosen.set_values(family="layers")
     assert window.header.method_button.text() == "Expert, layers  ▾"
     with solving(window, qtbot):
         window.header.solve_button.click()
@@ -238,16 +238,15 @@ def test_baechis_methods_use_the_chosen_memory_rule(make_window, qtbot):
     window.document.open(start_project(profile, cluster_of(2, capacity_bytes=700)))
     with solving(window, qtbot):
         pass
-    window.header.method_menu.set_method("m-sct")
-    window.header.method_menu.option_actions["memory-rule", "sums"].trigger()
-    assert window.header.method_menu.method == "m-sct"
+    window.studio.chosen.set_method("m-sct")
+    window.studio.chosen.set_values(**{"memory-rule": "sums"})
+    assert window.studio.chosen.method == "m-sct"
     assert window.header.method_button.text() == "m-sct, sums  ▾"
     with solving(window, qtbot):
         window.header.solve_button.click()
     assert window.document.current.note == "sums"
-    window.header.method_menu.set_method("heft")
+    window.studio.chosen.set_method("heft")
     assert window.header.method_button.text() == "HEFT  ▾"
-    assert not window.header.method_menu.option_menu.menuAction().isVisible()
 
 
 def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
@@ -256,9 +255,9 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     window.document.open(start_project(profile, cluster_of(2, b0_us=0.0)))
     with solving(window, qtbot):
         pass
-    header = window.header
-    header.method_menu.set_method("max-load-dp")
-    header.method_menu.option_actions["load", "overlap"].trigger()
+    header, chosen = window.header, window.studio.chosen
+    chosen.set_method("max-load-dp")
+    chosen.set_values(load="overlap")
     assert header.method_button.text() == "Max-load DP, overlap  ▾"
     with solving(window, qtbot):
         header.solve_button.click()
@@ -269,8 +268,7 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     for_pipelines = [e for e in window.document.plans if e.plan.objective == "throughput"]
     assert len(for_pipelines) > 5
     assert {planned_rule(entry.plan).transfers for entry in for_pipelines} == {"overlap"}
-    header.method_menu.option_actions["load", "sum"].trigger()
-    header.method_menu.option_actions["replicate", True].trigger()
+    chosen.set_values(replicate=True)
     assert header.method_button.text() == "Max-load DP, replicate  ▾"
     with solving(window, qtbot):
         header.solve_button.click()
@@ -284,7 +282,7 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     by_method = {entry.plan.method: entry.note for entry in found}
     assert by_method["pipedream"] == "replicate"
     assert by_method["local-search"] == ""
-    header.method_menu.set_method("heft")
+    chosen.set_method("heft")
     assert header.method_button.text() == "HEFT  ▾"
 
 
@@ -296,19 +294,14 @@ def test_a_running_solver_refuses_requests_with_the_reason(window, qtbot):
     assert "is running" in failed.args[0]
 
 
-def test_each_objective_has_its_own_menu_and_comparison(make_window, qtbot):
+def test_each_objective_has_its_own_comparison(make_window, qtbot):
     window = make_window()
     window.document.open(
         start_project(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
     )
     with solving(window, qtbot):
         pass
-    menus = {action.text(): action.menu() for action in window.header.method_menu.actions()}
-    pipelines = [action.text() for action in menus["Highest pipeline throughput"].actions()]
-    assert "Max-load DP, contiguous" in pipelines
-    assert "Enplace" in menus
-    assert "Enplace" not in pipelines
-    window.header.method_menu.set_method("max-load-dp")
+    window.studio.chosen.set_method("max-load-dp")
     assert {"max-load-dpl", "pipedream"} <= set(window.studio.solving.compared_methods())
     assert "enplace" not in window.studio.solving.compared_methods()
     with solving(window, qtbot):
@@ -328,7 +321,7 @@ def test_a_baseline_solves_for_the_requested_objective(make_window, qtbot):
     with solving(window, qtbot):
         pass
     expert = window.document.project.expert
-    window.header.method_menu.set_method("expert", objective="throughput")
+    window.studio.chosen.set_method("expert", objective="throughput")
     assert window.header.method_button.text() == "Expert, pipeline  ▾"
     assert {"expert", "local-search", "pipedream"} <= set(window.studio.solving.compared_methods())
     with solving(window, qtbot):
@@ -638,23 +631,66 @@ def test_every_action_has_its_own_id_and_keys():
 def test_the_palette_runs_what_is_typed(window, qtbot):
     from enplace_studio.palette import Palette
 
+    def run(typed):
+        palette = Palette(window.menus, window.studio, window)
+        qtbot.addWidget(palette)
+        QTest.keyClicks(palette.search.field, typed)
+        QTest.keyClick(palette.search.field, Qt.Key.Key_Return)
+
     window.document.select([0])
-    palette = Palette(window.menus, window)
-    qtbot.addWidget(palette)
-    QTest.keyClicks(palette.field, "pin where")
-    QTest.keyClick(palette.field, Qt.Key.Key_Return)
+    run("pin where")
     assert window.document.problem.pins == {0: 0}
+    run("colour time")
+    assert window.panes.views["graph"].model.mode.title == "compute time"
+    run("select op c")
+    assert window.document.selection == {2}
+
+
+def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, qtbot, monkeypatch):
+    from enplace_studio.commands import all_commands
+
+    asked = []
+    monkeypatch.setattr(
+        window.solver, "solve", lambda *args, **details: asked.append((args, details))
+    )
+    solver, document = window.solver, window.document
+    solver.methods = {"m": Method("m", "M", "", ("step-time", "latency"), (), "")}
+    first = document.current
+    document.place([0], 1)
+    kinds = all_commands(window.menus, window.studio)
+    assert [c.title for c in kinds["Methods"]] == ["Solve with M", "Solve with M: shortest query"]
+    kinds["Methods"][1].run()
+    assert asked[0][0][1:3] == (["m"], window.studio.chosen.time_limit_s)
+    assert asked[0][1]["objective"] == "latency"
+    next(c for c in kinds["Plans"] if c.title == "Show plan first").run()
+    assert document.current is first
+    kinds["Groups"][0].run()
+    assert document.selection
 
 
 def test_the_key_sheet_names_every_shortcut(window, qtbot):
     from PySide6.QtWidgets import QLabel
 
-    from enplace_studio.palette import KeySheet
+    from enplace_studio.key_sheet import KeySheet
 
-    sheet = KeySheet(window.menus, window)
+    sheet = KeySheet(window.menus.specs, window)
     qtbot.addWidget(sheet)
     shown = {label.text() for label in sheet.findChildren(QLabel)}
     assert {"Pin selection where it is", "P", "Ctrl+Shift+P", "Search ops"} <= shown
+    assert {"1 … 8", "Pin selection to a device", "W A S D"} <= shown
+
+
+def test_keys_are_listed_by_topic_in_columns_of_like_height():
+    from enplace_studio.key_sheet import in_columns, topics
+
+    found = topics(all_actions())
+    assert [title for title, _ in found][:3] == ["File", "Edit", "Plan"]
+    listed = [line for _, lines in found for line in lines]
+    assert len(set(listed)) == len(listed)
+    columns = in_columns(found, 2)
+    assert [topic for column in columns for topic in column] == found
+    heights = [sum(len(lines) + 2 for _, lines in column) for column in columns]
+    assert max(heights) < 2 * min(heights)
 
 
 def test_an_unexpected_error_is_reported_and_the_studio_keeps_running(

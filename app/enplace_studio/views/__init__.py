@@ -11,6 +11,7 @@ FOLDERS = [
     "compare",
     "plans",
     "constraints",
+    "history",
     "timeline",
     "inspector",
     "memory",

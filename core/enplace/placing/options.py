@@ -1,7 +1,7 @@
 """The options of placers: those that all share, and those that a placer declares as data.
 
 A placer declares an :class:`Option` in the module where it reads it. The command line, the studio's
-menus, ``methods --json`` and the messages to the solver process all work from the declaration.
+forms, ``methods --json`` and the messages to the solver process all work from the declaration.
 """
 
 from __future__ import annotations

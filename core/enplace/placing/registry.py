@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -74,6 +75,12 @@ class Placer:
     @property
     def installed(self) -> bool:
         return not self.why_not
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one sentence: the first of its docstring."""
+        first, _, _ = (inspect.getdoc(self.run) or "").partition("\n\n")
+        return first.replace("\n", " ")
 
     def can(self, capability: str) -> bool:
         """Whether it has a capability."""

@@ -8,6 +8,25 @@ from pathlib import Path
 
 from enplace.disk import parse_json
 
+FOLDER = Path(str(resource_files("enplace_resources"))) / "samples"
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """What a sample is like, without reading its profile; `scripts/make_thumbnails.py` makes it.
+
+    Attributes
+    ----------
+    ops, one_gpu_bytes : int
+        The number of ops, and the peak memory of a step on one GPU.
+    boxes : tuple of (left, top, width, height, device)
+        The groups of the graph under the expert's plan; places and sizes are thousandths.
+    """
+
+    ops: int
+    one_gpu_bytes: int
+    boxes: tuple[tuple[int, int, int, int, int], ...]
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -22,6 +41,14 @@ class Sample:
 
 def samples() -> list[Sample]:
     """Return the bundled samples in the order in which they are shown."""
-    folder = Path(str(resource_files("enplace_resources"))) / "samples"
-    entries = parse_json((folder / "samples.json").read_bytes())
-    return [Sample(path=folder / f"{entry['name']}.enplace", **entry) for entry in entries]
+    entries = parse_json((FOLDER / "samples.json").read_bytes())
+    return [Sample(path=FOLDER / f"{entry['name']}.enplace", **entry) for entry in entries]
+
+
+def thumbnails() -> dict[str, Thumbnail]:
+    """Return the thumbnail of each sample by its name."""
+    found = parse_json((FOLDER / "thumbnails.json").read_bytes())
+    return {
+        name: Thumbnail(each["ops"], each["one_gpu_bytes"], tuple(map(tuple, each["boxes"])))
+        for name, each in found.items()
+    }

@@ -52,5 +52,5 @@ def test_the_texts_name_both(qtbot):
     qtbot.addWidget(page)
     texts = " ".join(shown.text() for shown in page.findChildren(QLabel))
     assert "With TensorFlow installed" in texts
-    assert "With Torchlight installed, it also profiles your own model: a flame (.flame)." in texts
+    assert "With Torchlight installed, a model too: a flame (.flame)." in texts
     assert framework_names() == "TensorFlow, Torchlight"

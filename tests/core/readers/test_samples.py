@@ -6,10 +6,12 @@ import pytest
 
 from benchmarks.synthetic import transformer, transformer_36k
 from enplace.machine import simulate
+from enplace.names.groups import group_ops
 from enplace.placers import place
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
-from enplace.readers.samples import Sample, samples
+from enplace.readers.samples import Sample, samples, thumbnails
+from enplace.values.memory import one_device_peak_bytes
 from enplace.values.problem import Problem
 
 
@@ -24,6 +26,21 @@ def test_every_sample_opens_without_warnings_and_can_be_placed(sample: Sample) -
     problem = Problem(profile, cluster_from(sample.cluster, profile))
     plan = place(problem, "round-robin").plan
     assert simulate(problem, plan).makespan_us > 0
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_thumbnails_are_of_the_profiles_that_ship(sample: Sample) -> None:
+    profile = read_profile(sample.path)
+    problem = Problem(profile, cluster_from(sample.cluster, profile))
+    thumbnail = thumbnails()[sample.name]
+    assert thumbnail.ops == profile.n_ops
+    assert thumbnail.one_gpu_bytes == one_device_peak_bytes(problem)
+    assert len(thumbnail.boxes) == group_ops(profile).n_groups
+    for left, top, width, height, device in thumbnail.boxes:
+        assert min(left, top) >= 0
+        assert min(width, height) > 0
+        assert max(left + width, top + height) <= 1001  # each is rounded on its own
+        assert device < problem.cluster.n_devices
 
 
 def test_all_samples_together_are_small() -> None:

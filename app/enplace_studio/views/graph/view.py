@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -104,6 +105,12 @@ class GraphView(Panel):
         """Choose the colour mode: a number in ``colours.MODES``."""
         self.model.set_mode(number)
         self._show_meanings()
+
+    def commands(self) -> list[tuple[str, Callable[[], object]]]:
+        """Return a command for each colour mode."""
+        return [
+            (f"Colour by {mode.title}", partial(self.set_mode, n)) for n, mode in enumerate(MODES)
+        ]
 
     def _show_meanings(self) -> None:
         scene = self.model.scene

@@ -1,0 +1,83 @@
+"""Rows of links in which one row stands for many links: ``GPU:*`` to ``GPU:*``. No Qt.
+
+A row is ``(from, to, latency, bandwidth, channels)``, all texts. In a pattern, ``all`` or a name
+with ``*`` stands for every device that it matches, and ``{from}`` and ``{to}`` in the channels for
+the two devices. Of several rows for a pair the last counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+ALL = "all"
+
+LinkRow = tuple[str, ...]
+
+
+def expand(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[LinkRow]:
+    """Return a row for each pair that the rows describe, in the order of the devices.
+
+    Rows without a pattern stay as they are, even if their devices do not exist.
+    """
+    found: dict[tuple[str, str], LinkRow] = {}
+    for source, target, *cost, channels in rows:
+        for a in _matching(source, names):
+            for b in _matching(target, names):
+                if a != b or a == source == target:  # the latter is an error to report
+                    shown = channels.replace("{from}", a).replace("{to}", b)
+                    found[a, b] = (a, b, *cost, shown)
+    place = {name: at for at, name in enumerate(names)}
+    last = len(names)
+    order = sorted(found, key=lambda ends: [place.get(end, last) for end in ends])
+    return [found[ends] for ends in order]
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+    if pattern != ALL and "*" not in pattern:
+        return [pattern]
+    expression = "" if pattern == ALL else re.escape(pattern).replace(r"\*", ".*")
+    return [name for name in names if pattern == ALL or re.fullmatch(expression, name)]
+
+
+def compress(rows: Sequence[LinkRow], names: Sequence[str]) -> list[LinkRow]:
+    """Return fewer rows for the same pairs: patterns first, then the rows that differ from them.
+
+    A pattern joins the devices whose names differ only after the last colon.
+    """
+    alike = {_general(row) for row in rows}
+    is_one = len(alike) == 1 and len(rows) > 1
+    patterns = [(ALL, ALL, *alike.pop())] if is_one else _by_kind(rows)
+    said = set(expand(patterns, names))
+    exact = [*patterns, *(row for row in rows if row not in said)]
+    return exact if len(exact) < len(rows) else list(rows)
+
+
+def _by_kind(rows: Sequence[LinkRow]) -> list[LinkRow]:
+    """Return the most frequent row of each pair of kinds as a pattern."""
+    kinds: dict[tuple[str, str], Counter[LinkRow]] = {}
+    for row in rows:
+        ends = (_kind(row[0]), _kind(row[1]))
+        kinds.setdefault(ends, Counter())[_general(row)] += 1
+    patterns = []
+    for ends, general in kinds.items():
+        most, times = general.most_common(1)[0]
+        if times > 1:
+            patterns.append((*ends, *most))
+    return patterns
+
+
+def _kind(name: str) -> str:
+    """Return the pattern of the names that differ from this one only after the last colon."""
+    start, colon, _ = name.rpartition(":")
+    return f"{start}{colon}*"
+
+
+def _general(row: LinkRow) -> LinkRow:
+    """Return the cost and channels of a row, with its devices left open in the channels."""
+    source, target, *cost, channels = row
+    holders = sorted([(source, "{from}"), (target, "{to}")], key=lambda each: -len(each[0]))
+    for name, holder in holders:
+        channels = channels.replace(name, holder)
+    return (*cost, channels)

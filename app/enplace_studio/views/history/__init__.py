@@ -1,0 +1,14 @@
+"""The history: every state since the model was opened, and the way back to each."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "history",
+    "History",
+    "enplace_studio.views.history.view",
+    Qt.DockWidgetArea.LeftDockWidgetArea,
+    height=240,
+    shown=False,
+)

@@ -1,0 +1,59 @@
+"""The widget of the history."""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QWidget
+
+from enplace.text import ms
+from enplace_studio.document import Document, State
+from enplace_studio.jobs import Solver
+from enplace_studio.panel import Panel
+from enplace_studio.search_list import Row, RowList
+
+
+def make_view(document: Document, solver: Solver) -> HistoryView:
+    """Make the pane."""
+    return HistoryView(document)
+
+
+class HistoryView(Panel):
+    """A list of states with their step times; click one to go there.
+
+    Attributes
+    ----------
+    list : RowList
+        The first row is the state that was opened; states that were undone are faint.
+    """
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("History", "click a line to go back to it", parent)
+        self._document = document
+        self.list = RowList("History")
+        self.list.setProperty("bare", True)
+        self.list.itemClicked.connect(self._go)
+        self.list.itemActivated.connect(self._go)
+        self.body.addWidget(self.list, 1)
+        document.file_changed.connect(self._fill)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._fill()
+
+    def _fill(self) -> None:
+        if not self.isVisible():
+            return
+        now = self._document.undo_stack.index()
+        states = self._document.states()
+        self.list.fill([_row(number, state, now) for number, state in enumerate(states)])
+        self.list.setCurrentRow(now)
+        self.list.scrollToItem(self.list.item(now))
+
+    def _go(self) -> None:
+        self._document.go_to(self.list.currentRow())
+
+
+def _row(number: int, state: State, now: int) -> Row:
+    title = state.title[:1].upper() + state.title[1:]
+    step = "" if state.schedule is None else ms(state.schedule.makespan_us)
+    return Row(title, number, (step,), title, faint=number > now)

@@ -1,0 +1,71 @@
+from PySide6.QtTest import QSignalSpy
+
+from documents import chain_document
+from enplace_studio.views.history.view import HistoryView
+
+
+def lines(view):
+    return [(row.title, row.columns[0]) for row in view.list.rows]
+
+
+def click(view, number):
+    view.list.setCurrentRow(number)
+    view.list.itemClicked.emit(view.list.item(number))
+
+
+def open_history(opener):
+    document = chain_document()
+    view = opener(HistoryView, document, 300, 300)
+    document.place([2], 0)
+    document.unpin([2])
+    return document, view
+
+
+def test_every_edit_is_a_line_with_the_step_time_it_led_to(opener):
+    _, view = open_history(opener)
+    titles, times = zip(*lines(view), strict=True)
+    assert titles[0] == "As opened"
+    assert titles[1].startswith("Pin “c”")
+    assert titles[2].startswith("Unpin “c”")
+    assert times == ("0.051 ms", "0.030 ms", "0.030 ms")
+    assert view.list.currentRow() == 2
+
+
+def test_a_click_goes_back_and_forward(opener):
+    document, view = open_history(opener)
+    click(view, 0)
+    assert document.problem.pins == {}
+    assert document.current.plan.device[2] == 1
+    assert view.list.currentRow() == 0
+    assert [row.faint for row in view.list.rows] == [False, True, True]
+    click(view, 1)
+    assert document.problem.pins == {2: 0}
+    assert document.undo_stack.undoText() == titles_of(document)[1]
+
+
+def titles_of(document):
+    return [state.title for state in document.states()]
+
+
+def test_views_see_only_the_state_that_was_chosen(opener):
+    document, view = open_history(opener)
+    seen = QSignalSpy(document.current_changed)
+    click(view, 0)
+    assert seen.count() == 1
+    click(view, 0)
+    assert seen.count() == 1
+
+
+def test_an_edit_after_going_back_replaces_what_came_later(opener):
+    document, view = open_history(opener)
+    click(view, 1)
+    document.forbid([0], 1)
+    assert [title.split()[0] for title, _ in lines(view)] == ["As", "Pin", "Keep"]
+
+
+def test_another_model_begins_a_new_history(opener):
+    document, view = open_history(opener)
+    document.open(document.project)
+    assert [title for title, _ in lines(view)] == ["As opened"]
+    document.open(None)
+    assert [title for title, _ in lines(view)] == ["As opened"]
