@@ -87,7 +87,7 @@ def test_the_view_menu_shows_and_hides_the_view(window):
 
 def test_the_views_action_is_in_the_menu_and_the_palette(window, qtbot):
     assert "Ask the notes" in [a.text() for a in menu_of(window, "Edit").actions()]
-    palette = Palette(window.menus, window)
+    palette = Palette(window.menus, window.studio, window)
     qtbot.addWidget(palette)
     palette.field.setText("ask notes")
     assert palette.list.count() == 1
