@@ -17,11 +17,14 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from enplace.errors import EnplaceError
 from enplace.readers import read_project
 from enplace.readers.samples import samples
+from enplace.values.profile import Profile, make_profile
+from enplace.writers import write_profile
 
 ROOT = Path(__file__).parents[2]
 LOST_S, GONE_S = 2.0, 10.0
@@ -45,6 +48,10 @@ for step in range(10):
 """
 COMMANDS = {
     "place": ["place", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20", "-o", "out.json"],
+    "place 200,000 ops": [
+        *("place", "large.enplace", "--cluster", "pcie-2"),
+        *("--method", "m-topo", "-o", "out.json"),
+    ],
     "compare": ["compare", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20"],
     "max-load-ip": [
         *("place", SAMPLE, "--cluster", "pcie-2", "--time-limit", "20"),
@@ -139,6 +146,8 @@ def _disturb(
     with _workplace() as (folder, environment):
         for file in _trained() if "train.py" in COMMANDS[name] else ():
             shutil.copy(file, folder)
+        if "large.enplace" in COMMANDS[name]:
+            write_profile(folder / "large.enplace", _large())
         (folder / "hosts.json").write_text(json.dumps(HOSTS))
         if name == "compile":
             environment["NUMBA_CACHE_DIR"] = str(folder / "compiled")
@@ -174,6 +183,28 @@ def _disturb(
         if left := [path.name for path in (folder / "tmp").iterdir()]:
             faults.append(f"litter in the folder for temporary files: {', '.join(left)}")
         return faults + _newest_work(folder)[1]
+
+
+@cache
+def _large() -> Profile:
+    """Make a random graph whose bound and expert's plan take seconds."""
+    rng, n = np.random.default_rng(0), 200_000
+    source = rng.integers(0, n - 1, n)
+    names = [f"op{i}" for i in range(n)]
+    return make_profile(
+        "large",
+        op_names=names,
+        op_types=["Op"] * n,
+        scopes=[""] * n,
+        time_us=np.column_stack([rng.integers(1, 100, n), np.full(n, np.nan)]).astype(float),
+        persistent_bytes=np.zeros(n, np.int64),
+        temporary_bytes=np.zeros(n, np.int64),
+        colocation=[""] * n,
+        edge_source=source,
+        edge_output=np.zeros(n, np.int64),
+        edge_op=rng.integers(source + 1, n),
+        edge_bytes=np.full(n, 1000),
+    )
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from enplace.cli.options import (
     take_values,
 )
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, EnplaceWarning
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def place(
     files = {"placement_file": output, "schedule_file": schedule_file}
     answer = _answer(result, expert, written, seed=seed, **files)
     if stopped():
-        text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
-        return Answer(answer.document, text, INTERRUPTED)
+        _note_stop("this is the best plan so far")
+        return Answer(answer.document, answer.text, INTERRUPTED)
     return answer
 
 
@@ -231,7 +232,9 @@ def compare(
                 results[name] = place(problem, name, options=asked)
             except EnplaceError as error:
                 failures[name] = str(error)
-    expert = _expert_among(results, problem)
+        expert = _expert_among(results, problem, stopped)
+    if stopped():
+        _note_stop("methods that had not ended are left out")
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
     table = summary.comparison(list(results.values()), expert, objective)
     # For other objectives, each method proves a bound only for its own kind of splits.
@@ -255,9 +258,16 @@ def compare(
     )
 
 
-def _expert_among(results: Mapping[str, Result], problem: Problem) -> Schedule | None:
+def _note_stop(what: str) -> None:
+    """Say on stderr that Ctrl-C was pressed, and what the answer is nevertheless."""
+    warnings.warn(f"stopped; {what}", EnplaceWarning, stacklevel=3)
+
+
+def _expert_among(
+    results: Mapping[str, Result], problem: Problem, cancelled: Callable[[], bool]
+) -> Schedule | None:
     expert = results.get("expert")
-    return expert.schedule if expert else summary.expert_schedule(problem)
+    return expert.schedule if expert else summary.expert_schedule(problem, cancelled)
 
 
 def _default_method(objective: str) -> str:
