@@ -100,6 +100,7 @@ QListView, QTableView, QTreeView {{
     gridline-color: {line}; alternate-background-color: {lane};
     selection-background-color: {hover}; selection-color: {text};
 }}
+QListView[plain="true"] {{ border: none; }}
 QListView[bare="true"] {{ background: transparent; border: none; }}
 QListView::item {{ padding: 5px 8px; border-radius: 4px; }}
 QListView::item:selected, QTableView::item:selected {{ background: {hover}; color: {text}; }}

@@ -66,7 +66,7 @@ class ConstraintsView(Panel):
 
     def _make_list(self) -> QListWidget:
         made = QListWidget()
-        made.setProperty("bare", True)
+        made.setProperty("plain", True)
         made.setItemDelegate(Rows(made))
         made.setVerticalScrollMode(QListWidget.ScrollMode.ScrollPerPixel)
         made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
