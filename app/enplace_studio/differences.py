@@ -8,6 +8,8 @@ from enplace.machine import CriticalPath
 from enplace.values.profile import CONTROL, IntArray
 from enplace.values.schedule import Schedule
 
+_OUTPUT_BITS = 32
+
 
 def path_parts(path: CriticalPath) -> dict[str, float]:
     """Return what a step time is made of, by name, in microseconds; the parts add up to it."""
@@ -31,7 +33,16 @@ def sent_bytes(schedule: Schedule) -> int:
     return int(schedule.transfer_bytes.sum())
 
 
-def sent_tensors(schedule: Schedule) -> IntArray:
-    """List the tensors that leave their device, in ascending order."""
-    sent = np.unique(schedule.transfer_tensor)
-    return sent[schedule.problem.profile.tensor_output[sent] != CONTROL]
+def sent_outputs(schedule: Schedule) -> IntArray:
+    """List the outputs that leave their device, in ascending order, as :func:`op_of` reads them.
+
+    Numbers of tensors would not do: graphs with other orders number them differently.
+    """
+    sent, profile = np.unique(schedule.transfer_tensor), schedule.problem.profile
+    sent = sent[profile.tensor_output[sent] != CONTROL]
+    return (profile.tensor_op[sent] << _OUTPUT_BITS) + profile.tensor_output[sent]
+
+
+def op_of(output: IntArray) -> IntArray:
+    """Return the ops that make some outputs of :func:`sent_outputs`."""
+    return output >> _OUTPUT_BITS

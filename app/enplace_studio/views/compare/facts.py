@@ -13,7 +13,7 @@ from enplace.text import count, elide_middle, ms, ms_changes, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
-from enplace_studio.differences import moved_ops, path_parts, sent_bytes, sent_tensors
+from enplace_studio.differences import moved_ops, op_of, path_parts, sent_bytes, sent_outputs
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.timelines.rows import NEXT_TO_NOTHING, Row
 from enplace_studio.timelines.waiting import explain_gap
@@ -146,15 +146,14 @@ class Line:
 
 def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[Line]:
     """List what differs between two plans of one graph, most important first."""
-    profile = first.problem.profile
     moved = moved_ops(first, second)
     moved = _NO_OPS if moved is None else moved
-    one, other = sent_tensors(first), sent_tensors(second)
+    one, other = sent_outputs(first), sent_outputs(second)
     more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
     lines = [
         Line(f"{count(len(moved), 'op')} on another device", moved),
-        Line(f"{count(len(more), 'tensor')} sent that A keeps", profile.tensor_op[more]),
-        Line(f"{count(len(fewer), 'tensor')} kept that A sends", profile.tensor_op[fewer]),
+        Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
+        Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
         Line(f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent", _NO_OPS),
         *_device_lines(first, second),
     ]

@@ -162,6 +162,18 @@ def _stage_look(stage: StageFact, n_more: int) -> Look:
     )
 
 
+def _by_move(facts: Facts) -> list[Look]:
+    looks = []
+    for group, shares in enumerate(facts.moved.tolist()):
+        moved = sum(shares)
+        stripes = [(theme.device_color(d), share) for d, share in enumerate(shares) if share]
+        kept = [(theme.tokens.faint, 1 - moved)] if moved < 1 else []
+        n_moved = round(moved * int(facts.n_ops[group]))
+        line = f"{n_moved:,} moved" if n_moved else "same"
+        looks.append(Look((*stripes, *kept), line))
+    return looks
+
+
 def _plain() -> Stripes:
     return ((theme.tokens.faint, 1.0),)
 
@@ -218,6 +230,13 @@ def _contiguity_legend(facts: Facts) -> Legend:
     ]
 
 
+def _move_legend(facts: Facts) -> Legend:
+    n_moved = round(float((facts.moved.sum(axis=1) * facts.n_ops).sum()))
+    moved = f"{count(n_moved, 'op')} moved to the device of their colour" if n_moved else "all same"
+    tip = "Compared with the plan before your edits, or else with the expert's."
+    return [Meaning(theme.tokens.faint, f"same ({moved})" if n_moved else moved, tip=tip)]
+
+
 def _stage_legend(facts: Facts) -> Legend:
     """Put stage numbers on the devices' chips; then explain forward and backward."""
     numbers: dict[tuple[int, bool], list[int]] = {}
@@ -248,6 +267,7 @@ MODES = (
     Mode("op type", _by_work, _work_legend),
     Mode("pinned", _by_pins, _pin_legend),
     Mode("critical path", _by_critical_path, _critical_legend),
+    Mode("moved", _by_move, _move_legend, shows_devices=True),
     Mode("contiguity", _by_contiguity, _contiguity_legend),
     BY_STAGE,
 )

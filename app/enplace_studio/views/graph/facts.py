@@ -17,6 +17,7 @@ from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
+from enplace_studio.differences import moved_ops
 
 BoolArray = NDArray[np.bool_]
 
@@ -151,6 +152,8 @@ class Facts:
         The one of ``stages`` that takes most of the group's time, and the number of stages it
         has ops in; −1 and 0 unless requested.
     stages : tuple of StageFact
+    moved : float array, shape (n_groups, n_devices)
+        Share of each group's ops that another plan has elsewhere, by their device in this one.
     """
 
     time_us: FloatArray
@@ -165,6 +168,7 @@ class Facts:
     stage: IntArray
     n_stages: IntArray
     stages: tuple[StageFact, ...]
+    moved: FloatArray
 
     @property
     def device(self) -> IntArray:
@@ -185,8 +189,12 @@ def make_facts(
     with_path: bool = False,
     with_subgraphs: bool = False,
     stages: PlanStages | None = None,
+    reference: Schedule | None = None,
 ) -> Facts:
-    """Sum up ops by group; path, subgraphs and stages only on request, as they are slow."""
+    """Sum up ops by group; path, subgraphs and stages only on request, as they are slow.
+
+    ``reference`` is the schedule of the plan that the ops may have moved from.
+    """
     profile, n = problem.profile, grouping.n_groups
     grouped = np.flatnonzero(grouping.group >= 0)
     group = grouping.group[grouped]
@@ -216,7 +224,20 @@ def make_facts(
         stage=stage,
         n_stages=n_stages,
         stages=() if stages is None else stages.stages,
+        moved=_moved(problem, grouping, schedule, reference),
     )
+
+
+def _moved(
+    problem: Problem, grouping: Grouping, schedule: Schedule | None, reference: Schedule | None
+) -> FloatArray:
+    share = np.zeros((grouping.n_groups, problem.cluster.n_devices))
+    ops = None if schedule is None or reference is None else moved_ops(reference, schedule)
+    if ops is not None and schedule is not None:
+        ops = ops[grouping.group[ops] >= 0]
+        np.add.at(share, (grouping.group[ops], schedule.plan.device[ops]), 1.0)
+    n_ops = np.bincount(grouping.group[grouping.group >= 0], minlength=grouping.n_groups)
+    return share / np.maximum(n_ops, 1)[:, None]
 
 
 def _op_times(problem: Problem, schedule: Schedule | None) -> FloatArray:

@@ -224,8 +224,16 @@ class GraphModel(QObject):
             with_path=wanted == "critical path",
             with_subgraphs=wanted == "contiguity",
             stages=stages,
+            reference=self._reference(),
         )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)
+
+    def _reference(self) -> Schedule | None:
+        """Return the plan that the current one was edited from, or else the expert's."""
+        project = self.document.project
+        if project is None or project.baseline is not None:
+            return project.baseline if project is not None else None
+        return project.expert.schedule if project.expert is not None else None
 
     # Selection and search
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace.machine import critical_path
+from enplace_studio.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.views.compare.facts import (
     Interval,
@@ -155,6 +156,18 @@ def test_what_differs_can_be_selected():
     assert texts["1 tensor sent that A keeps"] == [0]
     assert texts["0 tensors kept that A sends"] == []
     assert "0 → 20 B sent" in texts
+
+
+def test_plans_with_other_orders_are_compared_by_what_they_send():
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("b", "c", 20)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 1})
+    before = document.current.schedule
+    document.reorder([1], Slot(0, earlier=True))  # a control edge is the first tensor now
+    after = document.current.schedule
+    assert after.problem.profile.n_tensors > before.problem.profile.n_tensors
+    texts = [line.text for line in differences(before, after, document.project.grouping)]
+    assert "0 tensors sent that A keeps" in texts
+    assert "0 tensors kept that A sends" in texts
 
 
 def test_devices_are_compared_by_busy_time_and_peak():

@@ -343,9 +343,24 @@ def test_chips_show_the_colours_of_devices_only_where_the_cards_do(view, mode):
     chips = [item for _, item in view.devices._placed if item.device is not None]
     assert chips
     shown = [run.color for item in chips for run in item.runs if run.color is not None]
-    assert bool(shown) == (mode.title in ("device", "stage"))
+    assert bool(shown) == (mode.title in ("device", "stage", "moved"))
     checked = [action.text() for action in view.modes.menu().actions() if action.isChecked()]
     assert checked == [mode.title.capitalize()]
+
+
+def test_ops_that_an_edit_moved_have_the_colour_of_their_device(open_view):
+    times = {"a/x": 10.0, "b/x": 10.0, "b/y": 10.0}
+    document = document_of(profile_of(times), cluster_of(2), dict.fromkeys(times, 0))
+    view, mode = open_view(document), next(mode for mode in MODES if mode.title == "moved")
+    view.set_mode(MODES.index(mode))
+    document.place([1], 1)
+    finish_work(view)
+    scene = view.model.scene
+    group = view.model.level.grouping.group
+    assert scene.looks[group[0]].line == "same"
+    assert scene.looks[group[1]].line == "1 moved"
+    assert scene.looks[group[1]].stripes[0][0] == theme.device_color(1)
+    assert "1 op moved" in mode.legend(scene.facts)[0].text
 
 
 @pytest.mark.parametrize("title", ["compute time", "critical path"])
