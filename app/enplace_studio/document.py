@@ -15,7 +15,7 @@ from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
-from enplace.text import ms
+from enplace.text import ms, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -338,6 +338,21 @@ class Document(QObject):
             f"rename plan “{entry.name}”",
             lambda project: edits.swap_entry(project, entry, edits.renamed(entry, name)),
         )
+
+    def star_plan(self, entry: PlanEntry) -> bool:
+        """Give a plan a star, or take it away."""
+        new = replace(entry, starred=not entry.starred)
+        title = f"{'star' if new.starred else 'take the star from'} “{entry.name}”"
+        return self._edit(title, lambda project: edits.swap_entry(project, entry, new))
+
+    def remark_plan(self, entry: PlanEntry, remark: str) -> bool:
+        """Keep the user's own words about a plan; empty words remove them."""
+        remark = one_line(remark)
+        if remark == entry.remark:
+            return False
+        new = replace(entry, remark=remark)
+        title = f"note on “{entry.name}”"
+        return self._edit(title, lambda project: edits.swap_entry(project, entry, new))
 
     def choose_plan(self, entry: PlanEntry) -> bool:
         """Show another plan of the list."""

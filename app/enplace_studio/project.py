@@ -24,6 +24,8 @@ class PlanEntry:
     ----------
     name, note : str
         Its title, and a few words on how it was made.
+    starred, remark : bool and str
+        The user's star, which keeps it on top of the list, and the user's own words about it.
     origin : PlanEntry or None
         The plan this one was edited from; its schedule is drawn as a ghost.
     run : MeasuredRun or None
@@ -40,6 +42,8 @@ class PlanEntry:
     origin: PlanEntry | None = None
     run: MeasuredRun | None = None
     cluster: Cluster | None = None
+    starred: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True)

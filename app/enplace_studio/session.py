@@ -17,7 +17,7 @@ from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.constraints import KINDS
-from enplace.text import finite
+from enplace.text import finite, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, order_problem
@@ -200,6 +200,8 @@ def _entry_from(
         origin=before[at] if isinstance(at, int) and 0 <= at < len(before) else None,
         run=run_from_json(detail["run"], problem, plan) if "run" in detail else None,
         cluster=cluster,
+        starred=detail.get("starred") is True,
+        remark=one_line(str(detail.get("remark", ""))),
     )
 
 
@@ -252,6 +254,8 @@ def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, An
     details: dict[str, Any] = {
         "note": entry.note,
         "origin": numbers.get(entry.origin) if entry.origin else None,
+        **({"starred": True} if entry.starred else {}),
+        **({"remark": entry.remark} if entry.remark else {}),
     }
     if entry.cluster is not None:
         details["cluster"] = cluster_to_json(entry.cluster)

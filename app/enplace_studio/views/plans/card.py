@@ -42,7 +42,8 @@ class PlanCard(QAbstractButton):
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
         self.stale = why_stale(project.problem, entry)
-        self.setText(f"{entry.name}, {self.step}, {self.notes[0]}, {self.standing}")
+        star = ", starred" if entry.starred else ""
+        self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAttribute(Qt.WidgetAttribute.WA_Hover)
@@ -59,11 +60,13 @@ class PlanCard(QAbstractButton):
         stale = [self.stale] if self.stale else []
         run = self.entry.run
         measured = [f"measured {ms(run.step_time_us)}"] if run is not None else []
+        remark = [self.entry.remark] if self.entry.remark else []
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
         return [
             *unfit,
             *stale,
+            *remark,
             *measured,
             *first,
             *note,
@@ -102,7 +105,8 @@ class PlanCard(QAbstractButton):
         step_font = theme.font(15, QFont.Weight.DemiBold)
         width = self._right(painter, upper, self.step, step_font, tokens.text)
         name_font = theme.font(12, QFont.Weight.DemiBold)
-        self._left(painter, upper, width, self.entry.name, name_font, tokens.text)
+        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
+        self._left(painter, upper, width, name, name_font, tokens.text)
         quiet = theme.font(11, QFont.Weight.Medium)
         width = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
         fits = self.entry.schedule.fits

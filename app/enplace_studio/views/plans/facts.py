@@ -107,6 +107,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     transfers = count(len(schedule.transfer_tensor), "transfer")
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
+        *([f"your note: {entry.remark}"] if entry.remark else []),
         *_objective_lines(entry.plan),
         f"step time {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",

@@ -34,15 +34,17 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     return view
 
 
-def _rank(entry: PlanEntry) -> tuple[bool, bool, int, float]:
+def _rank(entry: PlanEntry) -> tuple[bool, bool, bool, int, float]:
     """Sort key: plans for a step, then for samples, for queries; the fastest of each on top.
 
-    Those that do not fit come after them, and plans for another cluster last.
+    Those that do not fit come after them, and plans for another cluster last. Starred plans come
+    before all.
     """
     us = entry.plan.value_us
     own = entry.schedule.makespan_us if us is None else us
     objective = (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective)
-    return entry.cluster is not None, not entry.schedule.fits, objective, own
+    elsewhere = entry.cluster is not None
+    return not entry.starred, elsewhere, not entry.schedule.fits, objective, own
 
 
 class PlansView(Panel):
@@ -153,7 +155,9 @@ class PlansView(Panel):
         menu = QMenu(card)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         actions: list[tuple[str, Callable[[], object]]] = [
+            ("Take the star away" if entry.starred else "Star", partial(document.star_plan, entry)),
             ("Rename", partial(self.edit_name, card)),
+            ("Note…", partial(self.edit_remark, card)),
             ("Duplicate", partial(document.add_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),
             ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
@@ -176,23 +180,35 @@ class PlansView(Panel):
 
     def edit_name(self, card: PlanCard) -> None:
         """Edit the name in the card's place; Enter keeps it, Esc does not."""
-        editor = QLineEdit(card.entry.name, card)
+        self._edit(card, card.entry.name, self._document.rename_plan)
+
+    def edit_remark(self, card: PlanCard) -> None:
+        """Edit the note on a plan in the card's place."""
+        self._edit(card, card.entry.remark, self._document.remark_plan).setPlaceholderText(
+            "Your note on this plan"
+        )
+
+    def _edit(self, card: PlanCard, text: str, keep: Callable[[PlanEntry, str], bool]) -> QLineEdit:
+        editor = QLineEdit(text, card)
         editor.setGeometry(card.rect().adjusted(6, 6, -6, -6))
         editor.selectAll()
-        editor.editingFinished.connect(partial(self._rename, card, editor))
+        editor.editingFinished.connect(partial(self._finish_edit, card, editor, keep))
         leave = QShortcut(QKeySequence.StandardKey.Cancel, editor)
         leave.setContext(Qt.ShortcutContext.WidgetShortcut)
         leave.activated.connect(partial(self._leave_name, editor))
         editor.show()
         editor.setFocus()
+        return editor
 
     def _leave_name(self, editor: QLineEdit) -> None:
         editor.blockSignals(True)
         self._later.start()
 
-    def _rename(self, card: PlanCard, editor: QLineEdit) -> None:
+    def _finish_edit(
+        self, card: PlanCard, editor: QLineEdit, keep: Callable[[PlanEntry, str], bool]
+    ) -> None:
         editor.blockSignals(True)  # losing focus would end the editing a second time
-        if not self._document.rename_plan(card.entry, editor.text()):
+        if not keep(card.entry, editor.text()):
             self._later.start()
 
 

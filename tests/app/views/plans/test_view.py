@@ -7,6 +7,8 @@ from PySide6.QtWidgets import QLineEdit, QPushButton
 
 from documents import add_plan, document_of
 from enplace.values.problem import THROUGHPUT
+from enplace.writers import write_project
+from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.views.plans.facts import compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.view import PlansView
@@ -247,3 +249,39 @@ def test_nothing_is_compared_with_an_expert_plan_that_does_not_fit():
     assert document.project.expert is not None
     assert standing(document.project, document.project.expert) == ("does not fit", "bad")
     assert standing(document.project, document.plans[1]) == ("", "dim")
+
+
+def test_a_starred_plan_comes_first_and_undo_takes_the_star_back(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    last = view.cards[-1].entry
+    document.star_plan(last)
+    qtbot.waitUntil(lambda: view.cards[0].entry.starred)
+    assert view.cards[0].entry.name == last.name
+    assert "starred" in view.cards[0].accessibleName()
+    document.undo_stack.undo()
+    qtbot.waitUntil(lambda: view.cards[-1].entry.name == last.name)
+
+
+def test_a_note_is_written_in_place_and_shown_on_the_card(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    name = view.cards[0].entry.name
+    view.edit_remark(view.cards[0])
+    editor = view.cards[0].findChild(QLineEdit)
+    editor.setText("for the paper")
+    QTest.keyClick(editor, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: view.cards[0].entry.remark == "for the paper")
+    assert "for the paper" in view.cards[0].notes
+    assert "your note: for the paper" in view.cards[0].toolTip()
+    assert document.plans[[e.name for e in document.plans].index(name)].remark == "for the paper"
+    assert "note on" in document.undo_stack.undoText()
+
+
+def test_stars_and_notes_are_saved_with_the_project(tmp_path):
+    document = three_plans()
+    document.star_plan(document.current)
+    document.remark_plan(document.current, "for the paper")
+    write_project(tmp_path / "p.enplace", session.to_project(document.project, {}))
+    opened = session.open_file(tmp_path / "p.enplace").project
+    assert (opened.current.starred, opened.current.remark) == (True, "for the paper")
