@@ -210,11 +210,11 @@ def _run_part(
             for i in range(WARM_UPS + steps):
                 took_us = _one(opened, way)
                 if keep_first and len(way.losses) == 1:
-                    way.after_first = {name: opened.variable(name) for name in step.variables}
+                    way.after_first = opened.values(step.variables)
                 if i >= WARM_UPS:
                     way.times_us.append(took_us)
                 progress("", (i + 1) / (WARM_UPS + steps))
-            way.variables = {name: opened.variable(name) for name in step.variables}
+            way.variables = opened.values(step.variables)
             for _ in range(traced):
                 way.traces.append(_traced(opened))
     except tf.errors.ResourceExhaustedError:
@@ -233,7 +233,8 @@ def _one(opened: OpenStep, way: _Way) -> float:
     outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
     took_us = (time.perf_counter_ns() - begin) / 1e3
     wanted = _compared(opened.step)
-    way.losses.append([outputs[n] if n in outputs else opened.variable(n) for n in wanted])
+    outputs |= opened.values(name for name in wanted if name not in outputs)
+    way.losses.append([outputs[name] for name in wanted])
     return took_us
 
 

@@ -6,7 +6,7 @@ runs of one step give the same result, whatever device each op is on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ from tensorflow.python.framework.importer import import_graph_def
 from enplace.errors import EnplaceError
 
 Batch = tuple[NDArray[Any], ...]
+
+CALL_BYTES = 512 << 20
+"""Bytes of variables that one call of a session reads or sets, unless a single one has more."""
 
 _INITIALISER = "enplace_initial_values"
 _BATCHES = "enplace_batches"
@@ -135,9 +138,13 @@ class OpenStep:
         values, _ = self.session.run(fetches, feeds, options=options, run_metadata=metadata)
         return list(values)
 
-    def variable(self, node: str) -> NDArray[Any]:
-        """Return the present value of a variable."""
-        return np.asarray(self.session.run(self._reads[node]))
+    def values(self, nodes: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Return the present values of variables."""
+        found: dict[str, NDArray[Any]] = {}
+        for some in _in_calls({node: self.step.variables[node] for node in nodes}):
+            read = self.session.run({node: self._reads[node] for node in some})
+            found |= {node: np.asarray(value) for node, value in read.items()}
+        return found
 
     def _import(self, graph_def: GraphDef) -> Any:
         """Import the ops; give an iterator the recorded batches."""
@@ -161,9 +168,9 @@ class OpenStep:
         }
         return iterator.initializer, feeds
 
-    def _initialisers(self) -> list[tuple[Any, Any, NDArray[Any]]]:
+    def _initialisers(self) -> dict[str, tuple[Any, Any]]:
         """Make an assignment and its feed for every variable."""
-        found = []
+        found = {}
         self._reads: dict[str, Any] = {}
         with tf.name_scope(_INITIALISER):
             for node, value in self.step.variables.items():
@@ -178,14 +185,30 @@ class OpenStep:
                     else:
                         assign = tf.raw_ops.Assign(ref=handle, value=fed).op
                         self._reads[node] = handle
-                found.append((assign, fed, value))
+                found[node] = assign, fed
         return found
 
-    def _initialise(self, start: Sequence[tuple[Any, Any, NDArray[Any]]], refill: Any) -> None:
-        for assign, fed, value in start:
-            self.session.run(assign, {fed: value})
+    def _initialise(self, start: Mapping[str, tuple[Any, Any]], refill: Any) -> None:
+        values = self.step.variables
+        for some in _in_calls(values):
+            feeds = {start[node][1]: values[node] for node in some}
+            self.session.run([start[node][0] for node in some], feeds)
         if refill:
             self.session.run(refill[0], refill[1])
+
+
+def _in_calls(values: Mapping[str, NDArray[Any]]) -> Iterator[list[str]]:
+    """Divide variables among few calls of a session: each call takes long, whatever it reads."""
+    some: list[str] = []
+    n_bytes = 0
+    for node, value in values.items():
+        if some and n_bytes + value.nbytes > CALL_BYTES:
+            yield some
+            some, n_bytes = [], 0
+        some.append(node)
+        n_bytes += value.nbytes
+    if some:
+        yield some
 
 
 def _batch_device(graph_def: GraphDef, iterator: str) -> str:

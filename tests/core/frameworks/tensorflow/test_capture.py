@@ -40,7 +40,7 @@ def assert_same(function, calls, *variables, name="weight"):
     step = step_of("it", concrete, flats)
     with OpenStep(step) as alone:
         outputs = [alone.run() for _ in range(N_STEPS)]
-        left = {node: alone.variable(node) for node in step.variables}
+        left = alone.values(step.variables)
     for call, found in zip(calls, outputs, strict=False):
         for expected, value in zip(tf.nest.flatten(function(*call)), found, strict=True):
             np.testing.assert_array_equal(expected, value)

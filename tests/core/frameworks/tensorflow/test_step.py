@@ -40,9 +40,28 @@ def test_fed_batches_may_differ_in_shape():
 def test_the_value_of_a_variable_can_be_read():
     step = counting_step(1.0)
     with OpenStep(step) as alone:
-        assert alone.variable("total") == 5.0
+        assert alone.values(["total"])["total"] == 5.0
         alone.run()
-        assert alone.variable("total") == 6.0
+        assert alone.values(["total"])["total"] == 6.0
+
+
+def test_many_variables_are_read_and_set_in_few_calls(monkeypatch):
+    step = counting_step(1.0)
+    calls = []
+    run = tf.compat.v1.Session.run
+    monkeypatch.setattr(
+        tf.compat.v1.Session, "run", lambda *words, **more: calls.append(1) or run(*words, **more)
+    )
+    with OpenStep(step) as alone:
+        assert set(alone.values(step.variables)) == set(step.variables)
+    assert len(calls) <= 3  # set, fill the batches, read
+
+
+def test_variables_too_large_for_one_call_are_divided(monkeypatch):
+    from enplace.frameworks.tensorflow import step as module
+
+    monkeypatch.setattr(module, "CALL_BYTES", 1)
+    test_the_value_of_a_variable_can_be_read()
 
 
 @pytest.mark.parametrize(
