@@ -27,6 +27,7 @@ from enplace_studio import session
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
+from enplace_studio.panel import plain_tip
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Recovery
 from enplace_studio.session import Opened, RecentFiles
@@ -157,8 +158,10 @@ class Filing(QWidget):
             answer = QMessageBox.question(
                 self.window(),
                 "Unsaved work found",
-                f"Enplace ended without saving {model}, last changed {when}. "
-                f"Open the work it kept, or discard it?",
+                plain_tip(
+                    f"Enplace ended without saving {model}, last changed {when}. "
+                    f"Open the work it kept, or discard it?"
+                ),
                 _Button.Open | _Button.Discard | _Button.Cancel,
                 _Button.Open,
             )

@@ -141,6 +141,24 @@ def _rules() -> Target:
     )
 
 
+def _many_rules() -> Target:
+    """Files of hundreds of rules whose regexes take long, for thousands of ops."""
+    ops = [{"name": f"layer_{i % 50}/op{i}", "time_us": {"gpu": 1}} for i in range(2000)]
+    text = {"format": "enplace-profile/1", "name": "many", "ops": ops, "edges": []}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.json"
+        path.write_text(json.dumps(text))
+        problem = Problem(read_profile(path), presets()["pcie-2"])
+    pieces = ("o(.*){1,50}0$", "(p[0-9]{0,3}(.*)){1,20}1$", "layer_1", ".*", "x", "(?i)OP[13]$")
+
+    def repeat(content: bytes, draw: Random) -> bytes:
+        n_lines = draw.randrange(999)
+        lines = (f"{draw.choice(pieces)} -> {draw.randrange(2)}" for _ in range(n_lines))
+        return "\n".join(lines).encode()
+
+    return Target([b"op -> 0"], lambda path: read_rules(str(path), problem), repeat)
+
+
 def _pin() -> Target:
     profile = small_problem().profile
     return Target(
@@ -246,6 +264,8 @@ MULTIPLIED = {
         "copy of work": _copy_of_work,
     }.items()
 }
+
+MULTIPLIED["long rules"] = Entry(_many_rules, 0.02)
 
 TARGETS = OTHERS | OF_TENSORFLOW | MULTIPLIED
 

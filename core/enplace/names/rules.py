@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,13 +32,21 @@ _OPTIONS, _SMALL = _options(), _options(max_mem=1 << 18)
 """A regex must compile in little memory. RE2 then has enough to take the same short time for each
 character of a name, however the regex is written."""
 
-MAX_RULES = 1000
+MAX_RULES, MAX_MATCHES = 1000, 3_000_000
+"""Most rules in a file, and most names that they may be compared with in all."""
 
 
-def read_rules(path: str, problem: Problem) -> dict[int, int]:
+def read_rules(
+    path: str, problem: Problem, check_cancelled: Callable[[], None] = lambda: None
+) -> dict[int, int]:
     """Read the device number of each op that a rule matches; the first matching rule decides.
 
     A rule is a line ``REGEX -> DEVICE``. Empty lines and those that begin with ``#`` are skipped.
+
+    Parameters
+    ----------
+    check_cancelled : callable
+        Called before each rule; may raise an error to end the work.
 
     Raises
     ------
@@ -51,7 +59,8 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
     except UnicodeDecodeError:
         raise FileError(f"{path}: not a text; write lines such as 'decoder/.* -> GPU:1'") from None
     rules: dict[int, int] = {}
-    n_rules, free = 0, list(range(problem.profile.n_ops))
+    n_rules, n_ops = 0, problem.profile.n_ops
+    free = list(range(n_ops))
     allowed = replace(problem, pins={}).unit_allowed  # pins go before rules
     for number, line in enumerate(lines, 1):
         text, place = line.strip(), f"{path}: line {number}"
@@ -64,6 +73,12 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
         n_rules += 1
         if n_rules > MAX_RULES:
             raise ProblemError(f"{place}: more than {MAX_RULES} rules; use broader regexes")
+        if n_rules * n_ops > MAX_MATCHES:
+            raise ProblemError(
+                f"{place}: more than {MAX_MATCHES // n_ops} rules for {count(n_ops, 'op')} take "
+                f"too long; use broader regexes"
+            )
+        check_cancelled()
         for op in find_matching(pattern, problem.profile, place, free):
             if not allowed[problem.unit[op], where]:
                 raise ProblemError(f"{place}: {_why_not(op, where, problem)}")

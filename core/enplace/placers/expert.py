@@ -91,7 +91,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     preferred = np.array(gpus)[block]
     file = options.choice(RULES)
-    rules = read_rules(file, problem) if file else {}
+    rules = read_rules(file, problem, options.check_cancelled) if file else {}
     preferred[list(rules)] = list(rules.values())
     plan = best_of(problem, unordered(problem, settle(problem, preferred), "expert"), options).plan
     return replace(plan, details={"family": family, "ops_by_rule": len(rules)})

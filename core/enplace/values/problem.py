@@ -23,11 +23,15 @@ from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.profile import KINDS, FloatArray, IntArray, Profile, with_control_edges
+from enplace.values.profile import (
+    KINDS,
+    FloatArray,
+    IntArray,
+    Profile,
+    check_pairs,
+    with_control_edges,
+)
 from enplace.values.splits import Split, part_names, split_profile
-
-MOST_PAIRS = 200_000
-"""Most pairs of ops that a person may order."""
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of one
@@ -288,8 +292,7 @@ def order_problem(problem: Problem, before: Iterable[tuple[int, int]]) -> Proble
         If ops would wait for each other, or there are too many pairs.
     """
     measured, wanted = problem.measured_profile, sorted(set(before))
-    if len(wanted) > MOST_PAIRS:
-        raise OrderError(f"over {MOST_PAIRS:,} pairs of ops are to be ordered; order fewer ops")
+    check_pairs(len(wanted))
     pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
     if ((pairs < 0) | (pairs >= measured.n_ops)).any():
         raise ProblemError("an order names an op number that does not exist")

@@ -19,6 +19,7 @@ from enplace.errors import (
     DuplicateOpError,
     EmptyProfileError,
     NameTooLongError,
+    OrderError,
     ProfileError,
     TensorMismatchError,
 )
@@ -46,6 +47,9 @@ __all__ = [
     "make_profile",
     "with_control_edges",
 ]
+
+MOST_PAIRS = 200_000
+"""Most pairs of ops that a person may order."""
 
 CONTROL = -1
 """Output number of the tensor without bytes that represents an op's control edges."""
@@ -271,6 +275,11 @@ def find_pairs(
 
     These are the ops of ``first`` without an edge to another of them, each with the ops of ``then``
     without an edge from another.
+
+    Raises
+    ------
+    OrderError
+        If even these are too many.
     """
     source, target = profile.edge_source, profile.edge_op
 
@@ -281,7 +290,20 @@ def find_pairs(
 
     last = np.setdiff1d(first, source[inner(first)])
     start = np.setdiff1d(then, target[inner(then)])
+    check_pairs(len(last) * len(start))
     return [(a, b) for a in last.tolist() for b in start.tolist()]
+
+
+def check_pairs(n_pairs: int) -> None:
+    """Refuse to order more pairs of ops than anybody needs.
+
+    Raises
+    ------
+    OrderError
+        If they are too many.
+    """
+    if n_pairs > MOST_PAIRS:
+        raise OrderError(f"{n_pairs:,} pairs of ops are to be ordered; order fewer ops")
 
 
 @lru_cache(maxsize=4)

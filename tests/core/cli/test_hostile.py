@@ -14,6 +14,12 @@ from pathlib import Path
 import pytest
 from tests.core.cli.conftest import OPS, machine, model
 
+from enplace.errors import CancelledError
+from enplace.names.rules import read_rules
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.values.problem import Problem
+
 
 def without(key: str) -> dict:
     data = model()
@@ -327,6 +333,26 @@ def test_a_cluster_that_multiplies_is_refused_before_its_links_are_made(
     done = enplace("place", "p.json", "--cluster", "odd.json", "--method", "single")
     assert done.status == 2
     assert complaint in done.err
+
+
+def test_rules_that_would_be_matched_for_minutes_are_refused(enplace, folder, monkeypatch):
+    monkeypatch.setattr("enplace.names.rules.MAX_MATCHES", 70)  # ten rules for seven ops
+    (folder / "many.rules").write_text("encoder -> 0\n" * 11)
+    words = ("--method", "expert", "--rules", "many.rules")
+    done = enplace("place", "p.json", "--cluster", "c.json", *words)
+    assert done.status == 2
+    assert "line 11: more than 10 rules for 7 ops take too long" in done.err
+
+
+def test_matching_rules_can_be_interrupted(folder):
+    (folder / "some.rules").write_text("encoder -> 0\nloss -> 1\n")
+    problem = Problem(read_profile("p.json"), cluster_from("c.json", None))
+
+    def press_ctrl_c():
+        raise CancelledError("stopped")
+
+    with pytest.raises(CancelledError):
+        read_rules("some.rules", problem, press_ctrl_c)
 
 
 def test_too_many_rules_are_refused(enplace, folder):

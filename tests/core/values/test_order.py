@@ -16,8 +16,8 @@ from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.values.arrays import inverse
 from enplace.values.plan import Plan, follow_graph
-from enplace.values.problem import MOST_PAIRS, Problem, order_problem, split_problem, with_profile
-from enplace.values.profile import find_pairs
+from enplace.values.problem import Problem, order_problem, split_problem, with_profile
+from enplace.values.profile import MOST_PAIRS, find_pairs
 from problems import cluster_of, profile_of
 
 FREE = profile_of(dict.fromkeys("abcd", 10.0))
@@ -74,6 +74,12 @@ def test_ops_that_do_not_exist_and_too_many_pairs_are_refused():
         problem_of(CHAIN, [(0, 9)])
     with pytest.raises(OrderError, match="order fewer ops"):
         problem_of(CHAIN, ((0, op) for op in range(MOST_PAIRS + 1)))
+
+
+def test_too_many_pairs_are_refused_before_they_are_made():
+    many = profile_of(dict.fromkeys(map(str, range(2000)), 1.0))
+    with pytest.raises(OrderError, match="1,000,000 pairs of ops"):
+        find_pairs(many, range(1000), range(1000, 2000))
 
 
 def test_parts_of_a_split_op_keep_its_order():
