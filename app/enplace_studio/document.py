@@ -297,6 +297,20 @@ class Document(QObject):
             self.stamp = stamp
             self.stamp_changed.emit()
 
+    def lock(self, device: int) -> bool:
+        """Keep a device as it is: pin everything on it."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"lock {where}", lambda project: constraints.lock(project, device))
+
+    def unlock(self, device: int) -> bool:
+        """Undo a :meth:`lock`."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"unlock {where}", lambda project: constraints.unlock(project, device))
+
     def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
         """Switch a constraint on or off."""
         if self._project is None:
@@ -446,7 +460,11 @@ class Document(QObject):
             # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
-        if old is None or new.problem is not old.problem or new.off != old.off:
+        if (
+            old is None
+            or new.problem is not old.problem
+            or (new.off, new.locks) != (old.off, old.locks)
+        ):
             self.problem_changed.emit()
         if old is None or new.plans != old.plans:
             self.plans_changed.emit()

@@ -1,5 +1,7 @@
 """A choice applied to all layers like the one it was made for."""
 
+from itertools import pairwise
+
 import pytest
 
 from documents import document_of
@@ -13,7 +15,7 @@ LAYERS = 4
 def document():
     """Layers of two ops on GPU 0, in a chain."""
     names = [f"layer_{n}/{op}" for n in range(LAYERS) for op in ("a", "b")]
-    edges = [(one, other, 8) for one, other in zip(names, names[1:], strict=False)]
+    edges = [(one, other, 8) for one, other in pairwise(names)]
     profile = profile_of(dict.fromkeys([*names, "loss"], 10), edges)
     return document_of(profile, cluster_of(2), dict.fromkeys([*names, "loss"], 0))
 

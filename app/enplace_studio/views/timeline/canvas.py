@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -19,6 +20,7 @@ from PySide6.QtWidgets import QWidget
 from enplace.errors import PlanError
 from enplace.machine import critical_path
 from enplace.values.schedule import Schedule
+from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.ordering import find_range
@@ -290,6 +292,13 @@ class TimelineCanvas(TipWidget):
         else:
             self.scroll_rows(-notches * SCROLL_PX)
         event.accept()
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Open the menu of the device whose title is at the pointer."""
+        at = QPointF(event.pos())
+        device = self.lanes.device_at(at) if at.x() < self.lanes.left else None
+        if device is not None:
+            device_menu(self.document, device, self).popup(event.globalPos())
 
     # Tooltips
 
