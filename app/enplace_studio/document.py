@@ -26,6 +26,7 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import Constraint, OpenProject, PlanEntry
+from enplace_studio.reasons import Gap
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
 
@@ -55,6 +56,8 @@ class Document(QObject):
     """Another plan is current, or the current one has another schedule."""
     selection_changed = Signal()
     hover_changed = Signal()
+    gap_changed = Signal()
+    """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
     file_changed = Signal()
@@ -70,6 +73,8 @@ class Document(QObject):
         self.requests = Requests(self)
         self.selection: frozenset[int] = frozenset()
         self.hovered: frozenset[int] = frozenset()
+        self.gap: Gap | None = None
+        """The idle time that the user asks about."""
         self.stamp: Stamp | None = None
         """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
@@ -137,6 +142,7 @@ class Document(QObject):
         self.selection = self.hovered = frozenset()
         self.previews.follow(project)
         self._set_stamp(None)
+        self._set_gap(None)
         self.undo_stack.clear()
         self.opened.emit()
         self.file_changed.emit()
@@ -171,8 +177,14 @@ class Document(QObject):
 
     # Selection
 
-    def select(self, ops: Iterable[int], extend: bool = False) -> None:
-        """Select ops; with ``extend``, add them, or deselect them if all are already selected."""
+    def select(self, ops: Iterable[int], extend: bool = False, gap: Gap | None = None) -> None:
+        """Select ops; with ``extend``, add them, or deselect them if all are already selected.
+
+        Parameters
+        ----------
+        gap : Gap, optional
+            The idle time of a device that the user asks about.
+        """
         wanted = frozenset(map(int, ops))
         if extend:
             has_all = wanted <= self.selection
@@ -181,6 +193,7 @@ class Document(QObject):
             self.selection = wanted
             self._set_stamp(None)
             self.selection_changed.emit()
+        self._set_gap(gap)
 
     def hover(self, ops: Iterable[int]) -> None:
         """Set the ops under the pointer."""
@@ -291,6 +304,11 @@ class Document(QObject):
         return self._edit(
             f"apply {what}", lambda project: stamping.stamp(project, blocks), f"Applied {what}"
         )
+
+    def _set_gap(self, gap: Gap | None) -> None:
+        if gap != self.gap:
+            self.gap = gap
+            self.gap_changed.emit()
 
     def _set_stamp(self, stamp: Stamp | None) -> None:
         if stamp is not self.stamp:
@@ -469,6 +487,7 @@ class Document(QObject):
         if old is None or new.plans != old.plans:
             self.plans_changed.emit()
         if old is None or new.current is not old.current:
+            self._set_gap(None)  # it may be gone
             self.current_changed.emit()
 
 
