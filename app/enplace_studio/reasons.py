@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.machine import CriticalPath, critical_path, path_to
+from enplace.machine import CriticalPath, critical_path, path_to, simulate
 from enplace.names.groups import Grouping
 from enplace.text import elide_middle, ms, size
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
+from enplace.values.problem import with_profile
 from enplace.values.schedule import Schedule
 from enplace_studio.differences import path_parts
 
@@ -68,11 +69,37 @@ class Limit:
     time_us : float
     ops : tuple of int
         The ops that run then; for a link, those whose outputs are sent.
+    link : tuple of int, optional
+        The devices that a link leads from and to.
     """
 
     name: str
     time_us: float
     ops: tuple[int, ...]
+    link: tuple[int, int] | None = None
+
+
+def step_if_free(schedule: Schedule, limit: Limit) -> float:
+    """Simulate the plan again with a part of its critical path for free; return the step time.
+
+    The ops take no time, or the link does not. The order stays as it is, so this is what the part
+    itself costs, not what a new plan would gain. A step that gets longer counts as unchanged.
+    """
+    problem = schedule.problem
+    if limit.link is None:
+        profile = problem.measured_profile
+        time_us = profile.time_us.copy()
+        time_us[list(limit.ops)] *= 0  # where an op cannot run, it still cannot
+        free = with_profile(problem, replace(profile, time_us=time_us))
+    else:
+        links = tuple(
+            replace(each, b0_us=0.0, b1_us_per_byte=0.0)
+            if (each.source, each.target) == limit.link
+            else each
+            for each in problem.cluster.links
+        )
+        free = replace(problem, cluster=replace(problem.cluster, links=links))
+    return min(simulate(free, schedule.plan).makespan_us, schedule.makespan_us)
 
 
 def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:
@@ -120,6 +147,7 @@ def _limits(
             _name_part(schedule, grouping, int(path.number[step]), bool(path.is_transfer[step])),
             float(times_us[i]),
             tuple(np.unique(ops[at == i]).tolist()),
+            _link_of(schedule, int(path.number[step])) if path.is_transfer[step] else None,
         )
         for i, step in enumerate(first.tolist())
     ]
@@ -198,10 +226,13 @@ def explain_gap(schedule: Schedule, gap: Gap) -> str:
 def _name_part(schedule: Schedule, grouping: Grouping, number: int, is_transfer: bool) -> str:
     """Name the link of a transfer, or the group and the device of an op."""
     if is_transfer:
-        ends = schedule.transfer_from[number], schedule.transfer_to[number]
-        return " → ".join(device_of(schedule, int(end)) for end in ends)
+        return " → ".join(device_of(schedule, end) for end in _link_of(schedule, number))
     what = _group_name(schedule, grouping, number)
     return f"{what} on {device_of(schedule, int(schedule.plan.device[number]))}"
+
+
+def _link_of(schedule: Schedule, transfer: int) -> tuple[int, int]:
+    return int(schedule.transfer_from[transfer]), int(schedule.transfer_to[transfer])
 
 
 def _group_name(schedule: Schedule, grouping: Grouping, op: int) -> str:

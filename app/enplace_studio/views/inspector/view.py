@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
@@ -17,6 +17,7 @@ from enplace.text import count, ms, percent, size
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
@@ -30,6 +31,7 @@ from enplace_studio.reasons import (
     find_chain,
     find_limits,
     idle_text,
+    step_if_free,
 )
 from enplace_studio.views.inspector.facts import (
     SplitFact,
@@ -49,6 +51,11 @@ MOST_LIMITS = 10
 MOST_STEPS = 12
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
+
+ABOUT_GAIN = (
+    "if it were free: the same plan simulated again, in the same order, with these ops taking no "
+    "time, or this link"
+)
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it is enabled, and the function it calls."""
@@ -72,6 +79,7 @@ class InspectorView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         self._contents = self._column.fill()
+        self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
         # A click replaces the clicked button, so rebuilding must wait until the click is over.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
@@ -88,6 +96,7 @@ class InspectorView(Panel):
     def rebuild(self) -> None:
         """Show the selection of the document."""
         self.where, self.sentence, self.buttons = None, None, {}
+        self._gains.forget()
         self._contents = self._column.fill()
         project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
@@ -153,18 +162,38 @@ class InspectorView(Panel):
             self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
         self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
 
-    def _add_limit(self, limit: Limit, value: str, tip: str, gap: Gap | None = None) -> None:
+    def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
+        """Simulate the next part of the step for free, and show the gain in its line."""
+        if not waiting:
+            return
+        (limit, line), *others = waiting
+
+        def show(step_us: float) -> None:
+            gain = ms(step_us - schedule.makespan_us, signed=True)
+            line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
+            self._find_gains(schedule, others)
+
+        self._gains.start(partial(step_if_free, schedule, limit), show)
+
+    def _add_limit(self, limit: Limit, value: str, tip: str, gap: Gap | None = None) -> Line:
         line = Line(limit.name, value, tip, can_click=True)
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         self._contents.addWidget(line)
+        return line
 
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
-        """List what takes the time of the critical path; a click selects its ops."""
-        self._add_heading("What limits the step")
-        for limit in find_limits(schedule, project.grouping, MOST_LIMITS):
+        """List what takes the time of the critical path, and what the step would gain without it.
+
+        A click selects the ops. The gains are simulated one after the other in the background.
+        """
+        self._add_heading("What limits the step, and the gain if it were free")
+        limits = find_limits(schedule, project.grouping, MOST_LIMITS)
+        waiting: list[tuple[Limit, Line]] = []
+        for limit in limits:
             time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
             tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
-            self._add_limit(limit, time, tip)
+            waiting.append((limit, self._add_limit(limit, time, tip)))
+        self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
         """Show the longest ops that the plan splits, and a button for all of them."""

@@ -205,3 +205,16 @@ def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(ope
     document.select([0])
     document.select([])
     assert document.gap is None
+
+
+def test_what_limits_the_step_tells_the_gain_if_it_were_free(open_view, qtbot):
+    view = open_view(chain_document())
+    lines = [line for line in view.findChildren(Line) if line.can_click]
+    qtbot.waitUntil(lambda: all("−" in line.right for line in lines))
+    assert {line.left: line.right for line in lines} == {
+        "GPU 0 → GPU 1": "0.021 ms   −0.021 ms",
+        "a on GPU 0": "0.010 ms   −0.010 ms",
+        "b on GPU 0": "0.010 ms   −0.010 ms",
+        "c on GPU 1": "0.010 ms   −0.010 ms",
+    }
+    assert "the same plan simulated again" in lines[0].toolTip()
