@@ -69,6 +69,10 @@ def _selected(studio: Studio) -> bool:
     return _planned(studio) and bool(studio.document.selection)
 
 
+def _selected_ops(studio: Studio) -> bool:
+    return _open(studio) and bool(studio.document.selection)
+
+
 def _ordered(studio: Studio) -> bool:
     problem, selection = studio.document.problem, studio.document.selection
     return problem is not None and any(op in selection for p in problem.before for op in p)
@@ -217,6 +221,8 @@ _ACTIONS: tuple[Action, ...] = (
            _edit(Document.colocate), _several, 1),
     Action("separate", "Separate selection", "Edit", ("Shift+G",),
            _edit(Document.separate), _selected, 1),
+    Action("stamp", "Apply to all layers like the selection", "Edit", ("L",),
+           _edit(Document.offer_stamp), _selected_ops, 1),
     Action("earlier", "Run selection earlier", "Edit", ("Alt+Left",),
            lambda s: s.document.run_next(s.document.selection, earlier=True), _selected, 1),
     Action("later", "Run selection later", "Edit", ("Alt+Right",),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from enplace.errors import EnplaceError, PinConflictError
+from enplace.errors import EnplaceError, PinConflictError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
@@ -20,19 +20,39 @@ from enplace_studio import edits
 from enplace_studio.project import Constraint, OpenProject
 
 
-def list_constraints(problem: Problem, grouping: Grouping) -> list[Constraint]:
-    """List what a person asked for: pins and orders of one group of ops are one constraint."""
+def list_constraints(
+    problem: Problem, grouping: Grouping, locks: Sequence[Constraint] = ()
+) -> list[Constraint]:
+    """List what a person asked for: pins and orders of one group of ops are one constraint.
+
+    Parameters
+    ----------
+    locks
+        Pins that are one constraint if all of them hold.
+    """
+    held = [lock for lock in locks if _holds(problem, lock)]
+    locked = {problem.profile.index[name] for lock in held for name, _ in lock.rows}
+    pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
     names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
 
     def part(op: int) -> int:
         return int(grouping.group[op]) if grouping.group[op] >= 0 else -1 - op
 
     return [
-        *_join("pin", problem.pins.items(), lambda p: (part(p[0]), p[1]), (names, devices)),
+        *held,
+        *_join("pin", pins, lambda p: (part(p[0]), p[1]), (names, devices)),
         *_join("forbid", problem.forbidden, lambda p: (part(p[0]), p[1]), (names, devices)),
         *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
         *_join("before", problem.before, lambda p: (part(p[0]), part(p[1])), (names, names)),
     ]
+
+
+def _holds(problem: Problem, lock: Constraint) -> bool:
+    ops, devices = problem.profile.index, problem.cluster.index
+    return all(
+        name in ops and problem.pins.get(ops[name], -1) == devices.get(device)
+        for name, device in lock.rows
+    )
 
 
 def _join(
@@ -73,6 +93,8 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
     index = project.problem.cluster.index
     device = constraint.rows[0][1]
     where = project.device_label(index[device]) if device in index else device
+    if constraint in project.locks:
+        return f"{where} as it is"
     return f"{what} {'on' if constraint.kind == 'pin' else 'off'} {where}"
 
 
@@ -152,7 +174,7 @@ def _candidates(
 
 def switch_off(project: OpenProject, constraint: Constraint) -> OpenProject:
     """Take a constraint away, but remember it."""
-    after = remove(project, constraint)
+    after = _take_away(project, constraint)
     return replace(after, off=(*after.off, constraint))
 
 
@@ -187,11 +209,54 @@ def _check_pins(project: OpenProject, constraint: Constraint) -> None:
 
 def remove(project: OpenProject, constraint: Constraint) -> OpenProject:
     """Remove a constraint, whether it is on or off."""
+    after = _take_away(project, constraint)
+    if constraint not in after.locks:
+        return after
+    return replace(after, locks=tuple(each for each in after.locks if each != constraint))
+
+
+def _take_away(project: OpenProject, constraint: Constraint) -> OpenProject:
     if constraint in project.off:
         project = replace(project, off=_off_without(project, constraint))
-    if constraint not in list_constraints(project.problem, project.grouping):
+    if constraint not in list_constraints(project.problem, project.grouping, project.locks):
         return project
     return adopt(project, without(project.problem, constraint))
+
+
+def lock(project: OpenProject, device: int) -> OpenProject:
+    """Keep a device as it is: pin everything there that is not pinned yet.
+
+    Raises
+    ------
+    PlanError
+        If there is nothing to pin.
+    """
+    where = project.device_label(device)
+    if project.current is None:
+        raise PlanError("there is no plan to keep yet; press Solve first")
+    names, pins = project.problem.profile.op_names, dict(project.problem.pins)
+    here = np.flatnonzero(project.current.plan.device == device).tolist()
+    free = [op for op in here if op not in pins]
+    if not free:
+        raise PlanError(f"all ops on {where} are pinned" if here else f"no op runs on {where}")
+    pins.update(dict.fromkeys(free, device))
+    name = project.problem.cluster.devices[device].name
+    made = Constraint("pin", tuple((names[op], name) for op in free))
+    return replace(edits.constrain(project, pins=pins), locks=(*project.locks, made))
+
+
+def locks_of(project: OpenProject, device: int) -> list[Constraint]:
+    """List the locks of a device that hold."""
+    name = project.problem.cluster.devices[device].name
+    mine = [each for each in project.locks if each.rows[0][1] == name]
+    return [each for each in mine if _holds(project.problem, each)]
+
+
+def unlock(project: OpenProject, device: int) -> OpenProject:
+    """Let placers change a locked device again; what was pinned before stays pinned."""
+    for each in locks_of(project, device):
+        project = remove(project, each)
+    return project
 
 
 def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constraint, ...]:

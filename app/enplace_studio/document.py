@@ -21,12 +21,14 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
-from enplace_studio import constraints, edits, ordering
+from enplace_studio import constraints, edits, ordering, stamping
 from enplace_studio.bounds import Bounds
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import Constraint, OpenProject, PlanEntry
+from enplace_studio.reasons import Gap
 from enplace_studio.requests import Requests
+from enplace_studio.stamping import Stamp
 
 __all__ = ["Document", "PlanEntry"]
 
@@ -54,6 +56,10 @@ class Document(QObject):
     """Another plan is current, or the current one has another schedule."""
     selection_changed = Signal()
     hover_changed = Signal()
+    gap_changed = Signal()
+    """The user asks about another idle time of a device, or about none."""
+    stamp_changed = Signal()
+    """Another :class:`Stamp` is offered, or none."""
     file_changed = Signal()
     """``path``, ``modified`` or the undo stack changed."""
     noticed = Signal(str)
@@ -67,6 +73,10 @@ class Document(QObject):
         self.requests = Requests(self)
         self.selection: frozenset[int] = frozenset()
         self.hovered: frozenset[int] = frozenset()
+        self.gap: Gap | None = None
+        """The idle time that the user asks about."""
+        self.stamp: Stamp | None = None
+        """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
         self.view: dict[str, Any] = {}
         """State that views save with a project; JSON values."""
@@ -131,6 +141,8 @@ class Document(QObject):
         self.path, self.view, self._saved = path, view or {}, saved
         self.selection = self.hovered = frozenset()
         self.previews.follow(project)
+        self._set_stamp(None)
+        self._set_gap(None)
         self.undo_stack.clear()
         self.opened.emit()
         self.file_changed.emit()
@@ -165,15 +177,23 @@ class Document(QObject):
 
     # Selection
 
-    def select(self, ops: Iterable[int], extend: bool = False) -> None:
-        """Select ops; with ``extend``, add them, or deselect them if all are already selected."""
+    def select(self, ops: Iterable[int], extend: bool = False, gap: Gap | None = None) -> None:
+        """Select ops; with ``extend``, add them, or deselect them if all are already selected.
+
+        Parameters
+        ----------
+        gap : Gap, optional
+            The idle time of a device that the user asks about.
+        """
         wanted = frozenset(map(int, ops))
         if extend:
             has_all = wanted <= self.selection
             wanted = self.selection - wanted if has_all else self.selection | wanted
         if wanted != self.selection:
             self.selection = wanted
+            self._set_stamp(None)
             self.selection_changed.emit()
+        self._set_gap(gap)
 
     def hover(self, ops: Iterable[int]) -> None:
         """Set the ops under the pointer."""
@@ -256,6 +276,58 @@ class Document(QObject):
         """Let placers decide again when these ops run."""
         title = "forget the order of “{}”"
         return self._edit_ops(title, lambda project: ordering.forget_order(project, ops), ops)
+
+    def offer_stamp(self, ops: Collection[int]) -> bool:
+        """Select all blocks like some ops, and offer to make the same choice for them."""
+        if not len(ops) or self._project is None:
+            return False
+        try:
+            stamp = stamping.find_stamp(self._project, ops)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self.select(stamp.ops)
+        self._set_stamp(stamp)
+        return True
+
+    def drop_stamp(self) -> None:
+        """Go back to the block that the choice was made for."""
+        if self.stamp is not None:
+            self.select(self.stamp.blocks[0])
+
+    def apply_stamp(self) -> bool:
+        """Make the offered choice for all blocks."""
+        if self.stamp is None or self._project is None:
+            return False
+        blocks = self.stamp.blocks
+        what = f"“{self._project.describe(blocks[0])}” to {len(blocks) - 1:,} more"
+        return self._edit(
+            f"apply {what}", lambda project: stamping.stamp(project, blocks), f"Applied {what}"
+        )
+
+    def _set_gap(self, gap: Gap | None) -> None:
+        if gap != self.gap:
+            self.gap = gap
+            self.gap_changed.emit()
+
+    def _set_stamp(self, stamp: Stamp | None) -> None:
+        if stamp is not self.stamp:
+            self.stamp = stamp
+            self.stamp_changed.emit()
+
+    def lock(self, device: int) -> bool:
+        """Keep a device as it is: pin everything on it."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"lock {where}", lambda project: constraints.lock(project, device))
+
+    def unlock(self, device: int) -> bool:
+        """Undo a :meth:`lock`."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"unlock {where}", lambda project: constraints.unlock(project, device))
 
     def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
         """Switch a constraint on or off."""
@@ -416,15 +488,21 @@ class Document(QObject):
         if self._jumps:
             return
         self.previews.follow(new)
+        self._set_stamp(None)
         if old is None or new.problem.splits != old.problem.splits:
             # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
-        if old is None or new.problem is not old.problem or new.off != old.off:
+        if (
+            old is None
+            or new.problem is not old.problem
+            or (new.off, new.locks) != (old.off, old.locks)
+        ):
             self.problem_changed.emit()
         if old is None or new.plans != old.plans:
             self.plans_changed.emit()
         if old is None or new.current is not old.current:
+            self._set_gap(None)  # it may be gone
             self.current_changed.emit()
 
 

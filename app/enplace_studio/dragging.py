@@ -6,15 +6,15 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QApplication
 
 from enplace.errors import EnplaceError
-from enplace.text import ms, size
+from enplace.text import ms
 from enplace_studio.document import Document
 from enplace_studio.ordering import Slot, reordered_schedule
+from enplace_studio.previews import peak_text
 from enplace_studio.theme import theme
 
 EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
@@ -65,13 +65,8 @@ def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop
         return Drop(f"{name}: there is no plan yet, press Solve first", False)
     if not math.isfinite(preview.step_us):
         return Drop(f"may not run on {name}", False)
-    capacity_bytes = project.problem.cluster.capacity_bytes
-    full = np.flatnonzero(preview.peak_bytes > capacity_bytes).tolist()
-    shown = device if device in full or not full else full[0]
-    peak, capacity = size(int(preview.peak_bytes[shown])), size(int(capacity_bytes[shown]))
     step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
-    memory = f"{project.device_label(shown)}: {peak} of {capacity} at the peak"
-    return Drop(f"{step}\n{memory}" + (", does not fit" if full else ""), not full)
+    return Drop(f"{step}\n{peak_text(project, preview.peak_bytes, device)}", preview.fits)
 
 
 def describe_order(document: Document, ops: Collection[int], slot: Slot) -> Drop:

@@ -6,6 +6,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from types import TracebackType
 
@@ -87,21 +88,13 @@ class Banner(QFrame):
         self.show()
 
 
-class Toast(QFrame):
-    """A line about what was just done, shown for a few seconds; Undo takes back that edit."""
+class _Floating(QFrame):
+    """A box that floats above the lower edge of a widget, as wide as its text if that fits."""
 
-    def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
+    def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setObjectName("toast")
         self._text = label("")
-        self._undo = button("Undo", undo, kind="link")
-        self._undo.clicked.connect(self.hide)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 8, 10, 8)
-        layout.addWidget(self._text)
-        layout.addWidget(self._undo)
-        self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
-        self._timer.timeout.connect(self.hide)
         self._around = parent
         parent.installEventFilter(self)
         self.hide()
@@ -110,19 +103,11 @@ class Toast(QFrame):
     def text(self) -> str:
         return self._text.text()
 
-    def show_text(self, text: str, undo: bool = False) -> None:
-        """Show a line; ``undo`` adds the Undo button."""
-        self._text.setText(text + ".")
-        self._undo.setVisible(undo)
+    def float_up(self) -> None:
+        """Show it above everything else."""
         self._settle()
         self.show()
         self.raise_()
-        self._timer.start()
-
-    def drop_undo(self) -> None:
-        """Hide an offered Undo: another edit would be taken back."""
-        if not self._undo.isHidden():
-            self.hide()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Resize:
@@ -139,6 +124,55 @@ class Toast(QFrame):
             self.resize(width, self.heightForWidth(width))
         x = (free.width() - self.width()) // 2
         self.move(max(MARGIN, x), free.height() - self.height() - MARGIN)
+
+
+class Offer(_Floating):
+    """Something about to be done, shown until the user accepts or cancels it."""
+
+    def __init__(
+        self, parent: QWidget, accept: Callable[[], object], cancel: Callable[[], object]
+    ) -> None:
+        super().__init__(parent)
+        self.accept, self.cancel = button("", accept, kind="accent"), button("Cancel", cancel)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(14, 10, 10, 10)
+        layout.setSpacing(10)
+        for widget in (self._text, self.cancel, self.accept):
+            layout.addWidget(widget)
+
+    def show_offer(self, title: str, text: str, accept: str) -> None:
+        """Show what would be done, what it costs, and a button with a name."""
+        self._text.setTextFormat(Qt.TextFormat.RichText)
+        self._text.setText(f"<b>{escape(title)}</b><br>{escape(text)}")
+        self.accept.setText(accept)
+        self.float_up()
+
+
+class Toast(_Floating):
+    """A line about what was just done, shown for a few seconds; Undo takes back that edit."""
+
+    def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
+        super().__init__(parent)
+        self._undo = button("Undo", undo, kind="link")
+        self._undo.clicked.connect(self.hide)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(14, 8, 10, 8)
+        layout.addWidget(self._text)
+        layout.addWidget(self._undo)
+        self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
+        self._timer.timeout.connect(self.hide)
+
+    def show_text(self, text: str, undo: bool = False) -> None:
+        """Show a line; ``undo`` adds the Undo button."""
+        self._text.setText(text + ".")
+        self._undo.setVisible(undo)
+        self.float_up()
+        self._timer.start()
+
+    def drop_undo(self) -> None:
+        """Hide an offered Undo: another edit would be taken back."""
+        if not self._undo.isHidden():
+            self.hide()
 
 
 def install_excepthook(log_file: Path) -> None:

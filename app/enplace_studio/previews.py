@@ -9,6 +9,7 @@ import numpy as np
 from PySide6.QtCore import QObject, Signal
 
 from enplace.errors import EnplaceError
+from enplace.text import size
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -95,6 +96,18 @@ class Previews(QObject):
             self._known.clear()
         self._known[key] = preview
         self.ready.emit(*key, preview)
+
+
+def peak_text(project: OpenProject, peak_bytes: IntArray, device: int | None = None) -> str:
+    """Describe the peak memory of a device, or of the fullest; of one that is too full, if any."""
+    capacity_bytes = project.problem.cluster.capacity_bytes
+    full = np.flatnonzero(peak_bytes > capacity_bytes).tolist()
+    fullest = int(np.argmax(peak_bytes / np.maximum(capacity_bytes, 1)))
+    shown = device if device in full or (device is not None and not full) else fullest
+    assert shown is not None
+    peak, capacity = size(int(peak_bytes[shown])), size(int(capacity_bytes[shown]))
+    text = f"{project.device_label(shown)}: {peak} of {capacity} at the peak"
+    return text + (", does not fit" if full else "")
 
 
 def find_preview(

@@ -79,6 +79,8 @@ class OpenProject:
         its own graph, which is shown with it.
     off : tuple of Constraint
         Constraints that the user has switched off.
+    locks : tuple of Constraint
+        Pins made together, to keep a device as it is; listed as one while all of them hold.
     """
 
     problem: Problem
@@ -90,6 +92,7 @@ class OpenProject:
     current: PlanEntry | None = None
     graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
     off: tuple[Constraint, ...] = ()
+    locks: tuple[Constraint, ...] = ()
 
     @property
     def model(self) -> Problem:

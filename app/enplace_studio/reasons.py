@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.machine import critical_path
+from enplace.machine import CriticalPath, critical_path, path_to, simulate
 from enplace.names.groups import Grouping
 from enplace.text import elide_middle, ms, size
+from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
-from enplace.values.profile import IntArray
+from enplace.values.problem import with_profile
 from enplace.values.schedule import Schedule
 from enplace_studio.differences import path_parts
 
@@ -68,11 +69,37 @@ class Limit:
     time_us : float
     ops : tuple of int
         The ops that run then; for a link, those whose outputs are sent.
+    link : tuple of int, optional
+        The devices that a link leads from and to.
     """
 
     name: str
     time_us: float
     ops: tuple[int, ...]
+    link: tuple[int, int] | None = None
+
+
+def step_if_free(schedule: Schedule, limit: Limit) -> float:
+    """Simulate the plan again with a part of its critical path for free; return the step time.
+
+    The ops take no time, or the link does not. The order stays as it is, so this is what the part
+    itself costs, not what a new plan would gain. A step that gets longer counts as unchanged.
+    """
+    problem = schedule.problem
+    if limit.link is None:
+        profile = problem.measured_profile
+        time_us = profile.time_us.copy()
+        time_us[list(limit.ops)] *= 0  # where an op cannot run, it still cannot
+        free = with_profile(problem, replace(profile, time_us=time_us))
+    else:
+        links = tuple(
+            replace(each, b0_us=0.0, b1_us_per_byte=0.0)
+            if (each.source, each.target) == limit.link
+            else each
+            for each in problem.cluster.links
+        )
+        free = replace(problem, cluster=replace(problem.cluster, links=links))
+    return min(simulate(free, schedule.plan).makespan_us, schedule.makespan_us)
 
 
 def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:
@@ -80,36 +107,137 @@ def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None)
 
     The times of all parts, and the time that nothing runs or is sent, add up to the step time.
     """
-    path, profile = critical_path(schedule), schedule.problem.profile
+    path = critical_path(schedule)
+    part, ops = _parts(schedule, grouping, path)
+    at = np.unique(part, return_inverse=True)[1]
+    limits = _limits(schedule, grouping, path, ops, at, path.finish_us - path.start_us)
+    return sorted(limits, key=lambda limit: -limit.time_us)[:most]
+
+
+def _parts(schedule: Schedule, grouping: Grouping, path: CriticalPath) -> tuple[IntArray, IntArray]:
+    """Number the part of each step of a path: a group or one op and its device, or a link.
+
+    Also return the op of each step; for a transfer, the one whose output is sent.
+    """
+    profile = schedule.problem.profile
     moves, n = path.is_transfer, schedule.problem.cluster.n_devices
     ops, sent = path.number.copy(), path.number[moves]
     ops[moves] = profile.tensor_op[schedule.transfer_tensor[sent]]
-    # One number for each part: a group or one op and its device, then the links.
     group = grouping.group[ops]
     what = np.where(group >= 0, group, grouping.n_groups + ops)
     part = what * n + schedule.plan.device[ops]
     links = schedule.transfer_from[sent] * n + schedule.transfer_to[sent]
     part[moves] = (grouping.n_groups + profile.n_ops) * n + links
-    first, at = np.unique(part, return_index=True, return_inverse=True)[1:]
-    times_us = np.bincount(at, path.finish_us - path.start_us)
+    return part, ops
+
+
+def _limits(
+    schedule: Schedule,
+    grouping: Grouping,
+    path: CriticalPath,
+    ops: IntArray,
+    at: IntArray,
+    time_us: FloatArray,
+) -> list[Limit]:
+    """Make a limit of all steps of a path with the same number."""
+    first = np.unique(at, return_index=True)[1]
+    times_us = np.bincount(at, time_us)
     return [
         Limit(
-            _name_part(schedule, grouping, int(path.number[first[i]]), bool(moves[first[i]])),
+            _name_part(schedule, grouping, int(path.number[step]), bool(path.is_transfer[step])),
             float(times_us[i]),
             tuple(np.unique(ops[at == i]).tolist()),
+            _link_of(schedule, int(path.number[step])) if path.is_transfer[step] else None,
         )
-        for i in np.argsort(-times_us, kind="stable").tolist()[:most]
+        for i, step in enumerate(first.tolist())
     ]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a device is idle.
+
+    Attributes
+    ----------
+    op : int or None
+        The op that ends it; None at the end of the step.
+    """
+
+    device: int
+    since_us: float
+    until_us: float
+    op: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What a device waits for during a gap.
+
+    Attributes
+    ----------
+    path : CriticalPath
+        The ops and transfers that run in the gap, each waiting for the one before.
+    steps : list of Limit
+        The same by group and device, or link, the last first; times within the gap only.
+    """
+
+    path: CriticalPath
+    steps: list[Limit]
+
+
+def find_chain(schedule: Schedule, grouping: Grouping, gap: Gap) -> Chain:
+    """Go back from the op that ends a gap to what was at work as the gap began."""
+    last = int(np.argmax(schedule.op_finish_us)) if gap.op is None else gap.op
+    whole = path_to(schedule, last)
+    during = (whole.finish_us > gap.since_us) & (whole.start_us < gap.until_us)
+    start_us, finish_us = whole.start_us[during], whole.finish_us[during]
+    path = CriticalPath(whole.is_transfer[during], whole.number[during], start_us, finish_us, 0.0)
+    if not len(start_us):
+        return Chain(path, [])
+    part, ops = _parts(schedule, grouping, path)
+    sent = np.where(path.is_transfer, grouping.group[ops], 0)
+    changes = [np.diff(each, prepend=each[:1]) != 0 for each in (part, sent)]
+    at = np.cumsum(changes[0] | changes[1])
+    time_us = finish_us - np.maximum(start_us, gap.since_us)
+    steps = _limits(schedule, grouping, path, ops, at, time_us)
+    for i, first in enumerate(np.unique(at, return_index=True)[1].tolist()):
+        if path.is_transfer[first]:
+            what = _group_name(schedule, grouping, int(ops[first]))
+            steps[i] = replace(steps[i], name=f"{what}: {steps[i].name}")
+    return Chain(path, steps[::-1])
+
+
+def idle_text(schedule: Schedule, gap: Gap) -> str:
+    """Say how long a device is idle, and until which op."""
+    idle = f"{device_of(schedule, gap.device)} idle for {ms(gap.until_us - gap.since_us)}"
+    if gap.op is None:
+        return f"{idle}, to the end of the step"
+    name = elide_middle(schedule.problem.profile.op_names[gap.op], NAME_LENGTH)
+    return f"{idle}, until {name}"
+
+
+def explain_gap(schedule: Schedule, gap: Gap) -> str:
+    """Explain a device's idle time in one sentence."""
+    if gap.op is None:
+        return f"{idle_text(schedule, gap)}."
+    return explain_start(schedule, gap.op, device_of(schedule, gap.device))
 
 
 def _name_part(schedule: Schedule, grouping: Grouping, number: int, is_transfer: bool) -> str:
     """Name the link of a transfer, or the group and the device of an op."""
     if is_transfer:
-        ends = schedule.transfer_from[number], schedule.transfer_to[number]
-        return " → ".join(device_of(schedule, int(end)) for end in ends)
-    group = int(grouping.group[number])
-    what = grouping.names[group] if group >= 0 else schedule.problem.profile.op_names[number]
+        return " → ".join(device_of(schedule, end) for end in _link_of(schedule, number))
+    what = _group_name(schedule, grouping, number)
     return f"{what} on {device_of(schedule, int(schedule.plan.device[number]))}"
+
+
+def _link_of(schedule: Schedule, transfer: int) -> tuple[int, int]:
+    return int(schedule.transfer_from[transfer]), int(schedule.transfer_to[transfer])
+
+
+def _group_name(schedule: Schedule, grouping: Grouping, op: int) -> str:
+    group = int(grouping.group[op])
+    return grouping.names[group] if group >= 0 else schedule.problem.profile.op_names[op]
 
 
 def _explain_step(before: Schedule, after: Schedule) -> str:

@@ -130,15 +130,15 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     current = None if current is None or current.cluster is not None else current
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
-    off = _constraints_off(shell.get("off"))
+    off, locks = _constraints_from(shell.get("off")), _constraints_from(shell.get("locks"))
     opened = OpenProject(
-        problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off
+        problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
     )
     return Opened(opened, path, view)
 
 
-def _constraints_off(value: Any) -> tuple[Constraint, ...]:
-    """Read the constraints that are switched off; damaged ones are left out."""
+def _constraints_from(value: Any) -> tuple[Constraint, ...]:
+    """Read constraints that are switched off, or locks; damaged ones are left out."""
     found = []
     for each in value if isinstance(value, list) else []:
         with suppress(ValueError, TypeError):
@@ -146,6 +146,10 @@ def _constraints_off(value: Any) -> tuple[Constraint, ...]:
             if kind in KINDS and rows and all(_is_row(row, kind) for row in rows):
                 found.append(Constraint(kind, tuple(map(tuple, rows))))
     return tuple(found)
+
+
+def _constraints_to(name: str, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
+    return {name: [[each.kind, each.rows] for each in constraints]} if constraints else {}
 
 
 def _is_row(row: Any, kind: str) -> bool:
@@ -234,7 +238,8 @@ def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None =
         "current": numbers.get(opened.current) if opened.current else None,
         "plans": [_details(entry, numbers) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
-        **({"off": [[each.kind, each.rows] for each in opened.off]} if opened.off else {}),
+        **_constraints_to("off", opened.off),
+        **_constraints_to("locks", opened.locks),
     }
     return Project(
         opened.model.measured_profile,

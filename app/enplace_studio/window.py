@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
 from enplace_studio.key_sheet import KeySheet
 from enplace_studio.menus import Menus
-from enplace_studio.messages import Banner, Toast
+from enplace_studio.messages import Banner, Offer, Toast
 from enplace_studio.palette import Palette
 from enplace_studio.panel import named
 from enplace_studio.start_page import StartPage
@@ -91,6 +91,7 @@ class MainWindow(QMainWindow):
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
         self.toast = Toast(centre, self.document.undo_stack.undo)
+        self.offer = Offer(centre, self.document.apply_stamp, self.document.drop_stamp)
         self.tour = Tour(self, self._tour_targets)
 
     def _connect(self) -> None:
@@ -121,8 +122,16 @@ class MainWindow(QMainWindow):
         # A notice follows its own step of undo.
         self.document.undo_stack.indexChanged.connect(self.toast.drop_undo)
         self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
+        self.document.stamp_changed.connect(self._show_offer)
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self.banner.hide)
+
+    def _show_offer(self) -> None:
+        stamp = self.document.stamp
+        self.offer.setVisible(stamp is not None)
+        if stamp is not None:
+            self.toast.hide()
+            self.offer.show_offer(stamp.title, stamp.price, f"Apply to all {len(stamp.blocks):,}")
 
     def _restore_size(self) -> None:
         geometry = self.studio.settings.value("window/geometry")

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from documents import chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path, simulate
 from enplace.names.groups import group_ops
 from enplace.values.problem import Problem
 from enplace_studio.edits import moved_schedule, unit_ops
-from enplace_studio.reasons import explain_move, explain_place, find_limits
+from enplace_studio.reasons import explain_move, explain_place, find_limits, step_if_free
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
@@ -101,3 +102,20 @@ def test_the_limits_of_a_step_add_up_to_it(planned):
     assert sum(times_us) + waiting_us == pytest.approx(schedule.makespan_us, abs=1e-3)
     assert times_us == sorted(times_us, reverse=True)
     assert all(limit.ops for limit in limits)
+
+
+def test_what_a_part_of_the_step_costs_is_simulated_without_it():
+    document = chain_document()
+    schedule, grouping = document.schedule, document.project.grouping
+    limits = {limit.name: limit for limit in find_limits(schedule, grouping)}
+    assert schedule.makespan_us == pytest.approx(51)
+    assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(41)
+    assert step_if_free(schedule, limits["GPU 0 → GPU 1"]) == pytest.approx(30)
+
+
+def test_a_part_beside_which_another_takes_as_long_gains_little():
+    profile = profile_of({"a": 10, "b": 8, "end": 1}, [("a", "end", 0), ("b", "end", 0)])
+    document = document_of(profile, cluster_of(2, b0_us=0), {"a": 0, "b": 1, "end": 0})
+    schedule = document.schedule
+    limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
+    assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(schedule.makespan_us - 2)

@@ -1120,3 +1120,22 @@ def test_a_what_if_pane_keeps_its_height_so_that_no_slider_moves_under_the_point
     assert view.reset_button.isVisibleTo(view)
     view.layout().activate()
     assert view.minimumSizeHint().height() == before
+
+
+def test_a_choice_for_all_layers_is_offered_and_done_once_accepted(window):
+    names = [f"layer_{n}/{op}" for n in range(3) for op in "ab"]
+    document = window.document
+    document.open(start_project(profile_of(dict.fromkeys(names, 10)), cluster_of(2)))
+    add_plan(document, "first", dict.fromkeys(names, 0), choose=True)
+    document.place([0], 1)
+    document.select([0])
+    press(window, Qt.Key.Key_L)
+    assert window.offer.isVisible()
+    assert "2 more blocks of 1 op" in window.offer.text
+    window.offer.cancel.click()
+    assert not window.offer.isVisible()
+    assert document.selection == {0}
+    press(window, Qt.Key.Key_L)
+    window.offer.accept.click()
+    assert not window.offer.isVisible()
+    assert document.problem.pins == {0: 1, 2: 1, 4: 1}

@@ -230,8 +230,9 @@ def draw_trace(
     scale: TimeScale,
     left: float,
     top: float,
+    color: QColor,
 ) -> None:
-    """Draw the critical path low in the lanes, clear of labels, stepping between them."""
+    """Draw a path low in the lanes, clear of labels, stepping between them."""
     first = max(int(np.searchsorted(trace.finish_us, scale.start_us)) - 1, 0)
     last = int(np.searchsorted(trace.start_us, scale.stop_us)) + 1
     part = slice(first, last)
@@ -251,10 +252,18 @@ def draw_trace(
     across = [QLineF(end[i], ys[i], begin[i + 1], ys[i + 1]) for i in steps.tolist()]
     thin = np.array([row.thin for row in rows])[trace.row[part]]
     in_lanes = [line for line, is_thin in zip(along, thin, strict=True) if not is_thin]
-    for lines, color, width in (
+    for lines, pen, width in (
         (in_lanes, theme.tokens.panel, 3.4),
-        (across, theme.tokens.text, 1.0),
-        (along, theme.tokens.text, 1.6),
+        (across, color, 1.0),
+        (along, color, 1.6),
     ):
-        painter.setPen(QPen(color, width))
+        painter.setPen(QPen(pen, width))
         painter.drawLines(lines)
+
+
+def draw_span(painter: QPainter, areas: Sequence[QRectF], color: QColor) -> None:
+    """Mark areas of lanes with a dashed line around each."""
+    painter.setPen(QPen(color, 1.4, Qt.PenStyle.DashLine))
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    for area in areas:
+        painter.drawRect(area.adjusted(0.5, 0.5, -0.5, -0.5))

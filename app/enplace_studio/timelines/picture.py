@@ -12,6 +12,7 @@ from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
 from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
+from enplace_studio.reasons import Gap
 from enplace_studio.theme import theme
 from enplace_studio.timelines import paint
 from enplace_studio.timelines.busy import BusyCurve
@@ -32,6 +33,10 @@ class Picture:
         Busy time of each device in the baseline.
     selected : dict of int to pair of BusyCurve
         The selected bars of each row, even and odd ones separately.
+    gap : Gap or None
+        The idle time that the user asks about.
+    chain : PathTrace or None
+        What the device waits for then; painted instead of the critical path, ``trace``.
     second : float
         Share of a device's colour in the second of its shades.
     dims : bool
@@ -46,6 +51,8 @@ class Picture:
     selection: Collection[int] = ()
     selected: dict[int, tuple[BusyCurve, BusyCurve]] = field(default_factory=dict)
     trace: PathTrace | None = None
+    gap: Gap | None = None
+    chain: PathTrace | None = None
     second: float = paint.SECOND_SHADE
     dims: bool = True
 
@@ -130,10 +137,14 @@ class Picture:
             painter.drawLine(QLineF(across, lanes.axis_px - 2, across, lanes.bottom))
 
     def _paint_trace(self, painter: QPainter, area: QRectF) -> None:
-        """Paint the critical path."""
-        if self.trace is None:
+        """Paint the critical path, or the gap that the user asks about and what it waits for."""
+        lanes, tokens = self.lanes, theme.tokens
+        if self.gap is not None:
+            paint.draw_span(painter, self._gap_areas(self.gap), tokens.accent)
+        asked = self.gap is not None
+        trace, color = (self.chain, tokens.accent) if asked else (self.trace, tokens.text)
+        if trace is None:
             return
-        lanes = self.lanes
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setClipRect(
@@ -142,8 +153,21 @@ class Picture:
         )
         top = lanes.axis_px - lanes.scroll_px
         rows, places = list(lanes.rows), list(lanes.places)
-        paint.draw_trace(painter, self.trace, rows, places, lanes.scale, lanes.left, top)
+        paint.draw_trace(painter, trace, rows, places, lanes.scale, lanes.left, top, color)
         painter.restore()
+
+    def _gap_areas(self, gap: Gap) -> list[QRectF]:
+        """Return where a gap is on the lanes of its device, within the part on screen."""
+        lanes = self.lanes
+        first, last = (
+            min(max(lanes.scale.x(time_us), 0.0), lanes.scale.width_px)
+            for time_us in (gap.since_us, gap.until_us)
+        )
+        return [
+            QRectF(lane.left() + first, lane.top(), last - first, lane.height())
+            for lane in lanes.lanes_of(gap.device)
+            if last > first
+        ]
 
 
 def device_curves(schedule: Schedule) -> dict[int, BusyCurve]:

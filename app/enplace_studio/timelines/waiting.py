@@ -9,7 +9,14 @@ from enplace.text import elide_middle, ms, size
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.prediction import error_text, total_times
-from enplace_studio.reasons import NAME_LENGTH, SHORT_US, device_of, explain_start
+from enplace_studio.reasons import (
+    NAME_LENGTH,
+    SHORT_US,
+    Gap,
+    device_of,
+    explain_start,
+    idle_text,
+)
 from enplace_studio.timelines.rows import Row
 
 
@@ -42,26 +49,23 @@ def describe_measured(schedule: Schedule, run: MeasuredRun, op: int) -> str:
     return "\n".join(lines)
 
 
-def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
-    """Describe a device's idle time around a moment, and the op it waits for."""
+def find_gap(schedule: Schedule, row: Row, time_us: float) -> Gap | None:
+    """Find a device's idle time around a moment."""
     since_us, next_bar = row.gap_at(time_us)
     until_us = schedule.makespan_us if next_bar is None else float(row.start_us[next_bar])
     if time_us > schedule.makespan_us or until_us <= since_us:
+        return None
+    op = None if next_bar is None else int(row.number[next_bar])
+    return Gap(row.device, since_us, until_us, op)
+
+
+def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
+    """Describe a device's idle time around a moment, and the op it waits for."""
+    gap = find_gap(schedule, row, time_us)
+    if gap is None:
         return ""
-    idle = f"{device_of(schedule, row.device)} idle for {ms(until_us - since_us)}"
-    if next_bar is None:
-        return f"{idle}, to the end of the step"
-    op = int(row.number[next_bar])
-    name = elide_middle(schedule.problem.profile.op_names[op], NAME_LENGTH)
-    return f"{idle}, until {name}\n{explain_start(schedule, op)}"
-
-
-def explain_gap(schedule: Schedule, row: Row, time_us: float) -> str:
-    """Explain a device's idle time around a moment in one sentence."""
-    next_bar = row.gap_at(time_us)[1]
-    if next_bar is None:
-        return f"{describe_gap(schedule, row, time_us)}."
-    return explain_start(schedule, int(row.number[next_bar]), device_of(schedule, row.device))
+    why = "" if gap.op is None else f"\n{explain_start(schedule, gap.op)}"
+    return f"{idle_text(schedule, gap)}{why}"
 
 
 def describe_transfer(schedule: Schedule, transfer: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.errors import DeadlockError
-from enplace.machine.critical_path import CriticalPath, critical_path
+from enplace.machine.critical_path import CriticalPath, critical_path, path_to
 from enplace.machine.kernel import run
 from enplace.machine.layout import build_machine
 from enplace.machine.placement import lay_out
@@ -18,6 +18,7 @@ from enplace.values.schedule import Schedule
 __all__ = [
     "CriticalPath",
     "critical_path",
+    "path_to",
     "simulate",
 ]
 

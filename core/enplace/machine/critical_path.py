@@ -50,12 +50,17 @@ class CriticalPath:
 
 def critical_path(schedule: Schedule) -> CriticalPath:
     """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
-    codes = _walk_back(build_machine(schedule.problem), _flatten(schedule))[::-1]
+    return path_to(schedule, int(np.argsort(schedule.op_finish_us, kind="stable")[-1]))
+
+
+def path_to(schedule: Schedule, op: int) -> CriticalPath:
+    """Walk back from an op as :func:`critical_path` does from the last."""
+    codes = _walk_back(build_machine(schedule.problem), _flatten(schedule), op)[::-1]
     n_ops = schedule.problem.profile.n_ops
     is_transfer = codes >= n_ops
     start_us = np.concatenate([schedule.op_start_us, schedule.transfer_start_us])[codes]
     finish_us = np.concatenate([schedule.op_finish_us, schedule.transfer_finish_us])[codes]
-    waiting_us = schedule.makespan_us - float((finish_us - start_us).sum())
+    waiting_us = float(schedule.op_finish_us[op]) - float((finish_us - start_us).sum())
     return CriticalPath(
         is_transfer=is_transfer,
         number=np.where(is_transfer, codes - n_ops, codes),
@@ -116,20 +121,20 @@ def _flatten(schedule: Schedule) -> _FlatSchedule:
 
 
 @kernel
-def _walk_back(m: Machine, s: _FlatSchedule) -> IntArray:  # pragma: no cover - compiled
+def _walk_back(m: Machine, s: _FlatSchedule, last: int) -> IntArray:  # pragma: no cover - compiled
     """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
     path = np.empty(len(s.device) + len(s.tensor), dtype=np.int64)
     seen = np.zeros(len(s.tensor), dtype=np.bool_)
-    return path[: _write_path(m, s, path, seen)]
+    return path[: _write_path(m, s, last, path, seen)]
 
 
 @loop
 def _write_path(
-    m: Machine, s: _FlatSchedule, path: IntArray, seen: BoolArray
+    m: Machine, s: _FlatSchedule, last: int, path: IntArray, seen: BoolArray
 ) -> int:  # pragma: no cover - compiled
     """Write the steps from last to first; return how many there are."""
     n_ops = len(s.device)
-    code, length = s.by_finish[-1], 0
+    code, length = last, 0
     while code != NOTHING:
         path[length] = code
         length += 1

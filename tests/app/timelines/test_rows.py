@@ -5,9 +5,15 @@ import pytest
 
 from documents import chain_document, document_of, wide_document
 from enplace.machine import critical_path
+from enplace_studio.reasons import find_chain
 from enplace_studio.timelines.rows import MAX_CHANNEL_ROWS, arrange, rows_of
 from enplace_studio.timelines.trace import summary, trace_path
-from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
+from enplace_studio.timelines.waiting import (
+    describe_gap,
+    describe_op,
+    describe_transfer,
+    find_gap,
+)
 from problems import cluster_of, profile_of
 
 
@@ -100,6 +106,41 @@ def test_a_gap_shows_its_length_and_the_op_that_ends_it():
         "GPU 0 idle for 0.031 ms, to the end of the step"
     )
     assert describe_gap(schedule, first, 60.0) == ""
+
+
+def test_a_gap_is_explained_back_to_what_was_at_work_as_it_began():
+    document = chain_document()
+    schedule, grouping = document.schedule, document.project.grouping
+    gap = find_gap(schedule, rows_of(schedule)[2], 20.0)
+    chain = find_chain(schedule, grouping, gap)
+    assert [(step.name, step.time_us) for step in chain.steps] == [
+        ("b: GPU 0 → GPU 1", pytest.approx(21)),
+        ("b on GPU 0", pytest.approx(10)),
+        ("a on GPU 0", pytest.approx(10)),
+    ]
+    assert [step.ops for step in chain.steps] == [(1,), (1,), (0,)]
+
+
+def test_a_chain_ends_where_the_gap_began():
+    profile = profile_of({"early": 15, "a": 10, "b": 10, "c": 5}, [("a", "b", 1), ("b", "c", 4)])
+    document = document_of(profile, cluster_of(2), {"early": 1, "a": 0, "b": 0, "c": 1})
+    schedule = document.schedule
+    gap = find_gap(schedule, rows_of(schedule)[-1], 16.0)
+    steps = find_chain(schedule, document.project.grouping, gap).steps
+    assert steps[-1].name == "b on GPU 0"
+    assert steps[-1].time_us == pytest.approx(5), "only its time within the gap"
+    assert sum(step.time_us for step in steps) == pytest.approx(gap.until_us - gap.since_us)
+
+
+def test_at_the_end_of_the_step_the_chain_is_what_the_step_waits_for():
+    schedule = chain_document().schedule
+    grouping = chain_document().project.grouping
+    gap = find_gap(schedule, rows_of(schedule)[0], 30.0)
+    assert gap.op is None
+    assert [step.name for step in find_chain(schedule, grouping, gap).steps] == [
+        "c on GPU 1",
+        "b: GPU 0 → GPU 1",
+    ]
 
 
 def test_a_ready_op_names_the_op_that_occupied_its_device():

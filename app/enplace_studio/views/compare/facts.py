@@ -15,8 +15,9 @@ from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.differences import moved_ops, op_of, path_parts, sent_bytes, sent_outputs
 from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.reasons import explain_gap
 from enplace_studio.timelines.rows import NEXT_TO_NOTHING, Row
-from enplace_studio.timelines.waiting import explain_gap
+from enplace_studio.timelines.waiting import find_gap
 
 LETTERS = "ABCD"
 FEWEST, MOST = 2, len(LETTERS)
@@ -251,7 +252,8 @@ def why_idle(schedule: Schedule, rows: Sequence[Row], interval: Interval) -> str
     if longest is None or longest[0] <= 0:
         return "No device is idle."
     _, time_us, row = longest
-    return explain_gap(schedule, row, time_us)
+    gap = find_gap(schedule, row, time_us)
+    return explain_gap(schedule, gap) if gap else "No device is idle."
 
 
 def _longest_gap(row: Row, interval: Interval, end_us: float) -> tuple[float, float]:

@@ -85,7 +85,7 @@ class ConstraintsView(Panel):
     def rebuild(self) -> None:
         """List the constraints that hold, then those that are off."""
         project, chosen = self._document.project, self.chosen
-        held = list_constraints(project.problem, project.grouping) if project else []
+        held = list_constraints(project.problem, project.grouping, project.locks) if project else []
         off = [each for each in project.off if each not in held] if project else []
         self.constraints = [*held, *off][:MOST_ROWS]
         self._n_held = len(held)

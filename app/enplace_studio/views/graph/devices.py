@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
+    QContextMenuEvent,
     QFont,
     QFontMetricsF,
     QLinearGradient,
@@ -19,6 +20,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from enplace.text import size
+from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.hatch import paint_hatching
 from enplace_studio.panel import TipWidget
@@ -225,6 +227,11 @@ class DeviceBar(TipWidget):
         if device is not None and event.button() == Qt.MouseButton.LeftButton:
             self.clicked.emit(device)
 
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        device = self._device_at(event.pos())
+        if device is not None:
+            device_menu(self.document, device, self).popup(event.globalPos())
+
     def tip_at(self, at: QPointF) -> str:
         """Return the tooltip of the chip at a point."""
         device, problem = self._device_at(at.toPoint()), self.document.problem
@@ -236,6 +243,7 @@ class DeviceBar(TipWidget):
             f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
             *(meaning.tip for meaning in self._meanings if meaning.device == device),
             f"Click, or drop a group here, to run it on this device{key}",
+            "Right-click to lock the device as it is",
         ]
         return "\n".join(lines)
 

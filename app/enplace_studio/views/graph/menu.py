@@ -35,6 +35,7 @@ def place_menu(
     _add(menu, "Unpin\tU", lambda: document.unpin(ops))
     _add(menu, "Colocate\tG", lambda: document.colocate(ops)).setEnabled(len(ops) > 1)
     _add(menu, "Separate\tShift+G", lambda: document.separate(ops))
+    _add(menu, "Apply to all layers like this\tL", lambda: document.offer_stamp(ops))
     menu.addSeparator()
     _add(menu, "Run earlier\tAlt+Left", lambda: document.run_next(ops, earlier=True))
     _add(menu, "Run later\tAlt+Right", lambda: document.run_next(ops, earlier=False))

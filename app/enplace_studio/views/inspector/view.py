@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
@@ -17,12 +17,22 @@ from enplace.text import count, ms, percent, size
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
 from enplace_studio.project import OpenProject
-from enplace_studio.reasons import explain_place, find_limits
+from enplace_studio.reasons import (
+    Gap,
+    Limit,
+    explain_gap,
+    explain_place,
+    find_chain,
+    find_limits,
+    idle_text,
+    step_if_free,
+)
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -38,8 +48,14 @@ from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
 
 MOST_SPLITS = 6
 MOST_LIMITS = 10
+MOST_STEPS = 12
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
+
+ABOUT_GAIN = (
+    "if it were free: the same plan simulated again, in the same order, with these ops taking no "
+    "time, or this link"
+)
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it is enabled, and the function it calls."""
@@ -63,6 +79,7 @@ class InspectorView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         self._contents = self._column.fill()
+        self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
         # A click replaces the clicked button, so rebuilding must wait until the click is over.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
@@ -71,6 +88,7 @@ class InspectorView(Panel):
             document.problem_changed,
             document.current_changed,
             document.selection_changed,
+            document.gap_changed,
         ):
             changed.connect(self._later.start)
         self.rebuild()
@@ -78,12 +96,18 @@ class InspectorView(Panel):
     def rebuild(self) -> None:
         """Show the selection of the document."""
         self.where, self.sentence, self.buttons = None, None, {}
+        self._gains.forget()
         self._contents = self._column.fill()
         project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
         if project is not None and len(ops):
             self.set_title(project.describe(ops.tolist()))
+            self._add_way_back(project)
             self._add_selection(project, ops)
+            return
+        if project is not None and project.current is not None and self._document.gap is not None:
+            self.set_title(f"Why is {project.device_label(self._document.gap.device)} idle?")
+            self._add_gap(project, project.current.schedule, self._document.gap)
             return
         self.set_title("Selection")
         if project is None:
@@ -112,15 +136,64 @@ class InspectorView(Panel):
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
 
+    def _add_way_back(self, project: OpenProject) -> None:
+        """Add a link to the gap that led to the selection."""
+        gap = self._document.gap
+        if gap is not None:
+            text = f"‹  Why is {project.device_label(gap.device)} idle?"
+            back = button(text, lambda: self._document.select([], gap=gap), kind="link")
+            self.buttons["gap"] = back
+            self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+
+    def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
+        """List what a device waits for, back to the cause; a click selects the ops of a step."""
+        self._add_text(f"{idle_text(schedule, gap)}.")
+        steps = find_chain(schedule, project.grouping, gap).steps
+        if not steps:
+            self._add_text(explain_gap(schedule, gap))
+            return
+        waits = "It waits for" if gap.op is not None else "Meanwhile the step waits for"
+        self._add_heading(f"{waits}, the latest first")
+        for limit in steps[:MOST_STEPS]:
+            time = ms(limit.time_us)
+            tip = f"{limit.name}: {time} of the wait; click to select its ops"
+            self._add_limit(limit, time, tip, gap)
+        if len(steps) > MOST_STEPS:
+            self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
+        self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
+
+    def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
+        """Simulate the next part of the step for free, and show the gain in its line."""
+        if not waiting:
+            return
+        (limit, line), *others = waiting
+
+        def show(step_us: float) -> None:
+            gain = ms(step_us - schedule.makespan_us, signed=True)
+            line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
+            self._find_gains(schedule, others)
+
+        self._gains.start(partial(step_if_free, schedule, limit), show)
+
+    def _add_limit(self, limit: Limit, value: str, tip: str, gap: Gap | None = None) -> Line:
+        line = Line(limit.name, value, tip, can_click=True)
+        line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
+        self._contents.addWidget(line)
+        return line
+
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
-        """List what takes the time of the critical path; a click selects its ops."""
-        self._add_heading("What limits the step")
-        for limit in find_limits(schedule, project.grouping, MOST_LIMITS):
+        """List what takes the time of the critical path, and what the step would gain without it.
+
+        A click selects the ops. The gains are simulated one after the other in the background.
+        """
+        self._add_heading("What limits the step, and the gain if it were free")
+        limits = find_limits(schedule, project.grouping, MOST_LIMITS)
+        waiting: list[tuple[Limit, Line]] = []
+        for limit in limits:
             time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
             tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
-            line = Line(limit.name, time, tip, can_click=True)
-            line.clicked.connect(partial(self._document.select, limit.ops))
-            self._contents.addWidget(line)
+            waiting.append((limit, self._add_limit(limit, time, tip)))
+        self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
         """Show the longest ops that the plan splits, and a button for all of them."""

@@ -42,14 +42,20 @@ class Line(QAbstractButton):
         can_click: bool = False,
     ) -> None:
         super().__init__(parent)
-        self.left, self.right, self._elide, self.can_click = left, right, elide, can_click
+        self.left, self._elide, self.can_click = left, elide, can_click
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
         if can_click:
             self.setCursor(Qt.CursorShape.PointingHandCursor)
             self.setAttribute(Qt.WidgetAttribute.WA_Hover)
-        self.setToolTip(plain_tip(tip or f"{left}: {right}"))
-        self.setAccessibleName(f"{left}: {right}")
+        self.set_right(right, tip or f"{left}: {right}")
         theme.changed.connect(self.update)
+
+    def set_right(self, right: str, tip: str) -> None:
+        """Show another value."""
+        self.right, self.tip = right, tip
+        self.setToolTip(plain_tip(tip))
+        self.setAccessibleName(f"{self.left}: {right}")
+        self.update()
 
     def sizeHint(self) -> QSize:
         return QSize(round(180 * theme.scale), round(20 * theme.scale))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -19,10 +20,12 @@ from PySide6.QtWidgets import QWidget
 from enplace.errors import PlanError
 from enplace.machine import critical_path
 from enplace.values.schedule import Schedule
+from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.ordering import find_range
 from enplace_studio.panel import TipWidget
+from enplace_studio.reasons import Gap, find_chain
 from enplace_studio.theme import theme
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.picture import (
@@ -40,6 +43,7 @@ from enplace_studio.timelines.waiting import (
     describe_measured,
     describe_op,
     describe_transfer,
+    find_gap,
 )
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
@@ -83,6 +87,7 @@ class TimelineCanvas(TipWidget):
         document.opened.connect(self._open)
         document.current_changed.connect(self._show_schedule)
         document.selection_changed.connect(self._show_selection)
+        document.gap_changed.connect(self._show_gap)
         theme.changed.connect(self.update)
         self._open()
 
@@ -125,6 +130,17 @@ class TimelineCanvas(TipWidget):
             self.picture.trace = trace_path(path, self.lanes.rows)
             self.summary_changed.emit(summary(path))
             self.update()
+
+    def _show_gap(self) -> None:
+        """Mark the gap that the user asks about, and what the device waits for."""
+        gap, project, picture = self.document.gap, self.document.project, self.picture
+        if picture is not None and project is not None:
+            picture.gap = gap
+            picture.chain = None
+            if gap is not None:
+                path = find_chain(picture.schedule, project.grouping, gap).path
+                picture.chain = trace_path(path, self.lanes.rows) if len(path.number) else None
+        self.update()
 
     def _end_us(self) -> float:
         """Return the last moment to show: the end of the step, its ghost or its run."""
@@ -253,8 +269,20 @@ class TimelineCanvas(TipWidget):
     def _click(self, event: QMouseEvent) -> None:
         op = self.lanes.op_at(event.position())
         extend = bool(event.modifiers() & EXTEND)
-        if op is not None or not extend:
-            self.document.select([] if op is None else [op], extend=extend)
+        if op is not None:
+            self.document.select([op], extend=extend)
+        elif not extend:
+            self.document.select([], gap=self._gap_at(event.position()))
+
+    def _gap_at(self, at: QPointF) -> Gap | None:
+        """Find the idle time of a device at a point."""
+        index = self.lanes.row_at(at)
+        if self.picture is None or index is None or at.x() < self.lanes.left:
+            return None
+        row = self.lanes.rows[index]
+        if not row.is_planned or self.lanes.bar_at(at) is not None:
+            return None
+        return find_gap(self.picture.schedule, row, self.lanes.time_at(at))
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Select all of the group."""
@@ -291,6 +319,13 @@ class TimelineCanvas(TipWidget):
             self.scroll_rows(-notches * SCROLL_PX)
         event.accept()
 
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Open the menu of the device whose title is at the pointer."""
+        at = QPointF(event.pos())
+        device = self.lanes.device_at(at) if at.x() < self.lanes.left else None
+        if device is not None:
+            device_menu(self.document, device, self).popup(event.globalPos())
+
     # Tooltips
 
     def tip_at(self, at: QPointF) -> str:
@@ -302,7 +337,8 @@ class TimelineCanvas(TipWidget):
         if at.x() < self.lanes.left:
             return row.tip
         if found is None:
-            return describe_gap(schedule, row, self.lanes.time_at(at)) if row.is_planned else ""
+            gap = describe_gap(schedule, row, self.lanes.time_at(at)) if row.is_planned else ""
+            return f"{gap}\nClick to see what it waits for" if gap else ""
         return self._describe(schedule, row, found[1])
 
     def _describe(self, schedule: Schedule, row: Row, number: int) -> str:

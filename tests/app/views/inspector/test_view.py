@@ -7,6 +7,8 @@ from PySide6.QtWidgets import QLabel
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
+from enplace_studio.timelines.rows import rows_of
+from enplace_studio.timelines.waiting import find_gap
 from enplace_studio.views.inspector.view import InspectorView
 from enplace_studio.views.inspector.widgets import Line
 from problems import cluster_of, profile_of
@@ -178,3 +180,41 @@ def test_in_a_narrow_pane_the_buttons_stand_below_each_other(open_view, qtbot):
     assert view.where.minimumSizeHint().width() < 200 - 2 * 16
     view.resize(400, 420)
     qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 1)
+
+
+def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    rows = rows_of(document.schedule)
+    document.select([], gap=find_gap(document.schedule, rows[-1], 20.0))
+    qtbot.waitUntil(lambda: "idle for" in texts(view))
+    assert "Why is GPU 1 idle?" in texts(view)
+    assert "GPU 1 idle for 0.041 ms, until c." in texts(view)
+    lines = [line for line in view.findChildren(Line) if line.can_click and line.isVisible()]
+    assert [(line.left, line.right) for line in lines] == [
+        ("b: GPU 0 → GPU 1", "0.021 ms"),
+        ("b on GPU 0", "0.010 ms"),
+        ("a on GPU 0", "0.010 ms"),
+    ]
+    lines[1].click()
+    assert document.selection == {1}
+    qtbot.waitUntil(lambda: "gap" in view.buttons)
+    view.buttons["gap"].click()
+    assert document.selection == frozenset()
+    qtbot.waitUntil(lambda: "GPU 1 idle for" in texts(view))
+    document.select([0])
+    document.select([])
+    assert document.gap is None
+
+
+def test_what_limits_the_step_tells_the_gain_if_it_were_free(open_view, qtbot):
+    view = open_view(chain_document())
+    lines = [line for line in view.findChildren(Line) if line.can_click]
+    qtbot.waitUntil(lambda: all("−" in line.right for line in lines))
+    assert {line.left: line.right for line in lines} == {
+        "GPU 0 → GPU 1": "0.021 ms   −0.021 ms",
+        "a on GPU 0": "0.010 ms   −0.010 ms",
+        "b on GPU 0": "0.010 ms   −0.010 ms",
+        "c on GPU 1": "0.010 ms   −0.010 ms",
+    }
+    assert "the same plan simulated again" in lines[0].toolTip()

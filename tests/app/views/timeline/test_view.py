@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QApplication, QToolTip
 
 from documents import chain_document, document_of, wide_document
 from enplace_studio.document import Document
+from enplace_studio.reasons import Gap
 from enplace_studio.theme import theme
 from enplace_studio.timelines.paint import mix, shades
 from enplace_studio.views.timeline.view import TimelineView
@@ -339,3 +340,25 @@ def test_a_name_that_looks_like_html_is_shown_verbatim(open_view, monkeypatch):
     at = bar_of(view, 0)
     QApplication.sendEvent(view.canvas, QHelpEvent(QEvent.Type.ToolTip, at, at))
     assert "&lt;img src=x&gt;" in shown[0]
+
+
+def test_a_click_on_idle_time_asks_why_and_marks_what_it_waits_for(open_view):
+    document = chain_document()
+    view = open_view(document)
+    canvas = view.canvas
+    x = round(canvas.lanes.left + canvas.lanes.scale.x(20.0))
+    before = canvas.grab().toImage()
+    QTest.mouseClick(canvas, Qt.MouseButton.LeftButton, pos=lane_of(view, 1, x))
+    assert (document.gap.device, document.gap.op) == (1, 2)
+    assert canvas.picture.chain.row.tolist() == [0, 1], "GPU 0, then its link"
+    assert canvas.grab().toImage() != before
+    QTest.mouseClick(canvas, Qt.MouseButton.LeftButton, pos=bar_of(view, 0))
+    assert (document.gap, canvas.picture.chain) == (None, None)
+
+
+def test_another_plan_forgets_the_gap(open_view):
+    document = chain_document()
+    view = open_view(document)
+    document.select([], gap=Gap(1, 0.0, 41.0, 2))
+    document.place([2], 0)
+    assert (document.gap, view.canvas.picture.gap) == (None, None)

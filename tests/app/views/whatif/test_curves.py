@@ -1,0 +1,77 @@
+"""Curves of step time over speed in the what-if pane."""
+
+import pytest
+
+from documents import add_plan, chain_document
+from enplace_studio.sweep import COMPUTE, FACTORS, LINKS, find_curve, swept_plans
+from enplace_studio.views.whatif.view import WhatIfView
+
+
+@pytest.fixture
+def document():
+    """A chain on two GPUs, and the same on one."""
+    document = chain_document()
+    add_plan(document, "one GPU", {"a": 0, "b": 0, "c": 0})
+    return document
+
+
+def drawn(view):
+    return [(curve.entry.name, len(curve.steps_us)) for curve in view.plot.curves]
+
+
+def test_a_curve_shows_what_the_step_would_take_at_each_speed(document):
+    project = document.project
+    two, one = swept_plans(project)
+    at = dict(zip(FACTORS, find_curve(project, two, LINKS).steps_us, strict=True))
+    assert at[1.0] == pytest.approx(51)
+    assert at[0.5] == pytest.approx(30 + 42)
+    assert set(find_curve(project, one, LINKS).steps_us) == {30.0}, "it sends nothing"
+    at = dict(zip(FACTORS, find_curve(project, one, COMPUTE).steps_us, strict=True))
+    assert at[2.0] == pytest.approx(15)
+
+
+def test_the_other_speed_stays_as_it_is(document):
+    document.set_scale(2.0, 1.0)
+    project = document.project
+    at = dict(zip(FACTORS, find_curve(project, project.current, LINKS).steps_us, strict=True))
+    assert at[1.0] == pytest.approx(15 + 21)
+
+
+def test_the_pane_draws_every_plan_the_current_one_first(document, opener, qtbot):
+    view = opener(WhatIfView, document, 320, 300)
+    assert not view.plot.isVisible()
+    view.curve_buttons[LINKS].click()
+    qtbot.waitUntil(lambda: len(view.plot.curves) == 2)
+    assert drawn(view) == [("plan 1", len(FACTORS)), ("one GPU", len(FACTORS))]
+    assert view.plot.isVisible()
+    view.curve_buttons[COMPUTE].click()
+    qtbot.waitUntil(lambda: len(view.plot.curves) == 2)
+    tip = view.plot.tip_at(view.plot.rect().topLeft())
+    assert tip.startswith("at 0.25")
+    assert "one GPU: 0.12 ms" in tip
+
+
+def test_a_second_click_stops_and_hides_the_curves(document, opener, qtbot):
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[LINKS].click()
+    assert view.legend == "2 plans to simulate"
+    view.curve_buttons[LINKS].click()
+    assert (view.plot.isVisible(), view.legend) == (False, "")
+
+
+def test_curves_follow_an_edit(document, opener, qtbot):
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[LINKS].click()
+    qtbot.waitUntil(lambda: len(view.plot.curves) == 2)
+    document.place([2], 0)
+    qtbot.waitUntil(lambda: len(view.plot.curves) == 3)
+    assert view.plot.curves[0].entry is document.current
+
+
+def test_without_a_plan_there_is_nothing_to_draw(document, opener, qtbot):
+    while document.plans:
+        document.remove_plan(document.plans[-1])
+    view = opener(WhatIfView, document, 320, 300)
+    view.sweep(LINKS)
+    assert not view.plot.isVisible()
+    assert not view.curve_buttons[LINKS].isEnabled()
