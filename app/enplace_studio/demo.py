@@ -113,10 +113,10 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
-    schedule = document.schedule
-    if schedule is not None:
-        write_plan(folder / "plan.json", schedule.problem, schedule.plan, schedule)
-        write_atomically(folder / "report.html", report_html(schedule))
+    if document.current is not None:
+        result = window.studio.files.result_of(document.current)()
+        write_plan(folder / "plan.json", result)
+        write_atomically(folder / "report.html", report_html(result))
     project = document.project
     lines = [plan_line(project, entry) for entry in project.plans] if project else []
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")

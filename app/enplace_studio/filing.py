@@ -12,9 +12,11 @@ from pathlib import Path
 from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
+from enplace.bounds import with_bound
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters
+from enplace.placers.references import reference_schedules
 from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
@@ -22,6 +24,7 @@ from enplace.readers.samples import Sample, samples
 from enplace.text import count, one_line
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import session
 from enplace_studio.background import Background
@@ -279,20 +282,29 @@ class Filing(QWidget):
         """Ask for a file and write a plan of the list, or the current one, to it."""
         entry = entry or self._document.current
         if entry is not None:
-            plan, schedule = entry.plan, entry.schedule
-            self.ask_write(
-                "Export the plan",
-                ".plan.json",
-                lambda path: write_plan(path, schedule.problem, plan, schedule),
-            )
+            result = self.result_of(entry)
+            self.ask_write("Export the plan", ".plan.json", lambda path: write_plan(path, result()))
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Ask for a file and export the current schedule to it."""
-        schedule, exporter = self._document.schedule, exporters()[form]
-        if schedule is not None:
+        entry, exporter = self._document.current, exporters()[form]
+        if entry is not None:
+            result = self.result_of(entry)
             self.ask_write(
-                "Export", suffix, lambda path: write_atomically(path, exporter.text(schedule))
+                "Export", suffix, lambda path: write_atomically(path, exporter.text(result()))
             )
+
+    def result_of(self, entry: PlanEntry) -> Callable[[], Result]:
+        """Return a function for a thread, which gives a plan with its bound and its references."""
+        project, schedule = self._document.project, entry.schedule
+        known_us = self._document.bounds.find_us(schedule.problem)
+        model = None if project is None or entry.cluster is not None else project.model
+
+        def complete() -> Result:
+            references = {} if model is None else reference_schedules(model)
+            return replace(with_bound(schedule, known_us), references=references)
+
+        return complete
 
     def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:
         """Ask for a file name and write the file in a thread."""

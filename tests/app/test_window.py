@@ -15,6 +15,7 @@ from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.values.result import Result
 from enplace.writers import write_plan, write_project
 from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
@@ -199,7 +200,7 @@ def test_the_experts_plan_does_not_replace_a_plan_opened_meanwhile(make_window, 
     window = make_window()
     state = start_project(profile_of({"a": 10, "b": 10}), cluster_of(2))
     plan = plan_of(state.problem, {"a": 1, "b": 0})
-    write_plan(tmp_path / "mine.json", state.problem, plan, simulate(state.problem, plan))
+    write_plan(tmp_path / "mine.json", Result(simulate(state.problem, plan)))
     with solving(window, qtbot):
         window.document.open(state)
         import_plan(window, tmp_path / "mine.json")
@@ -479,7 +480,7 @@ def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
 def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
     other = start_project(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
     plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
-    write_plan(tmp_path / "plan.json", other, plan, simulate(other, plan))
+    write_plan(tmp_path / "plan.json", Result(simulate(other, plan)))
     asked = []
 
     def accept(box):
