@@ -20,8 +20,8 @@ from enplace.writers import write_plan
 from enplace.writers.report import report_html
 from enplace_studio.application import make_application
 from enplace_studio.document import Document
+from enplace_studio.pictures import write_picture
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.compare.view import CompareView, write_picture
 from enplace_studio.window import MainWindow
 
 PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
@@ -126,10 +126,9 @@ def _leave(window: MainWindow, folder: Path) -> None:
     document.select([])
     window.studio.compare_plans()
     _let_pass(SETTLE_MS)
-    view = window.panes.views["compare"]
-    if isinstance(view, CompareView):
-        view.wait()
-        write_picture(folder / "compare.png", view.picture())
+    drawing = window.panes.drawing()
+    if drawing is not None:
+        write_picture(folder / "compare.png", drawing, drawing.name)
     print("\n".join(lines))
     for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):
         print(folder / name)

@@ -21,7 +21,7 @@ from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
 from enplace.readers.samples import Sample, samples
-from enplace.text import count, one_line
+from enplace.text import count, ms, one_line
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
@@ -30,12 +30,14 @@ from enplace_studio import session
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
+from enplace_studio.pictures import SUFFIXES, Drawing, write_picture
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Recovery
 from enplace_studio.session import Opened, RecentFiles
 
 PLAN_FILTER, PROJECTS = "Plans (*.json)", "Projects (*.enplace)"
 CONSTRAINTS = "Constraints (*.json)"
+PICTURES = ";;".join(f"{suffix[1:].upper()} (*{suffix})" for suffix in SUFFIXES)
 MOST_NAMES = 3
 """Most names in a message."""
 
@@ -67,7 +69,7 @@ class Filing(QWidget):
         self._opening, self._background = Background(self), Background(self)
         self._seen: _Version = None
         document.requests.export_plan.connect(self.ask_export_plan)
-        document.requests.write_file.connect(self.ask_write)
+        document.requests.save_picture.connect(self.ask_save_picture)
 
     def wait(self) -> None:
         """Block until everything is read and written."""
@@ -273,7 +275,9 @@ class Filing(QWidget):
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
         problem = self._document.problem
         suggested = (problem.profile.name.replace("/", "-") if problem else "") + suffix
-        name, _ = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        name, chosen = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        if file_filter == PICTURES and chosen:
+            suffix = chosen.partition("*")[2].rstrip(")")
         return name if not name or Path(name).suffix else name + suffix
 
     # Exporting
@@ -306,14 +310,32 @@ class Filing(QWidget):
 
         return complete
 
-    def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:
+    def ask_write(
+        self, title: str, suffix: str, write: Callable[[Path], object], file_filter: str = ""
+    ) -> None:
         """Ask for a file name and write the file in a thread."""
-        name = self._ask_save(title, suffix, f"(*{suffix})")
+        name = self._ask_save(title, suffix, file_filter or f"(*{suffix})")
         if name:
             path = Path(name)
             self._background.start(
                 lambda: write(path), lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
             )
+
+    def ask_save_picture(self, drawing: Drawing | None) -> None:
+        """Ask for a file and write a view's picture to it, as SVG, PNG or PDF."""
+        project = self._document.project
+        if drawing is None or project is None:
+            return
+        title = f"{drawing.name} · {project.problem.profile.name}"
+        if project.current is not None:
+            step = ms(project.current.schedule.makespan_us)
+            title += f" · {project.current.name}, {step}"
+        self.ask_write(
+            "Save picture of this view",
+            SUFFIXES[0],
+            lambda path: write_picture(path, drawing, title),
+            PICTURES,
+        )
 
     # Importing a plan
 

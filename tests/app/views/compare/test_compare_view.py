@@ -320,17 +320,15 @@ def test_blocks_that_do_not_fit_scroll(open_view):
     assert view._scroll_bar.value() == 20
 
 
-def test_the_picture_is_written_as_png(open_view, tmp_path):
+def test_the_picture_shows_what_is_below_the_buttons(open_view):
     document = three_plans()
     view = open_view(document)
     wanted = []
-    document.requests.write_file.connect(lambda *request: wanted.append(request))
+    document.requests.save_picture.connect(wanted.append)
     view._save.click()
-    _, suffix, write = wanted[0]
-    write(tmp_path / "compare.png")
-    picture = QImage(str(tmp_path / "compare.png"))
-    assert suffix == ".png"
-    assert picture.width() >= view.width()
+    assert wanted[0].name == "Plans side by side"
+    assert wanted[0].size.width() == view.width()
+    assert view.height() / 2 < wanted[0].size.height() < view.height()
 
 
 def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
