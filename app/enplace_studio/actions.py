@@ -330,6 +330,7 @@ VIEW_KEYS = (
     ("Esc", "Leave the search, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
+    ("Ctrl+C", "Copy a table or a list as text: plans, limits, constraints"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """Keys that views handle themselves; shown with those of the actions."""

@@ -23,6 +23,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import explain_place, find_limits
+from enplace_studio.tables import copy_on_request
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -62,6 +63,7 @@ class InspectorView(Panel):
         self.reasons: dict[int, str] = {}
         self._column = Column()
         self.body.addWidget(self._column, 1)
+        copy_on_request(self, self.rows)
         self._contents = self._column.fill()
         # A click replaces the clicked button, so rebuilding must wait until the click is over.
         self._later = QTimer(self, singleShot=True, interval=0)
@@ -111,6 +113,12 @@ class InspectorView(Panel):
             self._add_limits(project, current.schedule)
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return every line with a value as texts, such as those that limit the step."""
+        contents = self._column.widget()
+        lines = contents.findChildren(Line) if contents is not None else []
+        return [(line.left, line.right) for line in lines]
 
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
         """List what takes the time of the critical path; a click selects its ops."""

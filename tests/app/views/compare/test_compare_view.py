@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QGuiApplication, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLabel, QPushButton
 
@@ -371,3 +371,16 @@ def test_a_plan_that_does_not_fit_is_marked(open_view):
     view = open_view(document)
     assert not view.shown[1].schedule.fits
     view.canvas.grab()
+
+
+def test_what_plans_do_in_an_interval_is_copied_as_text(open_view, qtbot):
+    view = open_view(three_plans())
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    drag(view, 10, 20)
+    view.table.setFocus()
+    QTest.keyClick(view.table, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    heads, *rows = [row.split("\t") for row in QGuiApplication.clipboard().text().split("\n")]
+    assert heads[0] == "plan"
+    assert [row[0] for row in rows] == [entry.name for entry in view.shown]
+    assert [row[-1] for row in rows] == view.table.reasons

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
@@ -247,3 +248,22 @@ def test_nothing_is_compared_with_an_expert_plan_that_does_not_fit():
     assert document.project.expert is not None
     assert standing(document.project, document.project.expert) == ("does not fit", "bad")
     assert standing(document.project, document.plans[1]) == ("", "dim")
+
+
+def test_the_list_and_the_comparison_are_copied_as_text(open_view, qtbot):
+    view = open_view(three_plans())
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    card = card_of(view, "both")
+    QTest.mouseClick(card, LEFT, CTRL)
+    card.setFocus()
+    QTest.keyClick(card, Qt.Key.Key_C, CTRL)
+    rows = [row.split("\t") for row in QGuiApplication.clipboard().text().split("\n")]
+    assert rows[0] == ["plan", "time", "standing", "notes"]
+    assert ["both", "0.010 ms"] in [row[:2] for row in rows]
+    qtbot.waitUntil(view.comparison.isVisible)
+    QTest.mouseClick(view.comparison, LEFT)
+    QTest.keyClick(view.comparison, Qt.Key.Key_C, CTRL)
+    lines = QGuiApplication.clipboard().text().split("\n")
+    assert lines[0] == "\tplan 1\tboth"
+    assert "step time\t0.020 ms\t0.010 ms" in lines
