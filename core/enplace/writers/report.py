@@ -55,7 +55,7 @@ section{break-inside:avoid;overflow:visible;margin-bottom:8px}
 h2{break-after:avoid}
 svg:not(.chip){max-height:245mm}
 pre{white-space:pre-wrap}
-section.long{break-inside:auto}tr{break-inside:avoid}
+tr{break-inside:avoid}
 }
 """
 
@@ -84,10 +84,7 @@ def report_html(result: Result) -> str:
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),
-        *(
-            f'<section class="long"><h2>{title}</h2>{body}</section>'
-            for title, body in sections.items()
-        ),
+        *(f"<section><h2>{title}</h2>{body}</section>" for title, body in sections.items()),
     ]
     return "\n".join([*parts, "</main></body></html>"]) + "\n"
 
@@ -211,7 +208,7 @@ def _constraints(problem: Problem) -> str:
 def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:
     """Name a few scopes with their number of ops, each with its key; a single op by its name."""
     return [
-        (scope if scope in keys else f"{scope} ({count(n_ops, 'op')})", key)
+        (scope if n_ops == 1 and scope in keys else f"{scope} ({count(n_ops, 'op')})", key)
         for scope, key, n_ops in count_by_scope(keys, FEW_SCOPES)
     ]
 

@@ -173,6 +173,15 @@ def test_the_report_sums_constraints_up_by_scope():
     ]
 
 
+def test_an_op_that_is_also_a_scope_counts_with_the_ops_in_it():
+    names = ["w", *(f"w/{letter}" for letter in "abcde"), "x"]
+    problem = Problem(
+        profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), pins=dict.fromkeys(range(7), 0)
+    )
+    text = report_html(Result(simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))))
+    assert [row[1] for row in cells(text) if row[0] == "pinned to GPU 0"] == ["w (6 ops)", "x"]
+
+
 def test_the_report_lists_the_order_that_a_person_wants():
     problem = order_problem(chain().problem, [(3, 7)])
     schedule = simulate(problem, plan_of(problem, dict.fromkeys(problem.profile.op_names, 0)))
