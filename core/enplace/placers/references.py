@@ -32,6 +32,13 @@ def reference_schedule(
 
 
 def reference_schedules(problem: Problem) -> dict[str, Schedule]:
-    """Return the schedules of all such plans that there are, by what they are."""
-    found = {title: reference_schedule(problem, method) for method, title in TITLES.items()}
+    """Return the schedules of all such plans that there are, by what they are.
+
+    TensorFlow alone knows nothing of the constraints.
+    """
+    free = Problem(problem.measured_profile, problem.cluster)
+    found = {
+        TITLES[EXPERT]: reference_schedule(problem, EXPERT),
+        TITLES[ALONE]: reference_schedule(free, ALONE),
+    }
     return {title: schedule for title, schedule in found.items() if schedule is not None}
