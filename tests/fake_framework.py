@@ -45,7 +45,7 @@ FRAMEWORK = Framework(
     suffixes=(".flame",),
     imports=("torchlight",),
     recognise=recognise,
-    exporters=(Exporter("flame", "Torchlight script", ".fl", lambda schedule: "burn"),),
+    exporters=(Exporter("flame", "Torchlight script", ".fl", lambda result: "burn"),),
 )
 '''
 

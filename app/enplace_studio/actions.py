@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QInputDialog
 from enplace.frameworks.registry import exporters
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
+from enplace_studio.panel import SAVE_PICTURE
 from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
 from enplace_studio.theme import MODES, theme
@@ -205,6 +206,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
            lambda s: s.files.ask_export_plan(), _planned, 2),
     *(_export_action(form) for form in EXPORTS),
+    Action("save-picture", SAVE_PICTURE, "File", ("Ctrl+Shift+E",),
+           lambda s: s.files.ask_save_picture(s.panes.drawing()), _open, 2),
     Action("import-constraints", "Import constraints…", "File", (),
            lambda s: s.files.ask_import_constraints(), _open, 3),
     Action("export-constraints", "Export constraints…", "File", (),
@@ -333,6 +336,7 @@ VIEW_KEYS = (
     ("Esc", "Leave the search, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
+    ("Ctrl+C", "Copy a table or a list as text: plans, limits, constraints"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """Keys that views handle themselves; shown with those of the actions."""

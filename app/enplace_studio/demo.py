@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 
-from enplace.bounds import lower_bound_us
+from enplace.bounds import with_bound
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
-from enplace.values.plan import find_gap
 from enplace.writers import write_plan
 from enplace.writers.report import report_html
 from enplace_studio.application import make_application
+from enplace_studio.bounds import Bounds
 from enplace_studio.document import Document
+from enplace_studio.pictures import write_picture
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.views.compare.view import CompareView, write_picture
 from enplace_studio.window import MainWindow
 
 PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
@@ -113,12 +113,14 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
-    schedule = document.schedule
-    if schedule is not None:
-        write_plan(folder / "plan.json", schedule.problem, schedule.plan, schedule)
-        write_atomically(folder / "report.html", report_html(schedule))
+    if document.current is not None:
+        result = window.studio.files.result_of(document.current)()
+        write_plan(folder / "plan.json", result)
+        write_atomically(folder / "report.html", report_html(result))
     project = document.project
-    lines = [plan_line(project, entry) for entry in project.plans] if project else []
+    lines = (
+        [plan_line(project, document.bounds, entry) for entry in project.plans] if project else []
+    )
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
     _let_pass(SETTLE_MS)
@@ -126,10 +128,9 @@ def _leave(window: MainWindow, folder: Path) -> None:
     document.select([])
     window.studio.compare_plans()
     _let_pass(SETTLE_MS)
-    view = window.panes.views["compare"]
-    if isinstance(view, CompareView):
-        view.wait()
-        write_picture(folder / "compare.png", view.picture())
+    drawing = window.panes.drawing()
+    if drawing is not None:
+        write_picture(folder / "compare.png", drawing, drawing.name)
     print("\n".join(lines))
     for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):
         print(folder / name)
@@ -142,11 +143,11 @@ def _let_pass(milliseconds: int) -> None:
     loop.exec()
 
 
-def plan_line(project: OpenProject, entry: PlanEntry) -> str:
+def plan_line(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     """Describe a plan in one line: name, step time, gap, change against the expert."""
     against = project.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
-    gap = find_gap(entry.schedule.makespan_us, lower_bound_us(entry.schedule.problem))
+    gap = with_bound(entry.schedule, bounds.find_us(entry.schedule.problem)).gap
     parts.append(f"gap {gap_text(gap, entry.schedule.fits):>7}")
     if entry is project.expert:
         parts.append("reference")

@@ -12,28 +12,33 @@ from pathlib import Path
 from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
+from enplace.bounds import with_bound
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters
+from enplace.placers.references import reference_schedules
 from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
 from enplace.readers.samples import Sample, samples
-from enplace.text import count, one_line
+from enplace.text import count, ms, one_line
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import session
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
 from enplace_studio.panel import plain_tip
+from enplace_studio.pictures import SUFFIXES, Drawing, write_picture
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Recovery
 from enplace_studio.session import Opened, RecentFiles
 
 PLAN_FILTER, PROJECTS = "Plans (*.json)", "Projects (*.enplace)"
 CONSTRAINTS = "Constraints (*.json)"
+PICTURES = ";;".join(f"{suffix[1:].upper()} (*{suffix})" for suffix in SUFFIXES)
 MOST_NAMES = 3
 """Most names in a message."""
 
@@ -65,7 +70,7 @@ class Filing(QWidget):
         self._opening, self._background = Background(self), Background(self)
         self._seen: _Version = None
         document.requests.export_plan.connect(self.ask_export_plan)
-        document.requests.write_file.connect(self.ask_write)
+        document.requests.save_picture.connect(self.ask_save_picture)
 
     def wait(self) -> None:
         """Block until everything is read and written."""
@@ -273,7 +278,9 @@ class Filing(QWidget):
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
         problem = self._document.problem
         suggested = (problem.profile.name.replace("/", "-") if problem else "") + suffix
-        name, _ = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        name, chosen = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        if file_filter == PICTURES and chosen:
+            suffix = chosen.partition("*")[2].rstrip(")")
         return name if not name or Path(name).suffix else name + suffix
 
     # Exporting
@@ -282,29 +289,56 @@ class Filing(QWidget):
         """Ask for a file and write a plan of the list, or the current one, to it."""
         entry = entry or self._document.current
         if entry is not None:
-            plan, schedule = entry.plan, entry.schedule
-            self.ask_write(
-                "Export the plan",
-                ".plan.json",
-                lambda path: write_plan(path, schedule.problem, plan, schedule),
-            )
+            result = self.result_of(entry)
+            self.ask_write("Export the plan", ".plan.json", lambda path: write_plan(path, result()))
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Ask for a file and export the current schedule to it."""
-        schedule, exporter = self._document.schedule, exporters()[form]
-        if schedule is not None:
+        entry, exporter = self._document.current, exporters()[form]
+        if entry is not None:
+            result = self.result_of(entry)
             self.ask_write(
-                "Export", suffix, lambda path: write_atomically(path, exporter.text(schedule))
+                "Export", suffix, lambda path: write_atomically(path, exporter.text(result()))
             )
 
-    def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:
+    def result_of(self, entry: PlanEntry) -> Callable[[], Result]:
+        """Return a function for a thread, which gives a plan with its bound and its references."""
+        project, schedule = self._document.project, entry.schedule
+        known_us = self._document.bounds.find_us(schedule.problem)
+        model = None if project is None or entry.cluster is not None else project.model
+
+        def complete() -> Result:
+            references = {} if model is None else reference_schedules(model)
+            return replace(with_bound(schedule, known_us), references=references)
+
+        return complete
+
+    def ask_write(
+        self, title: str, suffix: str, write: Callable[[Path], object], file_filter: str = ""
+    ) -> None:
         """Ask for a file name and write the file in a thread."""
-        name = self._ask_save(title, suffix, f"(*{suffix})")
+        name = self._ask_save(title, suffix, file_filter or f"(*{suffix})")
         if name:
             path = Path(name)
             self._background.start(
                 lambda: write(path), lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
             )
+
+    def ask_save_picture(self, drawing: Drawing | None) -> None:
+        """Ask for a file and write a view's picture to it, as SVG, PNG or PDF."""
+        project = self._document.project
+        if drawing is None or project is None:
+            return
+        title = f"{drawing.name} · {project.problem.profile.name}"
+        if project.current is not None:
+            step = ms(project.current.schedule.makespan_us)
+            title += f" · {project.current.name}, {step}"
+        self.ask_write(
+            "Save picture of this view",
+            SUFFIXES[0],
+            lambda path: write_picture(path, drawing, title),
+            PICTURES,
+        )
 
     # Importing a plan
 

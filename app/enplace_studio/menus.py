@@ -60,8 +60,10 @@ class Menus(QObject):
     def export_menu(self) -> QMenu:
         """Make a menu of all export formats."""
         menu = QMenu(self._window)
-        for form in ("plan", *EXPORTS, "graph", "compare"):
+        for form in ("plan", *EXPORTS):
             menu.addAction(self.by_id[f"export-{form}"])
+        menu.addSeparator()
+        menu.addAction(self.by_id["save-picture"])
         return menu
 
     def _add_panes(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QPointF, Qt, QTimer
-from PySide6.QtGui import QHelpEvent
+from PySide6.QtCore import QEvent, QPointF, QRect, Qt, QTimer
+from PySide6.QtGui import QAction, QHelpEvent
 from PySide6.QtWidgets import (
     QFormLayout,
     QFrame,
@@ -18,6 +19,10 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
+
+from enplace_studio.pictures import Drawing, draw_widget
+
+SAVE_PICTURE = "Save picture of this view…"
 
 
 class Panel(QFrame):
@@ -49,6 +54,19 @@ class Panel(QFrame):
         self.body = QVBoxLayout()
         self.body.setSpacing(8)
         layout.addLayout(self.body, 1)
+
+    def drawing(self) -> Drawing | None:
+        """Return what is below the title as a picture; None if there is nothing to show."""
+        below = self.header.geometry().bottom() + 6
+        area = QRect(12, below, self.width() - 24, self.height() - below - 8)
+        return draw_widget(self._title.text(), self, area)
+
+    def offer_picture(self, save: Callable[[Drawing], object]) -> None:
+        """Offer to save a picture in a menu at the right mouse button."""
+        action = QAction(SAVE_PICTURE, self)
+        action.triggered.connect(lambda: (drawing := self.drawing()) and save(drawing))
+        self.addAction(action)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
 
     def set_title(self, title: str) -> None:
         self._title.setText(title)

@@ -11,7 +11,8 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 from enplace_studio.docks import Dock
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.view import View, Zoomable
+from enplace_studio.pictures import Drawing
+from enplace_studio.view import Pictured, View, Zoomable
 from enplace_studio.views import all_views
 
 PRELOAD_MS = 200
@@ -134,6 +135,14 @@ class Panes(QObject):
             widget = widget.parentWidget()
         view = widget or self._middle.currentWidget()
         return view if isinstance(view, Zoomable) else None
+
+    def drawing(self) -> Drawing | None:
+        """Return the picture of the focused view, or else of the one shown in the middle."""
+        widget: QWidget | None = QApplication.focusWidget()
+        while widget is not None and widget not in self.views.values():
+            widget = widget.parentWidget()
+        view = widget or self._middle.currentWidget()
+        return view.drawing() if isinstance(view, Pictured) else None
 
     def fit(self) -> None:
         """Show everything in the zoomable view."""

@@ -16,7 +16,7 @@ class Requests(QObject):
     """A :class:`Plan` from which to look for a better one."""
     compare_plans = Signal(object)
     """A list of :class:`PlanEntry` to show side by side, the reference first."""
-    write_file = Signal(str, str, object)
-    """Title of the dialog, suffix, and a function that writes to the chosen path."""
+    save_picture = Signal(object)
+    """A :class:`Drawing` that the user wants in a file."""
     run_action = Signal(str)
     """The id of an action."""

@@ -1,12 +1,12 @@
-"""Tables that can be sorted by a click on a column, and copied as text."""
+"""Tables that can be sorted by a click on a column; copying what any view lists as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence
+from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -15,7 +15,20 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from enplace.text import one_line
 from enplace_studio.panel import plain_tip
+
+
+def to_text(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as a spreadsheet takes them: tabs between the cells, a line for each row."""
+    return "\n".join("\t".join(map(one_line, row)) for row in rows)
+
+
+def copy_on_request(widget: QWidget, rows: Callable[[], Iterable[Sequence[str]]]) -> None:
+    """Copy rows as text at Ctrl+C while a widget, or one within it, has the focus."""
+    keys = QShortcut(QKeySequence.StandardKey.Copy, widget)
+    keys.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+    keys.activated.connect(lambda: QGuiApplication.clipboard().setText(to_text(rows())))
 
 
 class Number(NamedTuple):
@@ -52,6 +65,7 @@ class Table(QTableWidget):
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
         self.setSortingEnabled(True)
+        copy_on_request(self, self.shown_rows)
 
     def row_given(self, row: int) -> int:
         """Return the number, in the order given, of a row as it is shown now."""
@@ -59,8 +73,8 @@ class Table(QTableWidget):
         number: int = index.data(Qt.ItemDataRole.UserRole)
         return number
 
-    def text(self) -> str:
-        """Return the selected rows as text, or all if none is selected."""
+    def shown_rows(self) -> list[list[str]]:
+        """Return the heads and the selected rows, or all if none is selected."""
         chosen = sorted({index.row() for index in self.selectedIndexes()})
         columns, model = range(self.columnCount()), self.model()
         rows = [
@@ -68,13 +82,7 @@ class Table(QTableWidget):
             for row in chosen or range(self.rowCount())
         ]
         heads = [model.headerData(column, Qt.Orientation.Horizontal) for column in columns]
-        return "\n".join("\t".join(row) for row in [heads, *rows])
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.matches(QKeySequence.StandardKey.Copy):
-            QGuiApplication.clipboard().setText(self.text())
-        else:
-            super().keyPressEvent(event)
+        return [heads, *rows]
 
 
 class _Item(QTableWidgetItem):

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import QWidget
 
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
+from enplace_studio.pictures import Drawing
 
 DEVICE_KEYS = 8
 """Number of keys, from 1 on, that pin the selection to a device."""
@@ -33,6 +34,14 @@ class Zoomable(Protocol):
 
     def focus_selection(self) -> None:
         """Zoom to the selection."""
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A view that can be saved as a picture; every :class:`Panel` can."""
+
+    def drawing(self) -> Drawing | None:
+        """Return its picture; None if there is nothing to show."""
 
 
 @runtime_checkable

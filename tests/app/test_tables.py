@@ -32,6 +32,8 @@ def test_rows_stay_in_their_order_until_a_column_is_chosen(qtbot):
 
 def test_the_whole_table_or_the_selected_rows_are_copied(qtbot):
     table = make_table(qtbot)
+    with qtbot.waitActive(table):
+        table.show()
     QTest.keyClick(table, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     assert QGuiApplication.clipboard().text() == (
         "Op\tMemory\nbig\t1.0 GiB\nsmall\t9 B\nmiddle\t61 MiB"

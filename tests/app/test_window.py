@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QRect, QSettings, Qt
+from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QPushButton, QWidget
 
@@ -15,6 +16,8 @@ from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.text import ms
+from enplace.values.result import Result
 from enplace.writers import write_plan, write_project
 from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
@@ -199,7 +202,7 @@ def test_the_experts_plan_does_not_replace_a_plan_opened_meanwhile(make_window, 
     window = make_window()
     state = start_project(profile_of({"a": 10, "b": 10}), cluster_of(2))
     plan = plan_of(state.problem, {"a": 1, "b": 0})
-    write_plan(tmp_path / "mine.json", state.problem, plan, simulate(state.problem, plan))
+    write_plan(tmp_path / "mine.json", Result(simulate(state.problem, plan)))
     with solving(window, qtbot):
         window.document.open(state)
         import_plan(window, tmp_path / "mine.json")
@@ -460,7 +463,7 @@ def test_an_unreadable_file_is_explained_and_the_window_stays(window, tmp_path):
     assert window.document.current.name == "first"
 
 
-@pytest.mark.parametrize("form", ["plan", *EXPORTS, "graph"])
+@pytest.mark.parametrize("form", ["plan", *EXPORTS])
 def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     name_file(monkeypatch, tmp_path / "out")
     trigger(window, f"export-{form}")
@@ -479,7 +482,7 @@ def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
 def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
     other = start_project(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
     plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
-    write_plan(tmp_path / "plan.json", other, plan, simulate(other, plan))
+    write_plan(tmp_path / "plan.json", Result(simulate(other, plan)))
     asked = []
 
     def accept(box):
@@ -917,9 +920,28 @@ def test_another_model_brings_the_graph_back(window):
 
 def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_path):
     add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    trigger(window, "side-by-side")
     name_file(monkeypatch, tmp_path / "two.png")
-    trigger(window, "export-compare")
-    assert (tmp_path / "two.png").stat().st_size > 0
+    trigger(window, "save-picture")
+    shown = window.panes.views["compare"]
+    assert QImage(str(tmp_path / "two.png")).width() >= 2 * shown.width()
+
+
+def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path):
+    window.panes.views["timeline"].canvas.setFocus()
+    name_file(monkeypatch, tmp_path / "view.svg")
+    trigger(window, "save-picture")
+    text = (tmp_path / "view.svg").read_text()
+    model, current = window.document.problem.profile.name, window.document.current
+    assert f"Timeline · {model} · {current.name}, {ms(current.schedule.makespan_us)}" in text
+    assert "critical path" in text
+
+
+def test_a_picture_without_an_ending_gets_that_of_the_chosen_format(window, monkeypatch, tmp_path):
+    name = str(tmp_path / "view")
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (name, "PDF (*.pdf)"))
+    trigger(window, "save-picture")
+    assert (tmp_path / "view.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot):

@@ -26,6 +26,7 @@ from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers import write_plan, write_profile, write_project
 
@@ -114,7 +115,7 @@ def _cluster() -> Target:
 def _plan() -> Target:
     problem, schedule = small_problem(), small_schedule()
     return Target(
-        [_written(lambda path: write_plan(path, problem, schedule.plan, schedule))],
+        [_written(lambda path: write_plan(path, Result(schedule)))],
         lambda path: read_plan(path, problem),
     )
 

@@ -1,6 +1,6 @@
 """Lower bounds on the step time, each proven."""
 
-from enplace.bounds.proofs import Proof, Proofs
+from enplace.bounds.proofs import Proof, Proofs, with_bound
 from enplace.bounds.step_time import lower_bound_us
 
-__all__ = ["Proof", "Proofs", "lower_bound_us"]
+__all__ = ["Proof", "Proofs", "lower_bound_us", "with_bound"]

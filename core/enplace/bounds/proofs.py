@@ -6,7 +6,9 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from enplace.bounds.step_time import lower_bound_us
-from enplace.values.problem import BoolArray, Problem
+from enplace.values.problem import STEP_TIME, BoolArray, Problem
+from enplace.values.result import Result
+from enplace.values.schedule import Schedule
 
 
 class Proof(NamedTuple):
@@ -14,6 +16,20 @@ class Proof(NamedTuple):
 
     bound_us: float
     by: str = ""
+
+
+def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
+    """Return a schedule with a lower bound on its plan's objective.
+
+    Parameters
+    ----------
+    known_us : float, optional
+        A bound on the step time that is known already; without one, ours is computed.
+    """
+    plan = schedule.plan
+    if plan.objective != STEP_TIME:
+        return Result(schedule, plan.bound_us)
+    return Result(schedule, lower_bound_us(schedule.problem) if known_us is None else known_us)
 
 
 class Proofs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,11 +88,12 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
     from enplace.readers import recorded_plan
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem
+    from enplace.values.result import Result
     from enplace.writers import write_plan
 
     problem = Problem(profile, cluster_from(cluster, profile))
     plan = recorded_plan(profile, problem.cluster)
-    write_plan(plan_file, problem, plan, simulate(problem, plan))
+    write_plan(plan_file, Result(simulate(problem, plan)))
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:
@@ -139,13 +141,20 @@ def describe_profile(profile: Profile) -> str:
 @compiling_bar()
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
+    from enplace.bounds import with_bound
     from enplace.disk import write_atomically
     from enplace.frameworks.registry import exporters
     from enplace.machine import simulate
+    from enplace.placers.references import reference_schedules
+    from enplace.readers import read_plan_bound_us
 
     check_outputs((output,), profile, plan, choice["cluster"])
-    schedule = simulate(*read_problem_and_plan(profile, plan, **choice))
-    write_atomically(output, exporters()[form].text(schedule))
+    problem, chosen = read_problem_and_plan(profile, plan, **choice)
+    schedule = simulate(problem, chosen)
+    result = with_bound(schedule, read_plan_bound_us(plan, problem))
+    if not chosen.splits:  # these place the model, and a plan with splits is for another graph
+        result = replace(result, references=reference_schedules(problem))
+    write_atomically(output, exporters()[form].text(result))
     written = os.path.getsize(output)
     return Answer(
         {

@@ -133,6 +133,7 @@ def tune(
     from enplace.frameworks.tuning_process import runs_on
     from enplace.machine import simulate
     from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
+    from enplace.values.result import Result
     from enplace.writers import write_plan
 
     check_outputs((output,), profile_file)
@@ -155,7 +156,7 @@ def tune(
         measure = runs_on(source, where, steps, not no_order, report, stopped)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
-    write_plan(output, tuned.problem, best, simulate(tuned.problem, best))
+    write_plan(output, Result(simulate(tuned.problem, best)))
     return Answer(
         tuning_numbers(tuned) | {"devices": where, "placement_file": output},
         f"{describe_tuning(tuned)}\n\nThe plan is in {output}.",

@@ -146,7 +146,9 @@ def simulate(
 
     Exit status 1 if it does not fit in memory, or if its order deadlocks.
     """
+    from enplace.bounds import with_bound
     from enplace.machine import simulate as run_plan
+    from enplace.readers import read_plan_bound_us
 
     check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
@@ -158,23 +160,12 @@ def simulate(
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
         raise EnplaceError("--load is for pipelines; add --pipeline")
-    result = _bounded(run_plan(problem, chosen))
+    result = with_bound(run_plan(problem, chosen), read_plan_bound_us(plan, problem))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert places the model; a plan with splits is for another graph.
     expert = None if chosen.splits else _expert_of(problem, result.schedule)
     return _answer(result, expert, written, **files)
-
-
-def _bounded(schedule: Schedule) -> Result:
-    """Return the schedule of a plan from a file, with the known bound on its objective."""
-    from enplace.bounds import lower_bound_us
-    from enplace.values.problem import STEP_TIME
-    from enplace.values.result import Result
-
-    plan = schedule.plan
-    for_step = plan.objective == STEP_TIME
-    return Result(schedule, lower_bound_us(schedule.problem) if for_step else plan.bound_us)
 
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
@@ -286,13 +277,12 @@ def _write(
     from enplace.disk import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
-    schedule = result.schedule
     if plan_file:
-        write_plan(plan_file, schedule.problem, schedule.plan, schedule, result.step_bound_us)
+        write_plan(plan_file, result)
     if schedule_file:
-        write_atomically(schedule_file, schedule_json(schedule))
+        write_atomically(schedule_file, schedule_json(result.schedule))
     if trace_file:
-        write_atomically(trace_file, chrome_trace(schedule))
+        write_atomically(trace_file, chrome_trace(result))
     files = {"plan": plan_file, "schedule": schedule_file, "trace": trace_file}
     return [f"The {word} is in {path}." for word, path in files.items() if path]
 

@@ -24,16 +24,9 @@ def expert_schedule(
     problem: Problem, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of the expert's plan; None if it has none, or if cancelled."""
-    from enplace.bounds.proofs import Proof
-    from enplace.errors import EnplaceError
-    from enplace.placers import PlaceOptions, place
+    from enplace.placers.references import EXPERT, reference_schedule
 
-    options = PlaceOptions(cancelled=cancelled)
-    options.proofs.add(problem, Proof(0.0))  # nobody asks how good the expert's plan is
-    try:
-        return place(problem, "expert", options=options).schedule
-    except EnplaceError:
-        return None
+    return reference_schedule(problem, EXPERT, cancelled)
 
 
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:

@@ -14,10 +14,12 @@ MOST_ROWS = 20
 Key = TypeVar("Key", bound=Hashable)
 
 
-def count_by_scope(keys: Mapping[str, Key]) -> list[tuple[str, Key, int]]:
+def count_by_scope(
+    keys: Mapping[str, Key], most_rows: int = MOST_ROWS
+) -> list[tuple[str, Key, int]]:
     """Count the ops of each scope with each key.
 
-    Scopes are as deep as they can be in :data:`MOST_ROWS` rows. If even the outermost ones are
+    Scopes are as deep as they can be in ``most_rows`` rows. If even the outermost ones are
     more, all of them are counted.
 
     Parameters
@@ -33,7 +35,7 @@ def count_by_scope(keys: Mapping[str, Key]) -> list[tuple[str, Key, int]]:
     best = _count_at(keys, 1)
     for depth in range(2, MOST_DEPTH):
         deeper = _count_at(keys, depth)
-        if len(deeper) > MOST_ROWS or deeper == best:
+        if len(deeper) > most_rows or deeper == best:
             break
         best = deeper
     return [(scope, key, n) for (scope, key), n in best.items()]

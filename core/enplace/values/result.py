@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import STEP_TIME
@@ -22,11 +23,14 @@ class Result:
         time, this holds only for plans of the method's own kind. None if nothing is proven.
     proven_by : str
         The solver that proved the bound; empty if it follows from the problem directly.
+    references : mapping of str to Schedule
+        Other plans for the same model to compare this one with, by what they are.
     """
 
     schedule: Schedule
     bound_us: float | None = None
     proven_by: str = ""
+    references: Mapping[str, Schedule] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:

@@ -50,7 +50,7 @@ def device_class(device: int) -> str:
 def picture_style() -> str:
     """Return a picture's CSS, without variables: few programs other than browsers support them."""
     dark = _rules(DARK, DEVICES_DARK)
-    return f"{_rules(LIGHT, DEVICES_LIGHT)}@media (prefers-color-scheme:dark){{{dark}}}"
+    return f"{_rules(LIGHT, DEVICES_LIGHT)}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 
 
 def _rules(tokens: dict[str, str], devices: tuple[str, ...]) -> str:
@@ -59,7 +59,10 @@ def _rules(tokens: dict[str, str], devices: tuple[str, ...]) -> str:
         f".text{{fill:{tokens['text']}}}.dim{{fill:{tokens['dim']}}}",
         f".line{{stroke:{tokens['line']}}}",
         f".sent{{fill:{tokens['dim']}}}.sent-line{{stroke:{tokens['dim']}}}",
-        f".limit{{stroke:{tokens['bad']};stroke-dasharray:4 3}}",
+        f".limit{{stroke:{tokens['bad']};stroke-dasharray:4 3}}.bad-text{{fill:{tokens['bad']}}}",
+        f".edge{{stroke:{tokens['faint']};fill:none}}",
+        f".cut{{stroke:{tokens['bad']};stroke-dasharray:5 4;fill:none}}",
+        f".path{{stroke:{tokens['text']};fill:none}}",
     ]
     rules += [f".d{i}{{fill:{c}}}.d{i}-line{{stroke:{c}}}" for i, c in enumerate(devices)]
     return "".join(rules)

@@ -11,33 +11,21 @@ import numpy as np
 from enplace.bounds import lower_bound_us
 from enplace.disk import dump_json, write_atomically
 from enplace.readers.plans import NAME, VERSION
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
-from enplace.values.schedule import Schedule
+from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
 
-def write_plan(
-    path: str | os.PathLike[str],
-    problem: Problem,
-    plan: Plan,
-    schedule: Schedule,
-    bound_us: float | None = None,
-) -> None:
-    """Write ``plan.json``; the same plan gives the same text.
-
-    Parameters
-    ----------
-    bound_us : float, optional
-        A lower bound on the step time, if already known.
+def write_plan(path: str | os.PathLike[str], result: Result) -> None:
+    """Write ``plan.json``; the same result gives the same text.
 
     Raises
     ------
     FileError
         If the file cannot be written.
     """
+    problem, plan = result.schedule.problem, result.plan
     names = [device.name for device in problem.cluster.devices]
     order = np.argsort(plan.position).tolist()
     ops = ",\n".join(
@@ -45,7 +33,7 @@ def write_plan(
         f'"op": {dump_json(problem.profile.op_names[op])}}}'
         for op in order
     )
-    head = dump_json(_head(problem, plan, schedule, bound_us), indent=2)[:-2]
+    head = dump_json(_head(result), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
     op_names = problem.profile.op_names
     lists = _list_text("splits", splits_to_json(plan.splits)) + _list_text(
@@ -60,9 +48,9 @@ def _list_text(key: str, entries: Sequence[object]) -> str:
     return f'  "{key}": [\n{lines}\n  ],\n' if lines else ""
 
 
-def _head(
-    problem: Problem, plan: Plan, schedule: Schedule, bound_us: float | None
-) -> dict[str, Any]:
+def _head(result: Result) -> dict[str, Any]:
+    schedule, plan, problem = result.schedule, result.plan, result.schedule.problem
+    bound_us = result.step_bound_us
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
     replicas = [[devices[device].name for device in group] for group in plan.replicas]

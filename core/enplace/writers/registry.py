@@ -1,4 +1,4 @@
-"""Exporters of schedules to file formats, and how they are registered."""
+"""Exporters of plans to file formats, and how they are registered."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from enplace.errors import FileError
 from enplace.text import WORDS
-from enplace.values.schedule import Schedule
+from enplace.values.result import Result
 
-Write = Callable[[Schedule], str]
+Write = Callable[[Result], str]
 
 
 @dataclass(frozen=True)
 class Exporter:
-    """A file format that a schedule can be exported to.
+    """A file format that a plan can be exported to.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Exporter:
     suffix : str
         The ending of such a file's name.
     write : callable
-        Takes a schedule, and returns the text of the file.
+        Takes a result, and returns the text of the file.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Exporter:
     suffix: str
     write: Write
 
-    def text(self, schedule: Schedule) -> str:
+    def text(self, result: Result) -> str:
         """Return the text of the file.
 
         Raises
@@ -40,7 +40,7 @@ class Exporter:
         FileError
             If the exporter returns anything but text; the message is for its developer.
         """
-        found: object = self.write(schedule)
+        found: object = self.write(result)
         if not isinstance(found, str):
             raise FileError(
                 f"the exporter '{self.name}' returned {found!r:.60}, which is not text; correct it"

@@ -1,26 +1,30 @@
-"""A plan as one self-contained web page: numbers, timeline, devices, memory, settings."""
+"""A plan as one self-contained web page: figures, pictures, tables, and how to apply it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
-from enplace.bounds import lower_bound_us
 from enplace.machine import critical_path
 from enplace.names.by_scope import count_by_scope
 from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.device_names import device_label
-from enplace.values.plan import find_gap
+from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
+from enplace.writers.graph_svg import graph_svg
 from enplace.writers.memory_svg import memory_svg
 from enplace.writers.palette import DARK, LIGHT, device_class, picture_style
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
-from enplace.writers.timeline_svg import busy_fraction, draw_timeline
+from enplace.writers.timeline_svg import busy_fraction, timeline_svg
 
-MAX_PINS = 50
+MAX_CONSTRAINTS, FEW_SCOPES = 60, 4
+
+VALUES = {THROUGHPUT: "time per sample", LATENCY: "latency of a query"}
+"""What a plan minimises if that is not the step time."""
 
 _STYLE = """
 body{margin:0;padding:24px;background:var(--bg);color:var(--text);
@@ -40,16 +44,34 @@ th{font-weight:500;color:var(--dim);text-align:right}
 td{text-align:right;border-top:1px solid var(--line);padding:4px 0 4px 16px}
 th:first-child,td:first-child{text-align:left;padding-left:0}
 table.settings td{text-align:left;overflow-wrap:anywhere}
+pre{background:var(--lane);border-radius:6px;padding:8px 12px;margin:4px 0 12px;overflow-x:auto;
+font:12px/1.5 ui-monospace,monospace}
 svg{display:block;width:100%;height:auto}
 svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
+@page{size:A4;margin:12mm}
+@media print{
+body{padding:0;font-size:10px;background:none;-webkit-print-color-adjust:exact;print-color-adjust:exact}
+section{break-inside:avoid;overflow:visible;margin-bottom:8px}
+h2{break-after:avoid}
+svg:not(.chip){max-height:245mm}
+pre{white-space:pre-wrap}
+tr{break-inside:avoid}
+}
 """
 
 
 @exporter("html", title="report", suffix=".html")
-def report_html(schedule: Schedule) -> str:
-    """Write HTML that follows the reader's light or dark setting and loads nothing."""
+def report_html(result: Result) -> str:
+    """Write HTML that follows the reader's light or dark setting, prints well, loads nothing."""
+    schedule = result.schedule
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
-    bound_us = lower_bound_us(schedule.problem)
+    sections = {
+        "Devices": _devices(schedule),
+        "Constraints": _constraints(schedule.problem),
+        "How to apply it": _how_to_apply(schedule),
+        "Plan": _settings(schedule),
+    }
+    pictures = (graph_svg(schedule), timeline_svg(result), memory_svg(schedule))
     parts = [
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -57,13 +79,12 @@ def report_html(schedule: Schedule) -> str:
         f"<title>{escape(profile.name)}: placement</title>",
         f"<style>{_variables()}{_STYLE}{picture_style()}</style></head>\n<body><main>",
         f"<h1>{escape(profile.name)}</h1>",
-        f"<p>{count(profile.n_ops, 'op')} on {escape(cluster.name)}.",
-        f"{escape(cluster.description)}</p>",
-        f'<section class="facts">{"".join(_facts(schedule, bound_us))}</section>',
-        f"<section><h2>Timeline</h2>{draw_timeline(schedule, bound_us)}</section>",
-        f"<section><h2>Devices</h2>{_devices(schedule)}</section>",
-        f"<section><h2>Memory over time</h2>{''.join(_memory(schedule))}</section>",
-        f"<section><h2>Plan</h2>{_settings(schedule)}</section>",
+        f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
+        f"{escape(cluster.description)} All times are predicted.</p>",
+        f'<section class="facts">{"".join(_facts(result))}</section>',
+        _compared(result),
+        *(f"<section>{picture}</section>" for picture in pictures),
+        *(f"<section><h2>{title}</h2>{body}</section>" for title, body in sections.items()),
     ]
     return "\n".join([*parts, "</main></body></html>"]) + "\n"
 
@@ -73,16 +94,25 @@ def _variables() -> str:
         "".join(f"--{name}:{colour};" for name, colour in tokens.items())
         for tokens in (LIGHT, DARK)
     )
-    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
-def _facts(schedule: Schedule, bound_us: float) -> Iterator[str]:
+def _facts(result: Result) -> Iterator[str]:
+    schedule = result.schedule
     path = critical_path(schedule)
     sent = (schedule.transfer_finish_us - schedule.transfer_start_us).sum()
     fits = '<b class="good">fits</b>' if schedule.fits else '<b class="bad">does not fit</b>'
-    yield _fact(ms(schedule.makespan_us), f"step time, proven not below {ms(bound_us)}")
-    gap = find_gap(schedule.makespan_us, bound_us)
-    yield _fact(gap_text(gap, schedule.fits), "at most left to gain")
+    bound_us = result.step_bound_us
+    if bound_us is None:
+        yield _fact(ms(schedule.makespan_us), "step time")
+    else:
+        prover = f" by {result.proven_by}" if result.proven_by else ""
+        meaning = f"step time, proven{prover} not below {ms(bound_us)}"
+        yield _fact(ms(schedule.makespan_us), meaning)
+        yield _fact(gap_text(result.gap, schedule.fits), "at most left to gain")
+    if result.objective in VALUES:
+        least = "" if result.bound_us is None else f", not below {ms(result.bound_us)}"
+        yield _fact(ms(result.value_us), f"{VALUES[result.objective]}{least}")
     yield _fact(
         count(len(schedule.transfer_tensor), "transfer"),
         f"{size(float(schedule.transfer_bytes.sum()))} in {ms(float(sent))}",
@@ -97,6 +127,34 @@ def _facts(schedule: Schedule, bound_us: float) -> Iterator[str]:
 
 def _fact(value: str, meaning: str) -> str:
     return f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>"
+
+
+def _compared(result: Result) -> str:
+    """Tabulate this plan and those that it is compared with."""
+    if not result.references:
+        return ""
+    rows = "".join(
+        _compared_row(title, schedule, result.schedule)
+        for title, schedule in {"this plan": result.schedule, **result.references}.items()
+    )
+    head = "<th>step time<th>this plan against it<th>sent<th>most memory on a device"
+    table = f"<table><tr><th>{head}</tr>{rows}</table>"
+    return f"<section><h2>Compared with</h2>{table}</section>"
+
+
+def _compared_row(title: str, schedule: Schedule, ours: Schedule) -> str:
+    change = ""
+    if schedule is not ours and schedule.fits and schedule.makespan_us > 0:
+        change = percent(ours.makespan_us / schedule.makespan_us - 1, signed=True)
+    capacity = schedule.problem.cluster.capacity_bytes
+    fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
+    memory = f"{size(int(schedule.peak_bytes[fullest]))} of {size(int(capacity[fullest]))}"
+    unfit = "" if schedule.fits else ' class="bad"'
+    return (
+        f"<tr><td>{escape(title)}</td><td>{ms(schedule.makespan_us)}</td>"
+        f"<td{unfit}>{change if schedule.fits else 'does not fit, so it cannot run'}</td>"
+        f"<td>{size(float(schedule.transfer_bytes.sum()))}</td><td{unfit}>{memory}</td></tr>"
+    )
 
 
 def _devices(schedule: Schedule) -> str:
@@ -120,18 +178,60 @@ def _devices(schedule: Schedule) -> str:
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _memory(schedule: Schedule) -> Iterator[str]:
-    for number, device in enumerate(schedule.problem.cluster.devices):
-        if schedule.peak_bytes[number] > 0:
-            peak = size(float(schedule.peak_bytes[number]))
-            name = escape(device_label(device.name))
-            yield f'<div>{name} <span class="dim">peak {peak}</span></div>'
-            yield memory_svg(schedule, number)
+def _constraints(problem: Problem) -> str:
+    """Sum up what a person demanded, by scope."""
+    names = problem.profile.op_names
+    devices = [device_label(device.name) for device in problem.cluster.devices]
+    pinned = {names[op]: devices[device] for op, device in sorted(problem.pins.items())}
+    barred: dict[str, list[str]] = {}
+    for op, device in sorted(problem.forbidden):
+        barred.setdefault(names[op], []).append(devices[device])
+    not_on = {name: ", ".join(away) for name, away in barred.items()}
+    rows = [
+        *((f"pinned to {device}", text) for text, device in _by_scope(pinned)),
+        *((f"not on {away}", text) for text, away in _by_scope(not_on)),
+        *(
+            ("colocated", ", ".join(text for text, _ in _by_scope(dict.fromkeys(each, ""))))
+            for each in ([names[op] for op in ops] for ops in problem.together)
+        ),
+        *(
+            ("in this order", f"{names[first]}, then {names[second]}")
+            for first, second in problem.before
+        ),
+    ]
+    more = len(rows) - MAX_CONSTRAINTS
+    if more > 0:
+        rows = [*rows[:MAX_CONSTRAINTS], ("and", count(more, "more constraint"))]
+    return _pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
+
+
+def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Name a few scopes with their number of ops, each with its key; a single op by its name."""
+    return [
+        (scope if n_ops == 1 and scope in keys else f"{scope} ({count(n_ops, 'op')})", key)
+        for scope, key, n_ops in count_by_scope(keys, FEW_SCOPES)
+    ]
+
+
+def _how_to_apply(schedule: Schedule) -> str:
+    """Show the two lines of Python, and the commands that check a plan and repeat this report."""
+    name = schedule.problem.profile.name
+    return (
+        "<div>With the plan's file beside it, two lines at the top of the training script:</div>"
+        '<pre>import enplace\nenplace.apply("plan.json")</pre>'
+        "<div>To check on your machine, op by op, that it runs as planned, and how fast:</div>"
+        "<pre>enplace run train.py plan.json --profile P.enplace --steps 20</pre>"
+        "<div>To predict it again, and to write this report again:</div>"
+        "<pre>enplace simulate P.enplace plan.json\n"
+        "enplace export P.enplace plan.json --format html -o report.html</pre>"
+        f'<div class="dim">P.enplace is the profile of {escape(name)}, plan.json the plan, '
+        f"train.py your script.</div>"
+    )
 
 
 def _settings(schedule: Schedule) -> str:
     problem, plan = schedule.problem, schedule.plan
-    devices, facts = problem.cluster.devices, sorted(facts_to_json(plan).items())
+    facts = sorted(facts_to_json(plan).items())
     rows = [
         ("method", plan.method),
         ("ops are taken by", plan.policy),
@@ -139,14 +239,11 @@ def _settings(schedule: Schedule) -> str:
         *((key.replace("_", " "), _shown(value)) for key, value in facts),
         ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
-    names = problem.profile.op_names
-    pins = count_by_scope({names[op]: device for op, device in sorted(problem.pins.items())})
-    rows += [
-        (f"pinned to {device_label(devices[device].name)}", f"{scope} ({count(n_ops, 'op')})")
-        for scope, device, n_ops in pins[:MAX_PINS]
-    ]
-    if len(pins) > MAX_PINS:
-        rows.append(("and pins in", count(len(pins) - MAX_PINS, "more scope")))
+    return _pairs(rows)
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> str:
+    """Make a table of a fact in each row: what it is, and its value."""
     cells = "".join(
         f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in rows
     )

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from enplace.values.schedule import Schedule
+from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
 _FORMULA = re.compile(r"(^|[;|\t])\s*[=+@＝＋＠－-]")
@@ -21,8 +21,9 @@ COLUMNS = (
 
 
 @exporter("csv", title="table", suffix=".csv")
-def table_csv(schedule: Schedule) -> str:
+def table_csv(result: Result) -> str:
     """Write a row for each op: what it is, where and when it runs, its weights and outputs."""
+    schedule = result.schedule
     plan, profile = schedule.plan, schedule.problem.profile
     names = [device.name for device in schedule.problem.cluster.devices]
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)

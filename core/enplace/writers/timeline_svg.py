@@ -8,18 +8,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.bounds import lower_bound_us
+from enplace.machine import critical_path
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
-from enplace.writers.palette import device_class, picture_style
+from enplace.writers.palette import device_class
 from enplace.writers.registry import exporter
+from enplace.writers.svg import Meaning, frame, legend, legend_height
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
-WIDTH, LEFT, RIGHT = 1200, 170, 1184
+WIDTH, LEFT, RIGHT, MARGIN = 1200, 170, 1184, 16
 TOP, ROW, BAR = 64, 24, 18
-LEGEND_ITEM, LEGEND_PER_ROW = 195, 6
 
 MAX_LANES, MAX_CHANNELS = 64, 32
 """Most rows of a picture; the busiest are drawn. Rows and columns bound the file's size."""
@@ -31,13 +32,9 @@ LEVELS = 4
 
 
 @exporter("svg", title="timeline as SVG", suffix=".svg")
-def timeline_svg(schedule: Schedule) -> str:
-    """Draw lanes, channels, a time axis and a legend as SVG; at most about 2 MB."""
-    return draw_timeline(schedule, lower_bound_us(schedule.problem))
-
-
-def draw_timeline(schedule: Schedule, bound_us: float) -> str:
-    """Draw the timeline, with a lower bound on the step time that is already known."""
+def timeline_svg(result: Result) -> str:
+    """Draw lanes, channels, a time axis, the critical path and a legend; at most about 2 MB."""
+    schedule = result.schedule
     lanes, lanes_left = _busiest(lane_tracks(schedule), MAX_LANES)
     channels, channels_left = _busiest(channel_tracks(schedule), MAX_CHANNELS)
     rows = lanes + channels
@@ -46,44 +43,37 @@ def draw_timeline(schedule: Schedule, bound_us: float) -> str:
     exact = sum(len(track.numbers) for track in rows) <= EXACT_ITEMS
     draw = _bars if exact else _columns
     bottom = TOP + ROW * len(rows)
-    legend = list(_legend(schedule, bottom + 40))
-    height = bottom + 40 + 20 * (len(legend) // LEGEND_PER_ROW + 1) + 16 * len(notes)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="Inter, system-ui, sans-serif" font-size="12" role="img">',
-        f"<title>{_text(_headline(schedule))}</title><style>{picture_style()}</style>",
-        f'<rect class="bg" width="{WIDTH}" height="{height}" rx="8"/>',
-        *_head(schedule, bound_us),
-        *_axis(schedule.makespan_us, bottom),
-    ]
+    meanings = list(_meanings(schedule))
+    end = bottom + 20 + legend_height(meanings, MARGIN, RIGHT)
+    parts = [*_head(result), *time_axis(schedule.makespan_us, TOP, bottom)]
     for number, track in enumerate(rows):
         parts += _row(track, TOP + ROW * number)
         parts += draw(schedule, track, TOP + ROW * number + ROW / 2)
-    parts += legend
+    parts.append(_critical_path(schedule, rows))
+    parts += legend(meanings, MARGIN, bottom + 30, RIGHT)
     parts += [
-        f'<text class="dim" x="16" y="{height - 12 - 16 * i}">'
+        f'<text class="dim" x="{MARGIN}" y="{end + 12 + 16 * i:g}">'
         f"and {note}, less busy, not drawn</text>"
         for i, note in enumerate(notes)
     ]
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _text(value: str) -> str:
-    return escape(value, quote=True)
+    return frame(_headline(schedule), WIDTH, end + 16 * len(notes) + 8, parts)
 
 
 def _headline(schedule: Schedule) -> str:
     return f"{schedule.problem.profile.name}: step time {ms(schedule.makespan_us)}"
 
 
-def _head(schedule: Schedule, bound_us: float) -> Iterator[str]:
+def _head(result: Result) -> Iterator[str]:
+    schedule = result.schedule
     title = elide_middle(_headline(schedule), 70)
-    proof = (
-        f"proven not below {ms(bound_us)} · {schedule.plan.method} on "
-        f"{elide_middle(schedule.problem.cluster.name, 40)}"
+    facts = f"{schedule.plan.method} on {elide_middle(schedule.problem.cluster.name, 40)}"
+    if result.step_bound_us is not None:
+        facts = f"proven not below {ms(result.step_bound_us)} · {facts}"
+    yield (
+        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
+        f"{escape(title)}</text>"
     )
-    yield f'<text class="text" x="16" y="26" font-size="15" font-weight="600">{_text(title)}</text>'
-    yield f'<text class="dim" x="{RIGHT}" y="26" text-anchor="end">{_text(proof)}</text>'
+    yield f'<text class="dim" x="{RIGHT}" y="26" text-anchor="end">{escape(facts)}</text>'
 
 
 def _busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
@@ -92,12 +82,13 @@ def _busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
     return [tracks[i] for i in sorted(kept)], len(tracks) - len(kept)
 
 
-def _axis(makespan_us: float, bottom: int) -> Iterator[str]:
+def time_axis(makespan_us: float, top: float, bottom: float) -> Iterator[str]:
+    """Draw a line and its time, in ms, for each tick of the axis."""
     for time in ticks_us(makespan_us):
         x = _x(time, makespan_us)
-        yield f'<path class="line" d="M{x:.1f} {TOP - 6}V{bottom}"/>'
+        yield f'<path class="line" d="M{x:.1f} {top - 6:g}V{bottom:g}"/>'
         yield (
-            f'<text class="dim" x="{x:.1f}" y="{TOP - 12}" font-size="11" '
+            f'<text class="dim" x="{x:.1f}" y="{top - 12:g}" font-size="11" '
             f'text-anchor="middle">{time / 1000:,.6g} ms</text>'
         )
 
@@ -116,8 +107,9 @@ def _x(time_us: float, makespan_us: float) -> float:
 
 
 def _row(track: Track, y: int) -> Iterator[str]:
-    name = _text(elide_middle(track.name, 24))
-    yield f'<text class="text" x="16" y="{y + 16}">{name}<title>{_text(track.name)}</title></text>'
+    name = escape(elide_middle(track.name, 24))
+    title = f"<title>{escape(track.name)}</title>"
+    yield f'<text class="text" x="{MARGIN}" y="{y + 16}">{name}{title}</text>'
     place = f'x="{LEFT}" y="{y + 3}" width="{RIGHT - LEFT}" height="{BAR}"'
     yield f'<rect class="lane" {place} rx="2"/>'
 
@@ -136,7 +128,7 @@ def _bars(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
         tip = f"{_name(schedule, track, number)}, {ms(start)} to {ms(finish)}"
         yield (
             f'<rect class="{colour}" x="{x:.1f}" y="{middle - BAR / 2:g}" '
-            f'width="{width:.1f}" height="{BAR}"><title>{_text(tip)}</title></rect>'
+            f'width="{width:.1f}" height="{BAR}"><title>{escape(tip)}</title></rect>'
         )
 
 
@@ -175,27 +167,43 @@ def busy_share(track: Track, makespan_us: float, n_columns: int) -> FloatArray:
     return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
 
 
-def _legend(schedule: Schedule, y: int) -> Iterator[str]:
-    items = [
-        (
-            device_class(number),
-            f"{elide_middle(device_label(device.name), 16)}, {percent(busy)} busy",
-            f"{device_label(device.name)} is busy {percent(busy)} of the step",
-        )
-        for number, (device, busy) in enumerate(
-            zip(schedule.problem.cluster.devices, busy_fraction(schedule), strict=True)
-        )
+def _critical_path(schedule: Schedule, rows: list[Track]) -> str:
+    """Underline what the step waits for, from its start to its end, across the rows."""
+    path = critical_path(schedule)
+    row_of_op = np.full(schedule.problem.profile.n_ops, -1)
+    row_of_transfer = np.full(len(schedule.transfer_tensor), -1)
+    for row in reversed(range(len(rows))):  # the first of a transfer's channels wins
+        (row_of_op if rows[row].device >= 0 else row_of_transfer)[rows[row].numbers] = row
+    points: list[tuple[float, int]] = []
+    times = zip(path.start_us.tolist(), path.finish_us.tolist(), strict=True)
+    for number, sends, (start, finish) in zip(
+        path.number.tolist(), path.is_transfer.tolist(), times, strict=True
+    ):
+        row = int((row_of_transfer if sends else row_of_op)[number])
+        if row >= 0:
+            points += [(_x(time, schedule.makespan_us), row) for time in (start, finish)]
+    corners = [
+        point
+        for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False)
+        if before is None or after is None or not before[1] == point[1] == after[1]
     ]
+    line = "L".join(f"{x:.1f} {TOP + ROW * row + ROW - 1.5:g}" for x, row in corners)
+    if not line:
+        return ""
+    tip = f"critical path: {ms(path.compute_us)} computing, {ms(path.transfer_us)} sending"
+    drawn = f'<path class="path" stroke-width="1.2" opacity="0.8" d="M{line}">'
+    return f"{drawn}<title>{tip}</title></path>"
+
+
+def _meanings(schedule: Schedule) -> Iterator[Meaning]:
+    devices = schedule.problem.cluster.devices
+    for number, (device, busy) in enumerate(zip(devices, busy_fraction(schedule), strict=True)):
+        name = device_label(device.name)
+        text = f"{elide_middle(name, 16)}, {percent(busy)} busy"
+        yield device_class(number), text, f"{name} is busy {percent(busy)} of the step"
     if len(schedule.transfer_tensor):
-        items.append(("sent", "transfers", "Transfers between devices"))
-    for i, (colour, label, tip) in enumerate(items):
-        x = 16 + i % LEGEND_PER_ROW * LEGEND_ITEM
-        top = y + i // LEGEND_PER_ROW * 20
-        yield (
-            f'<g><title>{_text(tip)}</title><rect class="{colour}" x="{x}" '
-            f'y="{top - 9}" width="10" height="10" rx="2"/>'
-            f'<text class="text" x="{x + 16}" y="{top}">{_text(label)}</text></g>'
-        )
+        yield "sent", "transfers", "Transfers between devices"
+    yield "path", "critical path", "What the step waits for; to be faster, one of these must change"
 
 
 def busy_fraction(schedule: Schedule) -> list[float]:

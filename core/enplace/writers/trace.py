@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from enplace.values.profile import CONTROL, FloatArray
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
@@ -22,8 +23,9 @@ Event = dict[str, Any]
 
 
 @exporter("trace", title="trace for Perfetto", suffix=".trace.json")
-def chrome_trace(schedule: Schedule) -> str:
+def chrome_trace(result: Result) -> str:
     """Write JSON text: ops and transfers as slices, flows between them, memory as counters."""
+    schedule = result.schedule
     tracks = lane_tracks(schedule) + channel_tracks(schedule)
     events = [
         *_names(schedule, tracks),

@@ -62,6 +62,30 @@ def test_export_writes_every_format_from_the_plan_alone(enplace, folder, form):
     assert done.document["bytes"] == (folder / "out").stat().st_size > 0
 
 
+def exported(enplace, folder, *more):
+    """Return the report of the plan in ``plan.json``."""
+    files = "p.json", "plan.json", "-o", "out.html"
+    assert enplace("export", *files, "--format", "html", *more).status == 0
+    return (folder / "out.html").read_text()
+
+
+def test_a_report_keeps_the_bound_that_was_proven_when_the_plan_was_made(enplace, folder):
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["predicted"]["lower_bound_us"] = 7_654.0
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert "proven not below 7.7 ms" in exported(enplace, folder)
+    (folder / "other.json").write_text(json.dumps(machine() | {"name": "another"}))
+    assert "proven not below 7.7 ms" not in exported(enplace, folder, "--cluster", "other.json")
+
+
+def test_a_report_compares_with_an_expert_and_with_one_gpu(enplace, folder):
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    text = exported(enplace, folder)
+    assert "an expert&#x27;s plan" in text
+    assert "TensorFlow alone: everything on one GPU" in text
+
+
 def test_export_does_not_overwrite_its_input(enplace, folder):
     enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
     before = (folder / "plan.json").read_bytes()

@@ -28,14 +28,14 @@ def read_lines(content: Content) -> Profile:
 '''
 
 NEW_EXPORTER = '''
-from enplace.values.schedule import Schedule
+from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
 
 @exporter("names", title="list of ops", suffix=".txt")
-def write_names(schedule: Schedule) -> str:
+def write_names(result: Result) -> str:
     """Write an op per line."""
-    return "\\n".join(schedule.problem.profile.op_names)
+    return "\\n".join(result.schedule.problem.profile.op_names)
 '''
 
 

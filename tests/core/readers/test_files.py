@@ -34,6 +34,7 @@ from enplace.readers import (
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
 from inputs import put, text_form
 from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
@@ -595,7 +596,7 @@ def test_a_damaged_project_is_refused(
 def test_a_written_plan_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
     path = tmp_path / "plan.json"
-    write_plan(path, problem, plan, simulate(problem, plan))
+    write_plan(path, Result(simulate(problem, plan)))
     back = read_plan(path, problem)
     assert (back.missing, back.unknown, back.same_graph) == ([], [], True)
     assert back.plan.device.tolist() == plan.device.tolist()
@@ -606,17 +607,17 @@ def test_a_written_plan_reads_back_the_same(tmp_path: Path, case: tuple[Problem,
 
 def write(tmp_path: Path, problem: Problem = PROBLEM, plan: Plan = PLAN) -> Path:
     path = tmp_path / "plan.json"
-    write_plan(path, problem, plan, simulate(problem, plan))
+    write_plan(path, Result(simulate(problem, plan)))
     return path
 
 
 def test_replicas_are_kept_in_the_file(tmp_path: Path) -> None:
     plan = replace(plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0)), replicas=((0, 1),))
     path = tmp_path / "plan.json"
-    write_plan(path, PROBLEM, plan, simulate(PROBLEM, plan))
+    write_plan(path, Result(simulate(PROBLEM, plan)))
     jsonschema.validate(json.loads(path.read_text()), schema("plan"))
     assert read_plan(path, PROBLEM).plan.replicas == ((0, 1),)
-    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    write_plan(path, Result(simulate(PROBLEM, PLAN)))
     assert "replicas" not in json.loads(path.read_text())
     assert read_plan(path, PROBLEM).plan.replicas == ()
 
@@ -632,7 +633,7 @@ def test_replicas_are_kept_in_the_file(tmp_path: Path) -> None:
 )
 def test_spoilt_replicas_are_refused(tmp_path: Path, replicas: Any, complaint: str) -> None:
     path = tmp_path / "plan.json"
-    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    write_plan(path, Result(simulate(PROBLEM, PLAN)))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"replicas": replicas}))
     with pytest.raises(FileError, match=complaint):
         read_plan(path, PROBLEM)

@@ -16,6 +16,7 @@ from enplace.machine import simulate
 from enplace.readers import Project, complete_plan, read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.values.problem import Problem
+from enplace.values.result import Result
 from enplace.writers import write_plan, write_project
 from inputs import cluster_file, tarnawski, text_form, tf_profile
 from problems import cluster_of, plan_of, profile_of
@@ -69,7 +70,7 @@ def refused_in_one_line(read: Callable[[], object]) -> bool:
 
 
 def plan_file(folder: Path) -> Any:
-    write_plan(folder / "plan.json", PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    write_plan(folder / "plan.json", Result(simulate(PROBLEM, PLAN)))
     return json.loads((folder / "plan.json").read_text())
 
 

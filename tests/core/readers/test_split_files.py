@@ -13,6 +13,7 @@ from enplace.placers import place
 from enplace.processes.codecs import plan_from, plan_message, problem_from, problem_to_json
 from enplace.readers import Project, read_plan, read_plan_alone, read_project
 from enplace.values.problem import Problem, split_problem
+from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
 from problems import cluster_of
 
@@ -31,7 +32,7 @@ def path(split, tmp_path):
     """The file of the plan."""
     problem, plan = split
     schedule = simulate(problem, plan)
-    write_plan(tmp_path / "plan.json", schedule.problem, plan, schedule)
+    write_plan(tmp_path / "plan.json", Result(schedule))
     return tmp_path / "plan.json"
 
 
@@ -64,7 +65,7 @@ def test_a_plan_file_contains_the_splits(split, path):
 def test_the_file_of_a_plan_without_splits_has_none(split, tmp_path):
     problem, _ = split
     plan = place(problem, "dpos").plan
-    write_plan(tmp_path / "plain.json", problem, plan, simulate(problem, plan))
+    write_plan(tmp_path / "plain.json", Result(simulate(problem, plan)))
     assert "splits" not in json.loads((tmp_path / "plain.json").read_text())
     assert read_plan(tmp_path / "plain.json", problem).plan.splits == ()
 

@@ -9,6 +9,7 @@ import pytest
 from enplace.frameworks.tensorflow.device_names import device_names as tensorflow_devices
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 
 
@@ -31,13 +32,13 @@ def run_snippet(source: str, monkeypatch: pytest.MonkeyPatch) -> dict:
 @pytest.mark.parametrize("which", ["small", "middle"])
 def test_the_snippet_places_every_op_on_its_device(which, request, monkeypatch):
     schedule = request.getfixturevalue(which)
-    device_of = run_snippet(python_snippet(schedule), monkeypatch)["placement"]()
+    device_of = run_snippet(python_snippet(Result(schedule)), monkeypatch)["placement"]()
     for op, device in device_names(schedule).items():
         assert device_of(SimpleNamespace(name=op, device="")) == f"/device:{device}"
 
 
 def test_the_snippet_does_not_place_unknown_ops(small, monkeypatch):
-    device_of = run_snippet(python_snippet(small), monkeypatch)["placement"]()
+    device_of = run_snippet(python_snippet(Result(small)), monkeypatch)["placement"]()
     assert device_of(SimpleNamespace(name="new", device="/device:CPU:0")) == "/device:CPU:0"
 
 
@@ -46,7 +47,7 @@ def test_the_snippet_runs_with_any_model_name(small, monkeypatch):
     problem = small.problem
     profile = replace(problem.profile, name=name)
     renamed = replace(small, problem=replace(problem, profile=profile))
-    assert run_snippet(python_snippet(renamed), monkeypatch)["PLACEMENT"]
+    assert run_snippet(python_snippet(Result(renamed)), monkeypatch)["PLACEMENT"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers.table_csv import table_csv
 
@@ -16,7 +17,7 @@ def device_names(schedule: Schedule) -> dict[str, str]:
 
 
 def test_csv_lists_every_op_once_in_the_order_of_its_device(middle):
-    rows = list(csv.DictReader(io.StringIO(table_csv(middle))))
+    rows = list(csv.DictReader(io.StringIO(table_csv(Result(middle)))))
     assert {row["op"]: row["device"] for row in rows} == device_names(middle)
     index = middle.problem.profile.index
     for name in {row["device"] for row in rows}:
@@ -35,5 +36,5 @@ def test_csv_lists_every_op_once_in_the_order_of_its_device(middle):
 
 
 def test_csv_keeps_odd_names(small):
-    rows = list(csv.DictReader(io.StringIO(table_csv(small))))
+    rows = list(csv.DictReader(io.StringIO(table_csv(Result(small)))))
     assert {row["op"] for row in rows} == set(small.problem.profile.op_names)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from enplace.values.result import Result
 from enplace.writers import chrome_trace
 
 
@@ -17,7 +18,7 @@ def schedule(request):
 
 @pytest.fixture
 def events(schedule):
-    return json.loads(chrome_trace(schedule))["traceEvents"]
+    return json.loads(chrome_trace(Result(schedule)))["traceEvents"]
 
 
 def slices(events, category=None):

@@ -23,6 +23,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
 from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
+from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import (
     FEWEST,
@@ -167,6 +168,8 @@ class DiffersPanel(Panel):
         self.lines: list[Line] = []
         self._column = Column()
         self.body.addWidget(self._column, 1)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        copy_on_request(self, lambda: [(line.text,) for line in self.lines])
 
     def show_lines(self, lines: Sequence[Line], place: int, n_plans: int) -> None:
         """Show the differences between A and the plan in a place."""
@@ -212,6 +215,9 @@ class IntervalPanel(Panel):
         self._grid.setVerticalSpacing(4)
         self.body.addLayout(self._grid)
         self.reasons: list[str] = []
+        self.rows: list[list[str]] = []
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        copy_on_request(self, lambda: self.rows)
 
     def show_interval(
         self, blocks: Sequence[Block], devices: Sequence[int], interval: Interval
@@ -229,12 +235,14 @@ class IntervalPanel(Panel):
             self._grid.addWidget(label(name, "dim"), 0, column)
         self._grid.setColumnStretch(reason, 1)
         self.reasons = [why_idle(b.schedule, b.lanes.rows, interval) for b in blocks]
+        self.rows = [["plan", *names, "sent", "why idle"]]
         for line, (block, why) in enumerate(zip(blocks, self.reasons, strict=True), start=1):
             shares = busy_shares(block.schedule, interval, devices)
             if len(devices) > MOST_DEVICES:
                 shares = [sum(shares) / len(shares)]
             texts = [f"{share * 100:.0f} %" for share in shares]
             texts.append(size(bytes_within(block.schedule, interval)))
+            self.rows.append([block.entry.name, *texts, why])
             self._grid.addWidget(badge(block.letter), line, 0)
             name = elide_middle(block.entry.name, _NAME_LENGTH)
             self._grid.addWidget(label(name), line, 1)

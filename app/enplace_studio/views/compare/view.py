@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, QTimer
-from PySide6.QtGui import QImage, QResizeEvent, QShowEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
 
-from enplace.errors import FileError
 from enplace.text import ms_changes
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, paragraph
+from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.bars import WaterfallBars
@@ -84,7 +83,7 @@ class CompareView(QWidget):
         top.setSpacing(6)
         top.addWidget(self.chooser, 1)
         run = self._document.requests.run_action.emit
-        self._save = button("Save picture…", self.ask_export)
+        self._save = button("Save picture…", self._save_picture)
         self._close = button("Close", partial(run, "side-by-side"))
         self._close.setToolTip("Back to the graph")
         top.addWidget(self._save)
@@ -270,30 +269,15 @@ class CompareView(QWidget):
 
     # The picture
 
-    def picture(self) -> QImage:
-        """Return what is on screen as a picture, without the buttons above."""
+    def _save_picture(self) -> None:
+        self._document.requests.save_picture.emit(self.drawing())
+
+    def drawing(self) -> Drawing | None:
+        """Return what is on screen, without the buttons above; None with fewer than two plans."""
+        self.wait()
+        if len(self.shown) < FEWEST:
+            return None
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         below = self.chooser.geometry().bottom() + 4
         area = QRect(0, below, self.width(), self.height() - below)
-        return self.grab(area).toImage()
-
-    def ask_export(self) -> None:
-        """Ask for a file and write the picture there."""
-        if not self.isVisible():
-            self._document.requests.run_action.emit("side-by-side")
-        self.wait()
-        if len(self.shown) >= FEWEST:
-            write = partial(write_picture, image=self.picture())
-            self._document.requests.write_file.emit("Export plans side by side", ".png", write)
-
-
-def write_picture(path: Path, image: QImage) -> None:
-    """Write a picture.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    """
-    if not image.save(str(path)):
-        raise FileError(f"{path} cannot be written; choose another folder, or a name with .png")
+        return draw_widget("Plans side by side", self, area)

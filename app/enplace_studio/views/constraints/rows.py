@@ -43,6 +43,11 @@ def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:
     return made
 
 
+def texts_of(row: QListWidgetItem) -> list[str]:
+    """Return what a row shows: the constraint, its ops, and what it costs."""
+    return [row.text(), row.data(_OPS), row.data(_COST)]
+
+
 def show_cost(row: QListWidgetItem, text: str) -> None:
     """Show what a constraint costs in its row."""
     row.setData(_COST, text)

@@ -16,8 +16,9 @@ from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, paragraph
 from enplace_studio.project import Constraint, OpenProject
+from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
-from enplace_studio.views.constraints.rows import Rows, cost_text, make_row, show_cost
+from enplace_studio.views.constraints.rows import Rows, cost_text, make_row, show_cost, texts_of
 
 EMPTY = (
     "Drag a group onto a device to pin it, or a selected bar along its lane to order it: "
@@ -75,6 +76,7 @@ class ConstraintsView(Panel):
         made.itemSelectionChanged.connect(self._select)
         made.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         made.customContextMenuRequested.connect(self._open_menu)
+        copy_on_request(made, self.rows)
         remove = QShortcut(QKeySequence.StandardKey.Delete, made)
         remove.setContext(Qt.ShortcutContext.WidgetShortcut)
         remove.activated.connect(self._remove_chosen)
@@ -115,6 +117,12 @@ class ConstraintsView(Panel):
         """The constraint of the selected row."""
         rows = self.list.selectedIndexes()
         return self.constraints[rows[0].row()] if rows else None
+
+    def rows(self) -> list[list[str]]:
+        """Return the chosen constraint as texts, or all if none is chosen, below the heads."""
+        chosen = self.list.selectedItems()
+        rows = chosen or [self.list.item(row) for row in range(self.list.count())]
+        return [["constraint", "ops", "step time"], *map(texts_of, rows)]
 
     def is_on(self, constraint: Constraint) -> bool:
         """Whether a listed constraint holds."""

@@ -8,6 +8,5 @@ VIEW = View(
     "enplace_studio.views.graph.view",
     actions=(
         ViewAction("search", "Search ops…", "Edit", ("Ctrl+F",), lambda v: v.start_search(), 2),
-        ViewAction("export-graph", "Export graph as SVG…", "File", (), lambda v: v.ask_export(), 2),
     ),
 )

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QObject, QTimer
 
+from enplace.names.group_facts import GroupEdges
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import handler_program
 from enplace.values.profile import FloatArray
-from enplace_studio.views.graph.facts import GroupEdges
-from enplace_studio.views.graph.layout import CARD_H, GAP, LAYER_GAP, WIDE_CARD_W
+from enplace.writers.graph_layout import CARD_H, GAP, LAYER_GAP, WIDE_CARD_W
 from enplace_studio.worker import StudioWorker
 
 PROGRAM = handler_program("enplace_studio.dot_worker:serve", "Graphviz")

@@ -12,6 +12,7 @@ from enplace.machine import critical_path
 from enplace.machine.passes import backward_ops
 from enplace.machine.stages import stages_of
 from enplace.machine.subgraphs import find_subgraphs
+from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
 from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
@@ -33,54 +34,6 @@ WORK_KINDS = (
     ("element by element", "element", ("",)),
 )
 """Kinds of work: title, one word, and substrings of their op types; the first match wins."""
-
-
-@dataclass(frozen=True, eq=False)
-class GroupEdges:
-    """Edges between groups, one for each ordered pair that exchanges tensors.
-
-    Attributes
-    ----------
-    source, target : int array, shape (n_edges,)
-        Group numbers.
-    bytes : int array, shape (n_edges,)
-        Every tensor counted once for each group that uses it.
-    """
-
-    source: IntArray
-    target: IntArray
-    bytes: IntArray
-
-
-def group_edges(profile: Profile, grouping: Grouping) -> GroupEdges:
-    """Find the edges between different groups."""
-    pair, size = _pairs(profile, grouping, np.ones(profile.n_edges, dtype=bool))
-    source, target = np.divmod(pair, grouping.n_groups)
-    return GroupEdges(source, target, size)
-
-
-def crossing(
-    profile: Profile, grouping: Grouping, edges: GroupEdges, device: IntArray
-) -> BoolArray:
-    """Find the group edges that carry a tensor between devices; shape (n_edges,)."""
-    between = device[profile.edge_source] != device[profile.edge_op]
-    pair, _ = _pairs(profile, grouping, between)
-    return np.isin(edges.source * grouping.n_groups + edges.target, pair)
-
-
-def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[IntArray, IntArray]:
-    """Find pairs of groups, as source * n_groups + target, and the bytes they exchange."""
-    source = grouping.group[profile.edge_source]
-    target = grouping.group[profile.edge_op]
-    kept = wanted & (source != target) & (source >= 0) & (target >= 0)
-    n = grouping.n_groups
-    sent = np.unique(profile.edge_tensor[kept] * n + target[kept])
-    tensor, target = np.divmod(sent, n)
-    pair, at = np.unique(
-        grouping.group[profile.tensor_op[tensor]] * n + target, return_inverse=True
-    )
-    size = np.bincount(at, weights=profile.tensor_bytes[tensor], minlength=len(pair))
-    return pair, size.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -198,7 +151,8 @@ def make_facts(
     profile, n = problem.profile, grouping.n_groups
     grouped = np.flatnonzero(grouping.group >= 0)
     group = grouping.group[grouped]
-    time_us = _op_times(problem, schedule)[grouped]
+    all_us = _op_times(problem, schedule)
+    time_us = all_us[grouped]
 
     def total(values: NDArray[np.generic]) -> FloatArray:
         return np.bincount(group, weights=values, minlength=n).astype(np.float64)
@@ -208,10 +162,13 @@ def make_facts(
     stage, n_stages = np.full(n, -1), np.zeros(n, dtype=np.int64)
     if stages is not None:
         stage, n_stages = _longest(stages.of_op[grouped], group, time_us, n)
+    share = np.zeros((n, problem.cluster.n_devices))
+    if schedule is not None:
+        share = device_shares(grouping, schedule.plan.device, all_us, problem.cluster.n_devices)
     sent = np.bincount(profile.tensor_op, profile.tensor_bytes, minlength=profile.n_ops)
     return Facts(
         time_us=total(time_us),
-        share=_shares(problem, grouping, schedule, time_us),
+        share=share,
         persistent_bytes=total(profile.persistent_bytes[grouped]).astype(np.int64),
         output_bytes=total(sent[grouped]).astype(np.int64),
         n_ops=np.bincount(group, minlength=n),
@@ -244,24 +201,6 @@ def _op_times(problem: Problem, schedule: Schedule | None) -> FloatArray:
     if schedule is not None:
         return schedule.op_finish_us - schedule.op_start_us
     return problem.time_us.min(axis=1)
-
-
-def _shares(
-    problem: Problem, grouping: Grouping, schedule: Schedule | None, time_us: FloatArray
-) -> FloatArray:
-    """Compute each device's share of a group by time, or by number of ops if it takes no time."""
-    n_devices = problem.cluster.n_devices
-    share = np.zeros((grouping.n_groups, n_devices))
-    if schedule is None:
-        return share
-    grouped = np.flatnonzero(grouping.group >= 0)
-    at = grouping.group[grouped], schedule.plan.device[grouped]
-    counts = share.copy()
-    np.add.at(share, at, time_us)
-    np.add.at(counts, at, 1.0)
-    timeless = share.sum(axis=1) == 0
-    share[timeless] = counts[timeless]
-    return share / share.sum(axis=1, keepdims=True)
 
 
 def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from enplace.names.group_facts import crossing, group_edges
 from enplace.names.groups import Grouping, subgroups
 from enplace.values.problem import THROUGHPUT, BoolArray
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
+from enplace.writers import graph_layout as layout
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.queries import QueryError, find_ops
 from enplace_studio.theme import theme
-from enplace_studio.views.graph import layout
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
 from enplace_studio.views.graph.dot import DotProcess
 from enplace_studio.views.graph.facts import (
     PlanStages,
-    crossing,
-    group_edges,
     make_facts,
     plan_stages,
 )
@@ -128,12 +127,8 @@ class GraphModel(QObject):
         level = self.level
         if level is None:
             self._show()
-        elif layout.is_regular(level.grouping):
-            self._show(layout.grid(level.grouping, self._width))
-        elif layout.is_chain(level.grouping, level.edges):
-            self._show(layout.reading(level.grouping, self._width))
-        elif level.grouping.n_groups > DOT_LIMIT:
-            self._show(layout.layered(level.grouping, level.edges))
+        elif self._in_lines(level) or level.grouping.n_groups > DOT_LIMIT:
+            self._show(layout.arrange(level.grouping, level.edges, self._width))
         else:
             self._start_dot(level)
 

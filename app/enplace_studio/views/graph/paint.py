@@ -10,11 +10,11 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
+from enplace.values.arrays import BoolArray
+from enplace.writers.graph_layout import CARD_H, TITLE_W
 from enplace_studio.hatch import paint_hatching
 from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.colours import Look
-from enplace_studio.views.graph.facts import BoolArray
-from enplace_studio.views.graph.layout import CARD_H, TITLE_W
 from enplace_studio.views.graph.scene import Scene, touching
 
 RADIUS = 7.0

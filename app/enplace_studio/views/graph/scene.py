@@ -9,16 +9,14 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainterPath
 
+from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import Grouping
+from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray
+from enplace.writers.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
+from enplace.writers.graph_layout import CARD_H, Arrangement
 from enplace_studio.views.graph.colours import Look
-from enplace_studio.views.graph.facts import BoolArray, Facts, GroupEdges
-from enplace_studio.views.graph.layout import CARD_H, CARD_W, GAP, Arrangement
-
-EDGES_PER_CARD = 2.5
-_HUB = 7
-_SMALLEST_SHARE = 0.004  # share of the largest edge; smaller edges show only at a selected card
-_WIDTHS = (0.8, 3.4)
+from enplace_studio.views.graph.facts import Facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,68 +94,10 @@ def card_rects(arrangement: Arrangement) -> list[QRectF]:
     return [QRectF(x, y, width, CARD_H) for x, y, width in zip(*places, strict=True)]
 
 
-def edge_widths(edges: GroupEdges) -> FloatArray:
-    """Compute widths in pixels, which grow with the logarithm of the bytes."""
-    size = np.log2(1.0 + edges.bytes)
-    spread = size.max(initial=0.0) - (low := size.min(initial=np.inf))
-    part = (size - low) / spread if spread > 0 else np.full(len(size), 0.3)
-    return _WIDTHS[0] + (_WIDTHS[1] - _WIDTHS[0]) * part**2
-
-
-def quiet_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """Find the edges to leave out for a calm picture: small ones and those of hubs."""
-    n = len(arrangement.x)
-    fan = np.bincount(edges.source, minlength=n), np.bincount(edges.target, minlength=n)
-    hub = (fan[0][edges.source] > _HUB) | (fan[1][edges.target] > _HUB)
-    small = edges.bytes < _SMALLEST_SHARE * edges.bytes.max(initial=0)
-    neighbours = _are_neighbours(arrangement, edges)
-    shown = np.flatnonzero(~(hub | small) & ~neighbours)
-    largest = shown[np.argsort(-edges.bytes[shown], kind="stable")][: int(EDGES_PER_CARD * n)]
-    quiet = ~neighbours
-    quiet[largest] = False
-    return quiet
-
-
-def _are_neighbours(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """Find the edges to the next card in the same line."""
-    x, y, width = arrangement.x, arrangement.y, arrangement.width
-    gap = np.abs(x[edges.target] - x[edges.source])
-    return (y[edges.source] == y[edges.target]) & (gap <= width[edges.source] + 2 * GAP)
-
-
-def _are_long(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """Find the edges that go beyond the next line, or far along one."""
-    dx = np.abs(arrangement.x[edges.target] - arrangement.x[edges.source])
-    dy = np.abs(arrangement.y[edges.target] - arrangement.y[edges.source])
-    return (dy > 2.4 * CARD_H) | (dx > 4 * CARD_W)
-
-
-def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
-    """Draw a calm line between two cards: straight for neighbours, else curved."""
-    if abs(start.top() - end.top()) < CARD_H:
-        return _sideways(start, end)
-    down = end.top() > start.top()
-    a = QPointF(start.center().x(), start.bottom() if down else start.top())
-    b = QPointF(end.center().x(), end.top() if down else end.bottom())
-    bend = QPointF(0, (b.y() - a.y()) / 2)
-    return _curve(a, a + bend, b - bend, b)
-
-
-def _sideways(start: QRectF, end: QRectF) -> QPainterPath:
-    """Connect two cards in one line, passing below any cards between them."""
-    right = end.left() > start.left()
-    a = QPointF(start.right() if right else start.left(), start.center().y())
-    b = QPointF(end.left() if right else end.right(), end.center().y())
-    if abs(b.x() - a.x()) <= start.width():
-        return _curve(a, a, b, b)
-    a, b = QPointF(start.center().x(), start.bottom()), QPointF(end.center().x(), end.bottom())
-    bow = QPointF(0, min(0.45 * CARD_H, 12 + 0.05 * abs(b.x() - a.x())))
-    return _curve(a, a + bow, b + bow, b)
-
-
-def _curve(a: QPointF, b: QPointF, c: QPointF, d: QPointF) -> QPainterPath:
-    path = QPainterPath(a)
-    path.cubicTo(b, c, d)
+def _path(curve: FloatArray) -> QPainterPath:
+    start, *rest = (QPointF(*point) for point in curve.tolist())
+    path = QPainterPath(start)
+    path.cubicTo(*rest)
     return path
 
 
@@ -169,19 +109,17 @@ def make_scene(
     crossing: BoolArray,
 ) -> Scene:
     """Assemble the parts of a picture."""
-    rects = card_rects(arrangement)
-    ends = zip(level.edges.source.tolist(), level.edges.target.tolist(), strict=True)
     return Scene(
         level=level,
         arrangement=arrangement,
         facts=facts,
         looks=looks(facts),
-        rects=rects,
-        paths=[edge_path(rects[a], rects[b]) for a, b in ends],
+        rects=card_rects(arrangement),
+        paths=[_path(curve) for curve in edge_curves(arrangement, level.edges)],
         edge_width=edge_widths(level.edges),
         crossing=crossing,
         quiet=quiet_edges(arrangement, level.edges),
-        long=_are_long(arrangement, level.edges),
+        long=long_edges(arrangement, level.edges),
     )
 
 

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import SAVE_PICTURE, Panel, label
+from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.views.graph.drag import PlaceDrag
-from enplace_studio.views.graph.export import write_picture
+from enplace_studio.views.graph.export import draw_scene
 from enplace_studio.views.graph.menu import place_menu
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
@@ -246,10 +247,18 @@ class GraphView(Panel):
         project = self.document.project
         if self.document.selection and project is not None:
             open_card = None if card is None else lambda: self.model.open(card)
-            place_menu(self.document, project, self, open_card).popup(event.globalPos())
+            menu = place_menu(self.document, project, self, open_card)
+        else:
+            menu = QMenu(self)
+            menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu.addSeparator()
+        menu.addAction(SAVE_PICTURE).triggered.connect(self._save_picture)
+        menu.popup(event.globalPos())
 
-    def ask_export(self) -> None:
-        """Ask for a file and write the whole picture with its legend there, as SVG or PNG."""
-        if self.model.scene is not None:
-            write = partial(write_picture, scene=self.model.scene, legend=self.devices.legend())
-            self.document.requests.write_file.emit("Export the graph", ".svg", write)
+    def _save_picture(self) -> None:
+        self.document.requests.save_picture.emit(self.drawing())
+
+    def drawing(self) -> Drawing | None:
+        """Return the whole graph with its legend, whatever part of it is on screen."""
+        scene = self.model.scene
+        return None if scene is None else draw_scene(scene, self.devices.legend())

@@ -33,6 +33,7 @@ from enplace_studio.reasons import (
     idle_text,
     step_if_free,
 )
+from enplace_studio.tables import copy_on_request
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -78,6 +79,7 @@ class InspectorView(Panel):
         self.reasons: dict[int, str] = {}
         self._column = Column()
         self.body.addWidget(self._column, 1)
+        copy_on_request(self, self.rows)
         self._contents = self._column.fill()
         self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
         # A click replaces the clicked button, so rebuilding must wait until the click is over.
@@ -180,6 +182,12 @@ class InspectorView(Panel):
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         self._contents.addWidget(line)
         return line
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return every line with a value as texts, such as those that limit the step."""
+        contents = self._column.widget()
+        lines = contents.findChildren(Line) if contents is not None else []
+        return [(line.left, line.right) for line in lines]
 
     def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
         """List what takes the time of the critical path, and what the step would gain without it.

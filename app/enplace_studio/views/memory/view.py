@@ -13,6 +13,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.views.memory.bar import DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 
@@ -30,6 +31,7 @@ class MemoryView(Panel):
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Memory", parent=parent)
         self._document = document
+        self.offer_picture(document.requests.save_picture.emit)
         self.devices: list[DeviceMemory] = []
         self._column = Column()
         self.body.addWidget(self._column, 1)
@@ -37,6 +39,11 @@ class MemoryView(Panel):
         # Runs after the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
+
+    def drawing(self) -> Drawing | None:
+        """Return all devices, those scrolled out of sight too."""
+        contents = self._column.widget()
+        return None if contents is None else draw_widget("Memory", contents)
 
     def rebuild(self) -> None:
         """Show the current plan's schedule."""

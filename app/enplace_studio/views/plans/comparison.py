@@ -10,6 +10,7 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.differences import moved_ops
 from enplace_studio.panel import label
 from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.facts import compare
 
 _NAME_LENGTH = 16
@@ -33,6 +34,9 @@ class Comparison(QFrame):
     ) -> None:
         super().__init__(parent)
         self.differences = compare(project, bounds, first, second)
+        self._names = (first.name, second.name)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+        copy_on_request(self, self.rows)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 4, 0, 0)
         self._grid.setHorizontalSpacing(10)
@@ -56,6 +60,11 @@ class Comparison(QFrame):
             select.setProperty("link", True)
             select.clicked.connect(lambda: self.moved_wanted.emit(moved.tolist()))
             self._grid.addWidget(select, line, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return all lines as texts, with the names of the plans first."""
+        lines = [(difference.label, *difference.values) for difference in self.differences]
+        return [("", *self._names), *lines]
 
     def _add_head(self, first: PlanEntry, second: PlanEntry) -> None:
         close = QPushButton("Close")

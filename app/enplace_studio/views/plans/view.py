@@ -20,6 +20,7 @@ from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.project import OpenProject
+from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.card import PlanCard
 from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
@@ -59,6 +60,7 @@ class PlansView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         # Several signals follow one edit; the list is rebuilt once.
+        copy_on_request(self._column, self.rows)
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
         document.opened.connect(self._forget_comparison)
@@ -102,6 +104,12 @@ class PlansView(Panel):
             self.compare_with(entry)
         else:
             self._document.choose_plan(entry)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return what the cards say as texts: a row for each plan, its notes last."""
+        heads = ("plan", "time", "standing", "notes")
+        cards = [(c.entry.name, c.step, c.standing, ", ".join(c.notes)) for c in self.cards]
+        return [heads, *cards]
 
     def add_on_top(self, widget: QWidget) -> None:
         """Add a widget above the list, as wide as its cards."""

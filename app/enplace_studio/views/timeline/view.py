@@ -36,6 +36,7 @@ class TimelineView(Panel):
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Timeline", parent=parent)
         self._document = document
+        self.offer_picture(document.requests.save_picture.emit)
         self._followed: PlanEntry | None = None
         self.canvas = TimelineCanvas(document)
         self._bar = QScrollBar(Qt.Orientation.Vertical)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enplace.errors import PlanError
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.text import count, ms
-from enplace.values.schedule import Schedule
+from enplace.values.result import Result
 
 _HEAD = '''\
 """Device placement made by Enplace. Needs TensorFlow, not Enplace.
@@ -38,7 +38,7 @@ def placement():
 '''
 
 
-def python_snippet(schedule: Schedule) -> str:
+def python_snippet(result: Result) -> str:
     """Return Python source: devices by op name, and a context for ``tf.compat.v1.device``.
 
     Raises
@@ -46,6 +46,7 @@ def python_snippet(schedule: Schedule) -> str:
     PlanError
         If the plan splits ops, which a device function cannot do.
     """
+    schedule = result.schedule
     profile, plan = schedule.problem.profile, schedule.plan
     if plan.splits:
         raise PlanError(

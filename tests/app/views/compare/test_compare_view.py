@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QGuiApplication, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLabel, QPushButton
 
@@ -320,17 +320,15 @@ def test_blocks_that_do_not_fit_scroll(open_view):
     assert view._scroll_bar.value() == 20
 
 
-def test_the_picture_is_written_as_png(open_view, tmp_path):
+def test_the_picture_shows_what_is_below_the_buttons(open_view):
     document = three_plans()
     view = open_view(document)
     wanted = []
-    document.requests.write_file.connect(lambda *request: wanted.append(request))
+    document.requests.save_picture.connect(wanted.append)
     view._save.click()
-    _, suffix, write = wanted[0]
-    write(tmp_path / "compare.png")
-    picture = QImage(str(tmp_path / "compare.png"))
-    assert suffix == ".png"
-    assert picture.width() >= view.width()
+    assert wanted[0].name == "Plans side by side"
+    assert wanted[0].size.width() == view.width()
+    assert view.height() / 2 < wanted[0].size.height() < view.height()
 
 
 def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
@@ -373,3 +371,16 @@ def test_a_plan_that_does_not_fit_is_marked(open_view):
     view = open_view(document)
     assert not view.shown[1].schedule.fits
     view.canvas.grab()
+
+
+def test_what_plans_do_in_an_interval_is_copied_as_text(open_view, qtbot):
+    view = open_view(three_plans())
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    drag(view, 10, 20)
+    view.table.setFocus()
+    QTest.keyClick(view.table, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    heads, *rows = [row.split("\t") for row in QGuiApplication.clipboard().text().split("\n")]
+    assert heads[0] == "plan"
+    assert [row[0] for row in rows] == [entry.name for entry in view.shown]
+    assert [row[-1] for row in rows] == view.table.reasons

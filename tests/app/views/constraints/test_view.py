@@ -2,6 +2,7 @@
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem
 
@@ -233,3 +234,17 @@ def test_a_row_shows_its_cost_on_the_right_at_any_width(pane, width):
     before = pane.list.viewport().grab(area).toImage()
     show_cost(pane.list.item(0), "−88 ms without all")
     assert pane.list.viewport().grab(area).toImage() != before
+
+
+def test_constraints_are_copied_as_text(pane, qtbot):
+    with qtbot.waitActive(pane):
+        pane.activateWindow()
+    pane.list.setFocus()
+    QTest.keyClick(pane.list, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    heads, first, second = QGuiApplication.clipboard().text().split("\n")
+    assert heads == "constraint\tops\tstep time"
+    assert first == "c on GPU 1\t1 op\t−0.021 ms without it"
+    assert second.startswith("2 groups together\t2 ops")
+    pane.list.setCurrentRow(0)
+    QTest.keyClick(pane.list, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    assert QGuiApplication.clipboard().text() == f"{heads}\n{first}"

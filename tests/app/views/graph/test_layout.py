@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QObject
 
+from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import group_ops, subgroups
 from enplace.processes.worker import WorkerProgram
-from enplace_studio.views.graph import dot, layout
-from enplace_studio.views.graph.facts import GroupEdges, group_edges
+from enplace.writers import graph_layout as layout
+from enplace_studio.views.graph import dot
 from enplace_studio.views.graph.scene import card_rects
 from problems import profile_of
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLabel
 
@@ -218,3 +219,15 @@ def test_what_limits_the_step_tells_the_gain_if_it_were_free(open_view, qtbot):
         "c on GPU 1": "0.010 ms   −0.010 ms",
     }
     assert "the same plan simulated again" in lines[0].toolTip()
+
+
+def test_what_limits_the_step_is_copied_as_text(open_view, qtbot):
+    view = open_view(chain_document())
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    first = next(line for line in view.findChildren(Line) if line.can_click)
+    first.setFocus()
+    QTest.keyClick(first, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    copied = QGuiApplication.clipboard().text().split("\n")
+    assert f"{first.left}\t{first.right}" in copied
+    assert len(copied) == len(view.findChildren(Line))

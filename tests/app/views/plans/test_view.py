@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
@@ -285,3 +286,22 @@ def test_stars_and_notes_are_saved_with_the_project(tmp_path):
     write_project(tmp_path / "p.enplace", session.to_project(document.project, {}))
     opened = session.open_file(tmp_path / "p.enplace").project
     assert (opened.current.starred, opened.current.remark) == (True, "for the paper")
+
+
+def test_the_list_and_the_comparison_are_copied_as_text(open_view, qtbot):
+    view = open_view(three_plans())
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    card = card_of(view, "both")
+    QTest.mouseClick(card, LEFT, CTRL)
+    card.setFocus()
+    QTest.keyClick(card, Qt.Key.Key_C, CTRL)
+    rows = [row.split("\t") for row in QGuiApplication.clipboard().text().split("\n")]
+    assert rows[0] == ["plan", "time", "standing", "notes"]
+    assert ["both", "0.010 ms"] in [row[:2] for row in rows]
+    qtbot.waitUntil(view.comparison.isVisible)
+    QTest.mouseClick(view.comparison, LEFT)
+    QTest.keyClick(view.comparison, Qt.Key.Key_C, CTRL)
+    lines = QGuiApplication.clipboard().text().split("\n")
+    assert lines[0] == "\tplan 1\tboth"
+    assert "step time\t0.020 ms\t0.010 ms" in lines

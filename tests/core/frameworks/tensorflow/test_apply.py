@@ -16,6 +16,7 @@ from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
 from enplace.values.problem import Problem, split_problem
+from enplace.values.result import Result
 from enplace.writers.plans import write_plan
 from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
 
@@ -68,7 +69,7 @@ def planned(tmp_path_factory):
         step = step_of_script(folder, style)
         problem = problem_of(step, parse_devices("cpu:2").cluster)
         plan = scattered_plan(problem, seed=1, policy="strict")
-        write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+        write_plan(folder / "plan.json", Result(simulate(problem, plan)))
     return folders
 
 
@@ -127,7 +128,7 @@ def test_an_order_that_tensorflow_cannot_keep_is_dropped_with_a_note(tmp_path):
     step = load(source_of(tmp_path / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
     plan = scattered_plan(problem, seed=1, policy="strict")
-    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
     apply = 'import enplace\napplied = enplace.apply("plan.json")\n'
     kept = run_python(tmp_path, "-c", apply + CONVOLUTIONS + "print(applied)")
     assert kept.returncode == 0, kept.stderr
@@ -170,7 +171,7 @@ def read_by_a_dataset(tmp_path_factory):
     step = load(source_of(folder / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
     plan = scattered_plan(problem, seed=1, policy="strict")
-    write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+    write_plan(folder / "plan.json", Result(simulate(problem, plan)))
     plain = run_python(folder, "-c", READ_BY_A_DATASET)
     assert plain.returncode == 0, plain.stderr
     return folder, plain.stdout.strip()
@@ -273,7 +274,7 @@ def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
     problem = split_problem(problem, data_parallel(problem))
     assert problem.splits
     plan = place(problem, "round-robin").plan
-    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
     placed, stderr = run_placed(tmp_path, "custom")
     losses, weights = run_plain(tmp_path, "custom")
     assert np.allclose(placed["losses"], losses, rtol=0, atol=1e-6)

@@ -13,9 +13,9 @@ from itertools import groupby
 
 import numpy as np
 
+from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
 from enplace.values.profile import FloatArray, IntArray
-from enplace_studio.views.graph.facts import GroupEdges
 
 CARD_W, CARD_H = 74.0, 42.0
 GAP = 10.0
@@ -80,6 +80,15 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
     """Return whether most groups form a chain."""
     n, depth = grouping.n_groups, int(layers_of(grouping.n_groups, edges).max(initial=0)) + 1
     return len(edges.bytes) < _CHAIN * n or n < _NARROW * depth
+
+
+def arrange(grouping: Grouping, edges: GroupEdges, width: float) -> Arrangement:
+    """Arrange the cards in rows or in order if that suits them, else in layers."""
+    if is_regular(grouping):
+        return grid(grouping, width)
+    if is_chain(grouping, edges):
+        return reading(grouping, width)
+    return layered(grouping, edges)
 
 
 # ---------------------------------------------------------------- rows

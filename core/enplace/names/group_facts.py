@@ -1,0 +1,83 @@
+"""Groups as nodes of a graph: the edges between them, and the devices that run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.names.groups import Grouping
+from enplace.values.arrays import BoolArray
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+
+@dataclass(frozen=True, eq=False)
+class GroupEdges:
+    """Edges between groups, one for each ordered pair that exchanges tensors.
+
+    Attributes
+    ----------
+    source, target : int array, shape (n_edges,)
+        Group numbers.
+    bytes : int array, shape (n_edges,)
+        Every tensor counted once for each group that uses it.
+    """
+
+    source: IntArray
+    target: IntArray
+    bytes: IntArray
+
+
+def group_edges(profile: Profile, grouping: Grouping) -> GroupEdges:
+    """Find the edges between different groups."""
+    pair, size = _pairs(profile, grouping, np.ones(profile.n_edges, dtype=bool))
+    source, target = np.divmod(pair, grouping.n_groups)
+    return GroupEdges(source, target, size)
+
+
+def crossing(
+    profile: Profile, grouping: Grouping, edges: GroupEdges, device: IntArray
+) -> BoolArray:
+    """Find the group edges that carry a tensor between devices; shape (n_edges,)."""
+    between = device[profile.edge_source] != device[profile.edge_op]
+    pair, _ = _pairs(profile, grouping, between)
+    return np.isin(edges.source * grouping.n_groups + edges.target, pair)
+
+
+def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[IntArray, IntArray]:
+    """Find pairs of groups, as source * n_groups + target, and the bytes they exchange."""
+    source = grouping.group[profile.edge_source]
+    target = grouping.group[profile.edge_op]
+    kept = wanted & (source != target) & (source >= 0) & (target >= 0)
+    n = grouping.n_groups
+    sent = np.unique(profile.edge_tensor[kept] * n + target[kept])
+    tensor, target = np.divmod(sent, n)
+    pair, at = np.unique(
+        grouping.group[profile.tensor_op[tensor]] * n + target, return_inverse=True
+    )
+    size = np.bincount(at, weights=profile.tensor_bytes[tensor], minlength=len(pair))
+    return pair, size.astype(np.int64)
+
+
+def device_shares(
+    grouping: Grouping, device: IntArray, time_us: FloatArray, n_devices: int
+) -> FloatArray:
+    """Compute each device's share of a group by time, or by number of ops if it takes no time.
+
+    Parameters
+    ----------
+    device, time_us : arrays, shape (n_ops,)
+
+    Returns
+    -------
+    float array, shape (n_groups, n_devices)
+    """
+    share = np.zeros((grouping.n_groups, n_devices))
+    grouped = np.flatnonzero(grouping.group >= 0)
+    at = grouping.group[grouped], device[grouped]
+    counts = share.copy()
+    np.add.at(share, at, time_us[grouped])
+    np.add.at(counts, at, 1.0)
+    timeless = share.sum(axis=1) == 0
+    share[timeless] = counts[timeless]
+    return np.asarray(share / share.sum(axis=1, keepdims=True))
