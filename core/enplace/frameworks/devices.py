@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from enplace.errors import ClusterError
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.measurement import Measurement
+
+LOCAL = re.compile(r"(?i)(gpu|cpu):(\d+|all)")
+"""Devices of this machine, as a person names them."""
 
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -28,10 +32,15 @@ def devices_for(cluster: Cluster, measured: Measurement) -> str:
     Raises
     ------
     ClusterError
-        If the cluster has several hosts whose addresses are unknown.
+        If the cluster has several hosts: only the user says where they are.
     """
     known = measured.cluster
     if measured.devices and known is not None and known.index == cluster.index:
+        if LOCAL.fullmatch(measured.devices) is None:
+            # A file must not choose the machines that a user's model is sent to.
+            raise ClusterError(
+                "the profile was measured on several hosts; give their cluster file with --devices"
+            )
         return measured.devices
     if host := next(filter(task_of, cluster.index), ""):
         raise ClusterError(f"'{host}' is on another host; give the cluster's file with --devices")

@@ -80,13 +80,18 @@ def may_run(source: Source, *, brought: bool) -> bool:
         )
     # Even a saved graph can write files.
     return source.is_recorded or (
-        is_trusted(place_of(source)) and (not brought or _command(source) in _read("commands"))
+        is_trusted(source) and (not brought or _command(source) in _read("commands"))
     )
 
 
-def is_trusted(place: Path) -> bool:
-    """Return whether the user trusts a place, or a folder that contains it at any depth."""
-    places = _read("places")
+def is_trusted(source: Source) -> bool:
+    """Return whether the user trusts the place of a model's code, or a folder around it.
+
+    A trusted model that is a folder vouches for no program in it.
+    """
+    place, places = place_of(source), _read("places")
+    if not is_program(source) and str(place) in _read("models"):
+        return True
     return any(str(each) in places for each in (place, *place.parents))
 
 
@@ -98,12 +103,14 @@ def trust(source: Source) -> None:
     FileError
         If the user's settings cannot be written.
     """
-    places, commands, command = _read("places"), _read("commands"), _command(source)
-    if is_trusted(place_of(source)) and command in commands:
+    commands, command = _read("commands"), _command(source)
+    if is_trusted(source) and command in commands:
         return
+    known = {key: {*_read(key)} for key in ("places", "models")}
+    known["places" if is_program(source) else "models"].add(str(place_of(source)))
     content = {
         "format": f"{NAME}/{VERSION}",
-        "places": sorted({*places, str(place_of(source))}),
+        **{key: sorted(places) for key, places in known.items()},
         "commands": [*(each for each in commands if each != command), command][-MOST_COMMANDS:],
     }
     make_private_folder(_file().parent)

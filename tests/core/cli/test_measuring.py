@@ -11,6 +11,7 @@ import platformdirs
 import pytest
 
 from enplace.frameworks import tuning_process
+from enplace.frameworks.source import Source
 from enplace.frameworks.trust import is_trusted
 from enplace.readers import read_profile
 from fake_framework import code_to_use_worker, use_worker
@@ -299,7 +300,7 @@ def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, m
         assert enplace("profile", "train.py", "-o", "P.enplace").status == 0
     assert len(asked) == 1
     assert str(folder) in asked[0]
-    assert is_trusted(folder)
+    assert is_trusted(Source(str(script), "script"))
 
 
 def test_a_trusted_model_runs_even_if_the_answer_cannot_be_saved(
@@ -360,7 +361,7 @@ def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
     done = enplace("profile", "train.py", "-o", "P.enplace")
     assert done.status == 2
     assert "nothing was run" in done.err
-    assert not is_trusted(script)
+    assert not is_trusted(Source(str(script), "script"))
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("\n", 2), ("n\n", 2)])
@@ -408,4 +409,4 @@ def test_the_question_of_trust_sends_nothing_to_the_terminal_that_a_path_hides(s
 
 def test_the_trust_flag_is_not_remembered(enplace, script):
     assert enplace("profile", "train.py", "-o", "P.enplace", "--trust").status == 0
-    assert not is_trusted(script)
+    assert not is_trusted(Source(str(script), "script"))

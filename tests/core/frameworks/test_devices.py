@@ -20,3 +20,10 @@ def test_a_plan_for_this_machine_runs_on_as_many_devices():
     hosts = replace(pair, devices=(host, pair.devices[1]))
     with pytest.raises(ClusterError, match="--devices"):
         devices_for(hosts, Measurement())
+
+
+@pytest.mark.parametrize("devices", ["hosts.json", "/tmp/hosts.json", "cpu:2/../hosts.json", "x:1"])
+def test_a_profile_cannot_choose_the_machines_that_a_model_is_sent_to(devices):
+    pair = cluster_of(2)
+    with pytest.raises(ClusterError, match="give their cluster file with --devices"):
+        devices_for(pair, Measurement(cluster=pair, devices=devices))

@@ -49,11 +49,17 @@ def test_trusting_a_saved_model_covers_nothing_beside_it(tmp_path):
     assert not may_run(script(tmp_path / "train.py"), brought=False)
 
 
+def test_trusting_a_saved_model_vouches_for_no_script_in_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    trust(Source(str(tmp_path / "mine"), "saved-model"))
+    assert not may_run(script(tmp_path / "mine" / "assets" / "train.py"), brought=False)
+
+
 def test_trusting_another_folder_keeps_the_first(tmp_path):
     trust(script(tmp_path / "a" / "x.py"))
     trust(script(tmp_path / "b" / "x.py"))
-    assert is_trusted(tmp_path / "a")
-    assert is_trusted(tmp_path / "b")
+    assert is_trusted(script(tmp_path / "a" / "y.py"))
+    assert is_trusted(script(tmp_path / "b" / "y.py"))
 
 
 def test_a_file_cannot_bring_other_arguments_for_a_trusted_script(tmp_path):
@@ -144,9 +150,10 @@ def test_only_a_folder_of_the_import_path_counts_for_a_module(tmp_path, monkeypa
 def test_a_damaged_list_trusts_nothing_and_is_replaced(settings, tmp_path, content):
     settings.mkdir()
     (settings / "trusted.json").write_bytes(content)
-    assert not is_trusted(tmp_path)
-    trust(script(tmp_path / "x.py"))
-    assert is_trusted(tmp_path)
+    mine = script(tmp_path / "x.py")
+    assert not is_trusted(mine)
+    trust(mine)
+    assert is_trusted(mine)
     assert json.loads((settings / "trusted.json").read_text())["places"] == [str(tmp_path)]
 
 

@@ -15,14 +15,13 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
+from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.device_names import task_of
-
-_TEXT = re.compile(r"(cpu|gpu):(all|\d+)", re.IGNORECASE)
 
 CPU_TO_CPU = (5.0, 1e-4)
 """A preset: nothing is copied between logical CPUs, so nothing can be measured."""
@@ -105,7 +104,7 @@ def parse_devices(text: str) -> Devices:
     FileError, ClusterError
         If the file cannot be used.
     """
-    match = _TEXT.fullmatch(text.strip())
+    match = LOCAL.fullmatch(text.strip())
     if match is None:
         return _hosts(text)
     kind, number = match[1].lower(), match[2].lower()
