@@ -927,8 +927,10 @@ def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_
     assert QImage(str(tmp_path / "two.png")).width() >= 2 * shown.width()
 
 
-def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path):
-    window.panes.views["timeline"].canvas.setFocus()
+def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path, qtbot):
+    canvas = window.panes.views["timeline"].canvas
+    canvas.setFocus()
+    qtbot.waitUntil(lambda: not canvas._path_timer.isActive())  # the path follows shortly after
     name_file(monkeypatch, tmp_path / "view.svg")
     trigger(window, "save-picture")
     text = (tmp_path / "view.svg").read_text()
