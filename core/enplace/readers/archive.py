@@ -44,6 +44,9 @@ ZIP_MAGIC = b"PK"
 
 MAX_MEMBERS = 10_000
 MAX_PLANS = MAX_MEMBERS // 2
+MOST_SPLIT_EDGES, MOST_SPLIT_GROWTH = 5_000_000, 100
+"""Most ops and edges of all graphs that the plans of a project split, or how many times those of
+the profile."""
 _ENTRY = b"PK\x01\x02"
 """Begins the entry of a member in the list at a zip's end."""
 
@@ -182,6 +185,7 @@ def _project_from(profile: Profile, members: _Members) -> Project:
     )
     splits = splits_from_json(data, where)
     shown_graph = split_profile(profile, splits)
+    n_ops = _sizes_of_graphs(profile, plans)
     pairs = [_pair(p, f"{where}.pins[{i}]", shown_graph) for i, p in enumerate(_list(data, "pins"))]
     return Project(
         profile=profile,
@@ -199,7 +203,7 @@ def _project_from(profile: Profile, members: _Members) -> Project:
             _order(value, f"{where}.before[{i}]", shown_graph)
             for i, value in enumerate(_list(data, "before"))
         ),
-        plans=tuple(_plan(value, i, arrays, profile) for i, value in enumerate(plans)),
+        plans=tuple(_plan(value, i, arrays, n_ops) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
         splits=splits,
     )
@@ -232,14 +236,30 @@ def _order(value: Any, where: str, profile: Profile) -> tuple[int, int]:
     return _op_number(value[0], where, profile), _op_number(value[1], where, profile)
 
 
+def _sizes_of_graphs(profile: Profile, plans: list[Any]) -> dict[tuple[Split, ...], int]:
+    """Count the ops of each graph that plans split, and refuse a project of too many."""
+    sizes: dict[tuple[Split, ...], int] = {(): profile.n_ops}
+    left = max(MOST_SPLIT_EDGES, MOST_SPLIT_GROWTH * profile.n_edges)
+    for i, value in enumerate(plans):
+        where = f"project.json.plans[{i}]"
+        splits = splits_from_json(is_object(value, where), where)
+        if splits not in sizes:
+            graph = split_profile(profile, splits)
+            sizes[splits] = graph.n_ops
+            left -= graph.n_edges + graph.n_ops
+            if left < 0:
+                raise FileError(f"{where}: the plans split more ops than any real project's")
+    return sizes
+
+
 def _plan(
-    value: Any, number_: int, arrays: Mapping[str, Any], profile: Profile
+    value: Any, number_: int, arrays: Mapping[str, Any], sizes: Mapping[tuple[Split, ...], int]
 ) -> tuple[str, Plan]:
     where = f"project.json.plans[{number_}]"
     data = is_object(value, where)
     device, position = (arrays[f"{key}_{number_}"] for key in ("device", "position"))
     splits = splits_from_json(data, where)
-    n_ops = split_profile(profile, splits).n_ops
+    n_ops = sizes[splits]
     if device.shape != (n_ops,):
         raise FileError(f"plans.npz: plan {number_} does not place {n_ops} ops; save it again")
     try:

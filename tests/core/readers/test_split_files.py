@@ -110,6 +110,20 @@ def test_a_project_keeps_plans_of_split_graphs(split, tmp_path):
     assert found.splits == plan.splits
 
 
+def test_a_project_whose_plans_split_without_end_is_refused(split, tmp_path, monkeypatch):
+    problem, plan = split
+    path = tmp_path / "p.enplace"
+    twice = (("first", plan), ("second", plan))  # the same graph counts once
+    write_project(path, Project(problem.profile, problem.cluster, plans=twice))
+    n_edges = split_problem(problem, plan.splits).profile.n_edges
+    monkeypatch.setattr("enplace.readers.archive.MOST_SPLIT_GROWTH", 0)
+    monkeypatch.setattr("enplace.readers.archive.MOST_SPLIT_EDGES", 3 * n_edges)
+    assert len(read_project(path).plans) == 2
+    monkeypatch.setattr("enplace.readers.archive.MOST_SPLIT_EDGES", n_edges)
+    with pytest.raises(FileError, match=r"plans\[0\]: the plans split more ops"):
+        read_project(path)
+
+
 def test_messages_keep_the_splits_of_problems_and_plans(split):
     problem, plan = split
     assert same(plan_from(plan_message("solved", plan, {})), plan)

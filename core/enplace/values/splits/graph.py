@@ -96,6 +96,7 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
     """
     left = tuple(splits)
     most = max(MOST_EDGES, MOST_GROWTH * profile.n_ops)
+    most_edges = max(MOST_EDGES, MOST_GROWTH * profile.n_edges)  # however often parts are split
     if sum(split.parts for split in left) > most:
         raise SplitError(f"the splits make over {most:,} parts; split into fewer parts")
     if sum(split.parts * len(split.op) for split in left) > MOST_CHARACTERS:
@@ -104,10 +105,16 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
         now = tuple(split for split in left if split.op in profile.index)
         if not now or len({split.op for split in now}) < len(now):
             _raise_why(left, now)
-        profile = _split_once(profile, now)
+        profile = _split_once(profile, now, most_edges)
+        _check_edges(profile.n_edges, most_edges)
         done = set(now)
         left = tuple(split for split in left if split not in done)
     return profile
+
+
+def _check_edges(n_edges: int, most: int) -> None:
+    if n_edges > most:
+        raise SplitError(f"the parts have over {most:,} edges; split into fewer parts")
 
 
 def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
@@ -150,14 +157,14 @@ class _Ops:
 
 
 @lru_cache(maxsize=8)
-def _split_once(profile: Profile, splits: tuple[Split, ...]) -> Profile:
+def _split_once(profile: Profile, splits: tuple[Split, ...], most_edges: int) -> Profile:
     """Make one round of splits; cached, because searches often add to the same first round."""
-    return _Splitting(profile, splits).run()
+    return _Splitting(profile, splits, most_edges).run()
 
 
 class _Splitting:
-    def __init__(self, profile: Profile, splits: Sequence[Split]) -> None:
-        self._profile = profile
+    def __init__(self, profile: Profile, splits: Sequence[Split], most_edges: int) -> None:
+        self._profile, self._most_edges = profile, most_edges
         self._split = {profile.index[split.op]: split for split in splits}
         self._rule = {op: _checked_rule(profile, op, s) for op, s in self._split.items()}
         _check_groups(profile, splits)
@@ -214,17 +221,18 @@ class _Splitting:
     def _connect_split_ops(self, columns: Sequence[IntArray], edges: Sequence[int]) -> None:
         """Replace the edges that begin or end at split ops."""
         axes = self._cut_edges()
-        most = max(MOST_EDGES, MOST_GROWTH * self._profile.n_edges)
         for edge in edges:
             source, output, target, size = (int(column[edge]) for column in columns)
-            if len(self._new.edges) > most:
-                raise SplitError(f"the parts have over {most:,} edges; split into fewer parts")
+            self._check_edges(0)
             if self._profile.op_types[target] in SHAPES:
                 continue
             if output == CONTROL:
                 self._connect_control(source, target)
             else:
                 self._connect(source, output, target, size, axes.get(edge, WHOLE))
+
+    def _check_edges(self, n_more: int) -> None:
+        _check_edges(len(self._new.edges) + n_more, self._most_edges)
 
     def _add_parts(self, op: int) -> list[int]:
         profile, split = self._profile, self._split[op]
@@ -253,6 +261,7 @@ class _Splitting:
         return self._parts[op] if op in self._parts else [int(self._number[op])]
 
     def _connect_control(self, source: int, target: int) -> None:
+        self._check_edges(len(self._ends(source)) * len(self._ends(target)))
         self._new.edges += [
             (a, CONTROL, b, 0) for a in self._ends(source) for b in self._ends(target)
         ]

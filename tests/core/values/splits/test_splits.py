@@ -18,6 +18,7 @@ from enplace.values.splits import (
     Split,
     carries_samples,
     legal_dimensions,
+    part_names,
     sample_dimension,
     split_profile,
     unsplit_names,
@@ -286,6 +287,22 @@ def test_splits_that_multiply_control_edges_are_refused(monkeypatch):
     splits = [Split(name, "batch", 64) for name in names]
     with pytest.raises(SplitError, match="split into fewer parts"):
         split_profile(profile, splits)
+
+
+def test_splits_of_parts_share_the_limit_of_the_model(monkeypatch):
+    """Each round is small against the one before, but not against the model."""
+    monkeypatch.setattr("enplace.values.splits.graph.MOST_EDGES", 300)
+    profile = profile_of(
+        dict.fromkeys(["in", "a", "b"], 10.0),
+        [("in", "a", 4096), ("in", "b", 4096)],
+        control=[("a", "b")],
+    )
+    profile = replace(profile, op_types=("Placeholder", "Relu", "Relu"))
+    splits = [Split(name, "batch", 8) for name in "ab"]
+    assert split_profile(profile, splits).n_edges < 300
+    parts = [Split(part, "batch", 8) for name in "ab" for part in part_names(name, 8)]
+    with pytest.raises(SplitError, match="over 300 edges"):
+        split_profile(profile, [*splits, *parts])
 
 
 def test_splits_of_ops_with_long_names_are_refused(monkeypatch):
