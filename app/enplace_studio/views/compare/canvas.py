@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
-    QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
@@ -18,22 +17,16 @@ from PySide6.QtGui import (
 from enplace.text import ms, size
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
-from enplace_studio.panel import TipWidget
 from enplace_studio.reasons import device_of
-from enplace_studio.theme import theme
+from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
 from enplace_studio.views.compare.facts import Interval
 from enplace_studio.views.compare.paint import paint_stack
 from enplace_studio.views.compare.stack import Block, Stack
 
-ZOOM_STEP = 1.25
-PAN_SHARE = 0.12
-"""Share of the window that one press of A or D moves it by."""
-SCROLL_PX = 40
 
-
-class CompareCanvas(TipWidget):
+class CompareCanvas(TimeCanvas):
     """Timelines one below the other; a drag across time selects an interval in all of them.
 
     Attributes
@@ -49,11 +42,9 @@ class CompareCanvas(TipWidget):
     """
 
     interval_changed = Signal()
-    extent_changed = Signal()
-    """The blocks scrolled, or their height changed."""
 
     def __init__(self, document: Document) -> None:
-        super().__init__()
+        super().__init__("Timelines of the compared plans")
         self._document = document
         self.stack = Stack()
         self.changes: list[str] = []
@@ -61,12 +52,7 @@ class CompareCanvas(TipWidget):
         self.interval: Interval | None = None
         self._pressed: QPointF | None = None
         self._panned: QPointF | None = None
-        self._pointer: QPointF | None = None
         self._is_dragging = False
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setMouseTracking(True)
-        self.setAccessibleName("Timelines of the compared plans")
-        theme.changed.connect(self.update)
 
     # Contents
 
@@ -100,14 +86,20 @@ class CompareCanvas(TipWidget):
 
     # Navigation
 
-    def scroll_blocks(self, pixels: float) -> None:
-        """Move the blocks up."""
+    @property
+    def scale(self) -> TimeScale:
+        return self.stack.scale
+
+    @property
+    def left(self) -> float:
+        return self.stack.left
+
+    def scroll_by(self, pixels: float) -> None:
         self.stack.scroll(pixels)
         self.extent_changed.emit()
         self.update()
 
     def set_scale(self, scale: TimeScale) -> None:
-        """Show another part of the time axis."""
         self.stack.set_scale(scale)
         self.update()
 
@@ -124,18 +116,6 @@ class CompareCanvas(TipWidget):
             start_us = min(float(s.op_start_us[ops].min()) for s in schedules)
             finish_us = max(float(s.op_finish_us[ops].max()) for s in schedules)
             self.set_scale(self.stack.scale.around(start_us, finish_us))
-
-    def _pan(self, share: float) -> None:
-        scale = self.stack.scale
-        self.set_scale(scale.panned(share * scale.width_px))
-
-    def _zoom(self, factor: float) -> None:
-        """Zoom at the pointer, or at the middle if the pointer is elsewhere."""
-        scale = self.stack.scale
-        at_px = scale.width_px / 2
-        if self._pointer is not None and self._pointer.x() > self.stack.left:
-            at_px = self._pointer.x() - self.stack.left
-        self.set_scale(scale.zoomed(factor, at_px))
 
     def _select_shown(self) -> None:
         """Select the interval that is on screen."""
@@ -163,7 +143,7 @@ class CompareCanvas(TipWidget):
         at = self._pointer = event.position()
         if self._panned is not None:
             self.set_scale(self.stack.scale.panned(self._panned.x() - at.x()))
-            self.scroll_blocks(self._panned.y() - at.y())
+            self.scroll_by(self._panned.y() - at.y())
             self._panned = at
         if self._pressed is not None and self._pressed.x() >= self.stack.left:
             self._is_dragging |= is_drag(at - self._pressed)
@@ -191,21 +171,13 @@ class CompareCanvas(TipWidget):
         if op is None and not extend:
             self.set_interval(None)
 
-    def leaveEvent(self, event: QEvent) -> None:
-        self._pointer = None
-
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Zoom at the pointer; move along time with Shift, and up or down beside the lanes."""
-        delta, keys = event.angleDelta(), event.modifiers()
-        notches = (delta.y() or delta.x()) / 120
-        at_px = event.position().x() - self.stack.left
-        if keys & Qt.KeyboardModifier.ShiftModifier or delta.x():
-            self._pan(-notches * PAN_SHARE)
-        elif at_px >= 0 or keys & Qt.KeyboardModifier.ControlModifier:
-            self.set_scale(self.stack.scale.zoomed(ZOOM_STEP**notches, max(at_px, 0.0)))
-        else:
-            self.scroll_blocks(-notches * SCROLL_PX)
-        event.accept()
+        keys = event.modifiers()
+        pans = bool(keys & Qt.KeyboardModifier.ShiftModifier or event.angleDelta().x())
+        over_lanes = event.position().x() >= self.left
+        zooms = over_lanes or bool(keys & Qt.KeyboardModifier.ControlModifier)
+        self.wheel(event, zooms and not pans, pans)
 
     # Tooltips
 
@@ -241,29 +213,10 @@ class CompareCanvas(TipWidget):
 
     # The keys
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        actions: dict[Qt.Key, Callable[[], None]] = {
-            Qt.Key.Key_W: lambda: self._zoom(ZOOM_STEP),
-            Qt.Key.Key_S: lambda: self._zoom(1 / ZOOM_STEP),
-            Qt.Key.Key_A: lambda: self._pan(-PAN_SHARE),
-            Qt.Key.Key_D: lambda: self._pan(PAN_SHARE),
-            Qt.Key.Key_Left: lambda: self._pan(-PAN_SHARE),
-            Qt.Key.Key_Right: lambda: self._pan(PAN_SHARE),
-            Qt.Key.Key_Up: lambda: self.scroll_blocks(-SCROLL_PX),
-            Qt.Key.Key_Down: lambda: self.scroll_blocks(SCROLL_PX),
-            Qt.Key.Key_0: self.fit,
-            Qt.Key.Key_F: self.focus_selection,
-            Qt.Key.Key_I: self._select_shown,
-            Qt.Key.Key_Escape: self._escape,
-        }
-        plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
-        action = actions.get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
-        if action is None:
-            super().keyPressEvent(event)
-        else:
-            action()
+    def keys(self) -> dict[Qt.Key, Callable[[], None]]:
+        return {**super().keys(), Qt.Key.Key_I: self._select_shown}
 
-    def _escape(self) -> None:
+    def escape(self) -> None:
         """Forget the interval; without one, clear the selection."""
         self._pressed = None
         if self.interval is None:

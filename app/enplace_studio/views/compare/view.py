@@ -262,7 +262,7 @@ class CompareView(QWidget):
     def _scroll(self, value: int) -> None:
         scrolled = self.canvas.stack.scroll_px
         if value != round(scrolled):
-            self.canvas.scroll_blocks(value - scrolled)
+            self.canvas.scroll_by(value - scrolled)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._share_height()

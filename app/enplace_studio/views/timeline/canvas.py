@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
-    QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
@@ -24,10 +21,9 @@ from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.ordering import find_range
-from enplace_studio.panel import TipWidget
 from enplace_studio.reasons import Gap, find_chain
-from enplace_studio.theme import theme
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
+from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.picture import (
     Picture,
     device_curves,
@@ -47,14 +43,10 @@ from enplace_studio.timelines.waiting import (
 )
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
-ZOOM_STEP = 1.25
-PAN_SHARE = 0.12
-"""Share of the window that one press of A or D moves it by."""
-SCROLL_PX = 40
 _PATH_DELAY_MS = 30
 
 
-class TimelineCanvas(TipWidget):
+class TimelineCanvas(TimeCanvas):
     """Rows of bars over time.
 
     Attributes
@@ -67,28 +59,21 @@ class TimelineCanvas(TipWidget):
 
     summary_changed = Signal(str)
     """The parts of the step time; sent shortly after the schedule changed."""
-    extent_changed = Signal()
-    """The rows scrolled, or their height changed."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__("Timeline", parent)
         self.document = document
         self.lanes = Lanes()
         self.picture: Picture | None = None
         self.marker_us: float | None = None
         self._gesture: Gesture | None = None
         self._pressed: QPointF | None = None
-        self._pointer: QPointF | None = None
         self._path_timer = QTimer(self, singleShot=True, interval=_PATH_DELAY_MS)
         self._path_timer.timeout.connect(self._trace_path)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setMouseTracking(True)
-        self.setAccessibleName("Timeline")
         document.opened.connect(self._open)
         document.current_changed.connect(self._show_schedule)
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
-        theme.changed.connect(self.update)
         self._open()
 
     # Contents
@@ -157,45 +142,37 @@ class TimelineCanvas(TipWidget):
 
     # Navigation
 
-    def scroll_rows(self, pixels: float) -> None:
-        """Move the rows up."""
+    @property
+    def scale(self) -> TimeScale:
+        return self.lanes.scale
+
+    @property
+    def left(self) -> float:
+        return self.lanes.left
+
+    def scroll_by(self, pixels: float) -> None:
         self.lanes.scroll(pixels)
         self.extent_changed.emit()
         self.update()
 
     def set_scale(self, scale: TimeScale) -> None:
-        """Show another part of the step."""
         self.lanes.scale = scale
         self.update()
 
     def fit(self) -> None:
-        """Show the whole step."""
         self.lanes.fit(self._end_us())
         self.update()
 
     def focus_selection(self) -> None:
-        """Show the time in which the selected ops run."""
         if self.picture is not None and self.document.selection:
             schedule = self.picture.schedule
             ops = np.fromiter(self.document.selection, dtype=np.int64)
             start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
             self.set_scale(self.lanes.scale.around(float(start.min()), float(finish.max())))
 
-    def _pan(self, share: float) -> None:
-        scale = self.lanes.scale
-        self.set_scale(scale.panned(share * scale.width_px))
-
     def _pan_px(self, right_px: float, down_px: float) -> None:
         self.set_scale(self.lanes.scale.panned(right_px))
-        self.scroll_rows(down_px)
-
-    def _zoom(self, factor: float) -> None:
-        """Zoom at the pointer, or at the middle if the pointer is elsewhere."""
-        scale, left = self.lanes.scale, self.lanes.left
-        at_px = scale.width_px / 2
-        if self._pointer is not None and self._pointer.x() > left:
-            at_px = self._pointer.x() - left
-        self.set_scale(scale.zoomed(factor, at_px))
+        self.scroll_by(down_px)
 
     # Painting
 
@@ -298,26 +275,16 @@ class TimelineCanvas(TipWidget):
         self.update()
 
     def leaveEvent(self, event: QEvent) -> None:
-        self._pointer = None
+        super().leaveEvent(event)
         if self.marker_us is not None:
             self.update()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Zoom at the pointer with Ctrl; move along the step with Shift or if all rows fit."""
-        delta, keys = event.angleDelta(), event.modifiers()
-        notches = (delta.y() or delta.x()) / 120
-        if keys & Qt.KeyboardModifier.ControlModifier:
-            at_px = event.position().x() - self.lanes.left
-            self.set_scale(self.lanes.scale.zoomed(ZOOM_STEP**notches, at_px))
-        elif (
-            keys & Qt.KeyboardModifier.ShiftModifier
-            or delta.x()
-            or self.lanes.content_px <= self.lanes.visible_px
-        ):
-            self._pan(-notches * PAN_SHARE)
-        else:
-            self.scroll_rows(-notches * SCROLL_PX)
-        event.accept()
+        keys, rows_fit = event.modifiers(), self.lanes.content_px <= self.lanes.visible_px
+        is_along = keys & Qt.KeyboardModifier.ShiftModifier or event.angleDelta().x()
+        zooms = bool(keys & Qt.KeyboardModifier.ControlModifier)
+        self.wheel(event, zooms, pans=bool(is_along) or rows_fit)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Open the menu of the device whose title is at the pointer."""
@@ -349,30 +316,7 @@ class TimelineCanvas(TipWidget):
         describe = describe_op if row.is_device else describe_transfer
         return describe(schedule, number)
 
-    # The keys
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        actions: dict[Qt.Key, Callable[[], None]] = {
-            Qt.Key.Key_W: lambda: self._zoom(ZOOM_STEP),
-            Qt.Key.Key_S: lambda: self._zoom(1 / ZOOM_STEP),
-            Qt.Key.Key_A: lambda: self._pan(-PAN_SHARE),
-            Qt.Key.Key_D: lambda: self._pan(PAN_SHARE),
-            Qt.Key.Key_Left: lambda: self._pan(-PAN_SHARE),
-            Qt.Key.Key_Right: lambda: self._pan(PAN_SHARE),
-            Qt.Key.Key_Up: lambda: self.scroll_rows(-SCROLL_PX),
-            Qt.Key.Key_Down: lambda: self.scroll_rows(SCROLL_PX),
-            Qt.Key.Key_0: self.fit,
-            Qt.Key.Key_F: self.focus_selection,
-            Qt.Key.Key_Escape: self._escape,
-        }
-        plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
-        action = actions.get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
-        if action is None:
-            super().keyPressEvent(event)
-        else:
-            action()
-
-    def _escape(self) -> None:
+    def escape(self) -> None:
         """Cancel a drag; without one, clear the selection."""
         if self._gesture is None:
             self.document.select([])

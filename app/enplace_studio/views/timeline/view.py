@@ -133,7 +133,7 @@ class TimelineView(Panel):
 
     def _scroll(self, value: int) -> None:
         if value != round(self.canvas.lanes.scroll_px):
-            self.canvas.scroll_rows(value - self.canvas.lanes.scroll_px)
+            self.canvas.scroll_by(value - self.canvas.lanes.scroll_px)
 
 
 def _traced(run: MeasuredRun) -> str:

@@ -306,7 +306,7 @@ def test_many_rows_scroll(open_view):
     view = open_view(document, height=150)
     canvas = view.canvas
     assert canvas.lanes.content_px > canvas.lanes.visible_px
-    canvas.scroll_rows(10_000)
+    canvas.scroll_by(10_000)
     last = canvas.lanes.row_area(len(canvas.lanes.rows) - 1)
     assert last.bottom() <= canvas.height()
 

@@ -1,0 +1,118 @@
+"""Moving along a time axis by keys and wheel, for every surface that shows one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QPointF, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QWheelEvent
+from PySide6.QtWidgets import QWidget
+
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import theme
+from enplace_studio.timelines.scale import TimeScale
+
+ZOOM_STEP = 1.25
+PAN_SHARE = 0.12
+"""Share of the window that one press of A or D moves it by."""
+SCROLL_PX = 40
+
+
+class TimeCanvas(TipWidget):
+    """A surface over a time axis; what it shows is up to the view."""
+
+    extent_changed = Signal()
+    """What is shown scrolled up or down, or its height changed."""
+
+    def __init__(self, name: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._pointer: QPointF | None = None
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMouseTracking(True)
+        self.setAccessibleName(name)
+        theme.changed.connect(self.update)
+
+    # What a view provides
+
+    @property
+    def scale(self) -> TimeScale:
+        """The part of the time axis on screen."""
+        raise NotImplementedError
+
+    @property
+    def left(self) -> float:
+        """Left edge of the time axis."""
+        raise NotImplementedError
+
+    def set_scale(self, scale: TimeScale) -> None:
+        """Show another part of the time axis."""
+        raise NotImplementedError
+
+    def scroll_by(self, pixels: float) -> None:
+        """Move the contents up."""
+        raise NotImplementedError
+
+    def fit(self) -> None:
+        """Show the whole time axis."""
+        raise NotImplementedError
+
+    def focus_selection(self) -> None:
+        """Show the time in which the selected ops run."""
+        raise NotImplementedError
+
+    def escape(self) -> None:
+        """End what is going on, or else clear the selection."""
+        raise NotImplementedError
+
+    # Moving
+
+    def pan(self, notches: float) -> None:
+        """Move along the time axis."""
+        self.set_scale(self.scale.panned(notches * PAN_SHARE * self.scale.width_px))
+
+    def zoom(self, notches: float, at_px: float | None = None) -> None:
+        """Zoom in around a place; by default the pointer, or the middle if it is elsewhere."""
+        if at_px is None:
+            at_px = self.scale.width_px / 2
+            if self._pointer is not None and self._pointer.x() > self.left:
+                at_px = self._pointer.x() - self.left
+        self.set_scale(self.scale.zoomed(ZOOM_STEP**notches, at_px))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._pointer = None
+
+    def wheel(self, event: QWheelEvent, zooms: bool, pans: bool) -> None:
+        """Zoom at the pointer, or move along the time axis, or else up and down."""
+        delta = event.angleDelta()
+        notches = (delta.y() or delta.x()) / 120
+        if zooms:
+            self.zoom(notches, max(event.position().x() - self.left, 0.0))
+        elif pans:
+            self.pan(-notches)
+        else:
+            self.scroll_by(-notches * SCROLL_PX)
+        event.accept()
+
+    def keys(self) -> dict[Qt.Key, Callable[[], None]]:
+        """Return what each key does."""
+        return {
+            Qt.Key.Key_W: lambda: self.zoom(1),
+            Qt.Key.Key_S: lambda: self.zoom(-1),
+            Qt.Key.Key_A: lambda: self.pan(-1),
+            Qt.Key.Key_D: lambda: self.pan(1),
+            Qt.Key.Key_Left: lambda: self.pan(-1),
+            Qt.Key.Key_Right: lambda: self.pan(1),
+            Qt.Key.Key_Up: lambda: self.scroll_by(-SCROLL_PX),
+            Qt.Key.Key_Down: lambda: self.scroll_by(SCROLL_PX),
+            Qt.Key.Key_0: self.fit,
+            Qt.Key.Key_F: self.focus_selection,
+            Qt.Key.Key_Escape: self.escape,
+        }
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
+        action = self.keys().get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
+        if action is None:
+            super().keyPressEvent(event)
+        else:
+            action()
