@@ -16,7 +16,6 @@ from enplace.errors import EnplaceError
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
 from enplace.writers import write_plan
-from enplace.writers.report import report_html
 from enplace_studio.application import make_application
 from enplace_studio.bounds import Bounds
 from enplace_studio.document import Document
@@ -113,10 +112,12 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
-    if document.current is not None:
-        result = window.studio.files.result_of(document.current)()
-        write_plan(folder / "plan.json", result)
-        write_atomically(folder / "report.html", report_html(result))
+    current = document.current
+    if current is not None:
+        known_us = document.bounds.find_us(current.schedule.problem)
+        write_plan(folder / "plan.json", with_bound(current.schedule, known_us))
+        report = window.studio.files.exported("html", current)
+        write_atomically(folder / "report.html", report())
     project = document.project
     lines = (
         [plan_line(project, document.bounds, entry) for entry in project.plans] if project else []

@@ -16,7 +16,7 @@ from enplace.bounds import with_bound
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters
-from enplace.placers.references import reference_schedules
+from enplace.placers.references import result_for
 from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
@@ -24,7 +24,6 @@ from enplace.readers.samples import Sample, samples
 from enplace.text import count, ms, one_line
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
-from enplace.values.result import Result
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import session
 from enplace_studio.background import Background
@@ -289,29 +288,30 @@ class Filing(QWidget):
         """Ask for a file and write a plan of the list, or the current one, to it."""
         entry = entry or self._document.current
         if entry is not None:
-            result = self.result_of(entry)
-            self.ask_write("Export the plan", ".plan.json", lambda path: write_plan(path, result()))
+            schedule, known_us = entry.schedule, self._known_us(entry)
+            self.ask_write(
+                "Export the plan",
+                ".plan.json",
+                lambda path: write_plan(path, with_bound(schedule, known_us)),
+            )
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Ask for a file and export the current schedule to it."""
-        entry, exporter = self._document.current, exporters()[form]
+        entry = self._document.current
         if entry is not None:
-            result = self.result_of(entry)
-            self.ask_write(
-                "Export", suffix, lambda path: write_atomically(path, exporter.text(result()))
-            )
+            text = self.exported(form, entry)
+            self.ask_write("Export", suffix, lambda path: write_atomically(path, text()))
 
-    def result_of(self, entry: PlanEntry) -> Callable[[], Result]:
-        """Return a function for a thread, which gives a plan with its bound and its references."""
-        project, schedule = self._document.project, entry.schedule
-        known_us = self._document.bounds.find_us(schedule.problem)
+    def exported(self, form: str, entry: PlanEntry) -> Callable[[], str]:
+        """Return a function for a thread, which writes a plan in a file format."""
+        project, known_us = self._document.project, self._known_us(entry)
+        exporter = exporters()[form]
         model = None if project is None or entry.cluster is not None else project.model
+        return lambda: exporter.text(result_for(exporter, entry.schedule, model, known_us))
 
-        def complete() -> Result:
-            references = {} if model is None else reference_schedules(model)
-            return replace(with_bound(schedule, known_us), references=references)
-
-        return complete
+    def _known_us(self, entry: PlanEntry) -> float | None:
+        """Return the bound that is known by now."""
+        return self._document.bounds.find_us(entry.schedule.problem)
 
     def ask_write(
         self, title: str, suffix: str, write: Callable[[Path], object], file_filter: str = ""

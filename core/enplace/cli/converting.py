@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -141,19 +140,17 @@ def describe_profile(profile: Profile) -> str:
 @compiling_bar()
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
-    from enplace.bounds import with_bound
     from enplace.disk import write_atomically
     from enplace.frameworks.registry import exporters
     from enplace.machine import simulate
-    from enplace.placers.references import reference_schedules
-    from enplace.readers import read_plan_bound_us
+    from enplace.placers.references import result_for
 
     check_outputs((output,), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
+    # Other plans place the model; a plan with splits is for another graph.
+    model = None if chosen.splits else problem
     schedule = simulate(problem, chosen)
-    result = with_bound(schedule, read_plan_bound_us(plan, problem))
-    if not chosen.splits:  # these place the model, and a plan with splits is for another graph
-        result = replace(result, references=reference_schedules(problem))
+    result = result_for(exporters()[form], schedule, model)
     write_atomically(output, exporters()[form].text(result))
     written = os.path.getsize(output)
     return Answer(

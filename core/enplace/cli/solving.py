@@ -148,7 +148,6 @@ def simulate(
     """
     from enplace.bounds import with_bound
     from enplace.machine import simulate as run_plan
-    from enplace.readers import read_plan_bound_us
 
     check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
@@ -160,7 +159,7 @@ def simulate(
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
         raise EnplaceError("--load is for pipelines; add --pipeline")
-    result = with_bound(run_plan(problem, chosen), read_plan_bound_us(plan, problem))
+    result = with_bound(run_plan(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert places the model; a plan with splits is for another graph.

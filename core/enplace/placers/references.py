@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from enplace.bounds.proofs import Proof
+from enplace.bounds import Proof, with_bound
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
 from enplace.values.problem import Problem
+from enplace.values.result import Result
 from enplace.values.schedule import Schedule
+from enplace.writers import Exporter
 
 EXPERT, ALONE = "expert", "single"
 TITLES = {EXPERT: "an expert's plan", ALONE: "TensorFlow alone: everything on one GPU"}
 
 
-def _never() -> bool:
-    return False
+def result_for(
+    exporter: Exporter, schedule: Schedule, model: Problem | None, known_us: float | None = None
+) -> Result:
+    """Return a schedule with what a file format shows of it, and nothing else that takes time.
+
+    Parameters
+    ----------
+    model : Problem or None
+        What other plans are made for; None to compare with none.
+    known_us : float, optional
+        A bound on the step time that is known already.
+    """
+    result = with_bound(schedule, known_us) if exporter.shows_bound else Result(schedule)
+    if exporter.shows_references and model is not None:
+        result = replace(result, references=reference_schedules(model))
+    return result
 
 
 def reference_schedule(
-    problem: Problem, method: str, cancelled: Callable[[], bool] = _never
+    problem: Problem, method: str, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of a method's plan; None if it has none, or if cancelled."""
     options = PlaceOptions(cancelled=cancelled)

@@ -18,7 +18,6 @@ from enplace.readers.plans import (
     complete_plan,
     read_plan,
     read_plan_alone,
-    read_plan_bound_us,
     read_plan_cluster,
 )
 from enplace.readers.recorded import recorded_plan, with_costs_of
@@ -33,7 +32,6 @@ __all__ = [
     "read_constraints",
     "read_plan",
     "read_plan_alone",
-    "read_plan_bound_us",
     "read_plan_cluster",
     "read_profile",
     "read_project",

@@ -143,27 +143,6 @@ def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
         return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
 
 
-def read_plan_bound_us(path: str | os.PathLike[str], problem: Problem) -> float | None:
-    """Read the lower bound on the step time that was proven when the plan was made.
-
-    None if the file has none, or if the problem has another graph or another cluster.
-
-    Raises
-    ------
-    FileError, ClusterError
-        If the file is damaged or not a plan.
-    """
-    with naming(path):
-        data = _load(path)
-        fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
-        cluster = cluster_from_json(take(data, "cluster", dict, ""), "cluster")
-        if fingerprint != problem.measured_profile.fingerprint or cluster != problem.cluster:
-            return None
-        predicted = take(data, "predicted", dict, "", {})
-        known = "lower_bound_us" in predicted
-        return number(predicted, "lower_bound_us", "predicted") if known else None
-
-
 def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
     """Read a plan without the profile that it was made for.
 

@@ -25,12 +25,16 @@ class Exporter:
         The ending of such a file's name.
     write : callable
         Takes a result, and returns the text of the file.
+    shows_bound, shows_references : bool
+        Whether the file shows the result's bound and its references, which take time to find.
     """
 
     name: str
     title: str
     suffix: str
     write: Write
+    shows_bound: bool = False
+    shows_references: bool = False
 
     def text(self, result: Result) -> str:
         """Return the text of the file.
@@ -51,7 +55,14 @@ class Exporter:
 registered: dict[str, Exporter] = {}
 
 
-def exporter(name: str, *, title: str, suffix: str) -> Callable[[Write], Write]:
+def exporter(
+    name: str,
+    *,
+    title: str,
+    suffix: str,
+    shows_bound: bool = False,
+    shows_references: bool = False,
+) -> Callable[[Write], Write]:
     """Register a function as an exporter; its module must be in this package to be found.
 
     Raises
@@ -67,7 +78,7 @@ def exporter(name: str, *, title: str, suffix: str) -> Callable[[Write], Write]:
         raise ValueError(f"exporter '{name}': another exporter has this name; choose another one")
 
     def register(write: Write) -> Write:
-        registered[name] = Exporter(name, title, suffix, write)
+        registered[name] = Exporter(name, title, suffix, write, shows_bound, shows_references)
         return write
 
     return register

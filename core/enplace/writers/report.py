@@ -60,7 +60,7 @@ tr{break-inside:avoid}
 """
 
 
-@exporter("html", title="report", suffix=".html")
+@exporter("html", title="report", suffix=".html", shows_bound=True, shows_references=True)
 def report_html(result: Result) -> str:
     """Write HTML that follows the reader's light or dark setting, prints well, loads nothing."""
     schedule = result.schedule

@@ -31,7 +31,7 @@ EXACT_ITEMS = 3000
 LEVELS = 4
 
 
-@exporter("svg", title="timeline as SVG", suffix=".svg")
+@exporter("svg", title="timeline as SVG", suffix=".svg", shows_bound=True)
 def timeline_svg(result: Result) -> str:
     """Draw lanes, channels, a time axis, the critical path and a legend; at most about 2 MB."""
     schedule = result.schedule

@@ -1,11 +1,16 @@
 """The plans that others are compared with."""
 
+import pytest
+
+from enplace.frameworks.registry import exporters
+from enplace.placers import place
 from enplace.placers.references import (
     ALONE,
     EXPERT,
     TITLES,
     reference_schedule,
     reference_schedules,
+    result_for,
 )
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -22,3 +27,15 @@ def test_tensorflow_alone_uses_one_gpu_whatever_a_person_demands():
 def test_a_cancelled_reference_is_none():
     problem = Problem(PROFILE, cluster_of(2))
     assert reference_schedule(problem, EXPERT, lambda: True) is None
+
+
+@pytest.mark.parametrize("form", ["csv", "python", "trace"])
+def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monkeypatch):
+    def fail(*_):
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr("enplace.placers.references.with_bound", fail)
+    monkeypatch.setattr("enplace.placers.references.reference_schedules", fail)
+    problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
+    schedule = place(problem, "single").schedule
+    assert result_for(exporters()[form], schedule, problem).schedule is schedule
