@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,28 @@ def kill_worker(name: str, draw: random.Random) -> list[str]:
     return _disturb(name, draw, kill)
 
 
+def kill_command_of_silent_host(draw: random.Random) -> list[str]:
+    """Kill a command whose TensorFlow waits for a host that accepts calls and never answers."""
+    with _workplace() as (folder, environment), socket.create_server(("127.0.0.1", 0)) as silent:
+        for file in _trained():
+            shutil.copy(file, folder)
+        hosts = {**HOSTS, "hosts": {HOST: f"127.0.0.1:{silent.getsockname()[1]}"}}
+        (folder / "hosts.json").write_text(json.dumps(hosts))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "enplace", *COMMANDS["run"], "--devices", "hosts.json"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        silent.accept()
+        time.sleep(draw.uniform(0.0, 2.0))
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        return _lives_on(children)
+
+
 def _disturb(
     name: str, draw: random.Random, disturb: Callable[[psutil.Process], None]
 ) -> list[str]:
@@ -231,6 +254,7 @@ KINDS: dict[str, Callable[[random.Random], list[str]]] = {
     "solver of the studio": kill_solver,
     **{f"Ctrl-C: {name}": partial(interrupt, name) for name in COMMANDS},
     **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run")},
+    "command of a silent host": kill_command_of_silent_host,
 }
 
 

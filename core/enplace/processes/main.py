@@ -11,7 +11,6 @@ import importlib
 import io
 import os
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -24,10 +23,7 @@ from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError
 
 
 class Connection:
-    """The worker's end: messages to and from the process that started it.
-
-    The worker and everything it started are killed once that process is gone.
-    """
+    """The worker's end: messages to and from the process that started it."""
 
     def __init__(self, messages: BinaryIO, out: BinaryIO) -> None:
         self._out, self._sending = out, threading.Lock()
@@ -58,8 +54,6 @@ class Connection:
                 self._inbox.put(message)
         except WireError as error:
             print(error, file=sys.stderr, flush=True)
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
 

@@ -1,13 +1,14 @@
 """Workers seen from the process that starts them: start, send, receive, cancel, stop.
 
 Every worker starts in a session of its own, so stopping it stops everything it started, and
-isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. A worker ends
-when the process that started it does. Its temporary files are in a folder of its own, which is
-removed with whatever a killed worker leaves in it.
+isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. The kernel kills
+a worker, and what it started, when the process that started it ends. Its temporary files are in a
+folder of its own, which is removed with whatever a killed worker leaves in it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import queue
@@ -132,7 +133,8 @@ class Worker:
         self._program = program
         self._folder = ExitStack()
         ours, theirs = socket.socketpair()
-        with theirs:
+        hangup, lifeline = os.pipe()
+        with theirs, os.fdopen(hangup):
             try:
                 folder = self._folder.enter_context(temporary_folder())
                 self._popen = subprocess.Popen(
@@ -142,12 +144,16 @@ class Worker:
                     stderr=subprocess.PIPE,
                     env={**safe_environment(), "TMPDIR": str(folder)},
                     start_new_session=True,
+                    pass_fds=(hangup,),
                 )
             except OSError as error:
                 self._folder.close()
                 ours.close()
+                os.close(lifeline)
                 why = f"the {program.name} process does not start: {error.strerror}"
                 raise WorkerError(why) from None
+            _kill_at_hangup(hangup, self._popen.pid)
+        self._lifeline = lifeline
         self._outbox = _Outbox(ours, program.name)
         for message in messages:
             self.send(message)
@@ -230,6 +236,7 @@ class Worker:
             self._outbox.close()
             self._selector.close()
             os.close(self._exit)
+            os.close(self._lifeline)
             for stream in (self._popen.stdout, self._popen.stderr):
                 _stream(stream).close()
             self._folder.close()
@@ -278,6 +285,18 @@ class Worker:
         if not self._killed:  # later, another process may have its number
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, number)
+
+
+def _kill_at_hangup(hangup: int, group: int) -> None:
+    """Let the kernel kill a group of processes when the other end of a pipe is closed.
+
+    The group must hold this end. It cannot do this itself: a library that keeps Python's lock
+    keeps every thread of a worker from noticing anything. ``PR_SET_PDEATHSIG`` would kill it
+    when the thread that started it ends.
+    """
+    fcntl.fcntl(hangup, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(hangup, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(hangup, fcntl.F_SETFL, fcntl.fcntl(hangup, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

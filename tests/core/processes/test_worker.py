@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -208,6 +209,32 @@ def test_an_interrupt_ends_the_worker():
     with pytest.raises(KeyboardInterrupt):
         work("send('progress', message=str(os.getpid())); time.sleep(3600)", progress=interrupt)
     assert is_gone(pids[0])
+
+
+def test_a_worker_that_cannot_listen_ends_with_the_process_that_started_it():
+    """A library of another language may keep Python's lock for as long as it likes."""
+    busy = """
+        import ctypes
+        pid = os.fork()
+        if pid:
+            send("progress", message=f"{os.getpid()} {pid}")
+        ctypes.PyDLL(None).sleep(3600)
+    """
+    parent = """
+        import sys
+        from enplace.processes.worker import WorkerProgram, do_job
+        from enplace.processes.wire import Message
+        program = WorkerProgram((sys.executable, "-c", sys.argv[1]), "test")
+        do_job(program, [Message("profile", {})], progress=lambda m, f: print(m, flush=True))
+    """
+    scripts = [
+        textwrap.dedent(text) for text in (parent, textwrap.dedent(SPEAK) + textwrap.dedent(busy))
+    ]
+    with subprocess.Popen([sys.executable, "-c", *scripts], stdout=subprocess.PIPE) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+    assert len(pids) == 2
+    assert all(map(is_gone, pids))
 
 
 def test_what_a_killed_worker_leaves_is_removed(tmp_path, monkeypatch):
