@@ -185,7 +185,7 @@ def _project_from(profile: Profile, members: _Members) -> Project:
     )
     splits = splits_from_json(data, where)
     shown_graph = split_profile(profile, splits)
-    n_ops = _sizes_of_graphs(profile, plans)
+    split_plans = _splits_of_plans(profile, plans)
     pairs = [_pair(p, f"{where}.pins[{i}]", shown_graph) for i, p in enumerate(_list(data, "pins"))]
     return Project(
         profile=profile,
@@ -203,7 +203,7 @@ def _project_from(profile: Profile, members: _Members) -> Project:
             _order(value, f"{where}.before[{i}]", shown_graph)
             for i, value in enumerate(_list(data, "before"))
         ),
-        plans=tuple(_plan(value, i, arrays, n_ops) for i, value in enumerate(plans)),
+        plans=tuple(_plan(value, i, arrays, *split_plans[i]) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
         splits=splits,
     )
@@ -236,32 +236,35 @@ def _order(value: Any, where: str, profile: Profile) -> tuple[int, int]:
     return _op_number(value[0], where, profile), _op_number(value[1], where, profile)
 
 
-def _sizes_of_graphs(profile: Profile, plans: list[Any]) -> dict[tuple[Split, ...], int]:
-    """Count the ops of each graph that plans split, and refuse a project of too many."""
-    sizes: dict[tuple[Split, ...], int] = {(): profile.n_ops}
+def _splits_of_plans(profile: Profile, plans: list[Any]) -> list[tuple[tuple[Split, ...], int]]:
+    """Read the splits of each plan and count the ops of its graph; refuse too many in all."""
+    n_ops: dict[tuple[Split, ...], int] = {(): profile.n_ops}
     left = max(MOST_SPLIT_EDGES, MOST_SPLIT_GROWTH * profile.n_edges)
+    found = []
     for i, value in enumerate(plans):
         where = f"project.json.plans[{i}]"
         splits = splits_from_json(is_object(value, where), where)
-        if splits not in sizes:
+        if splits not in n_ops:
             graph = split_profile(profile, splits)
-            sizes[splits] = graph.n_ops
+            n_ops[splits] = graph.n_ops
             left -= graph.n_edges + graph.n_ops
             if left < 0:
                 raise FileError(f"{where}: the plans split more ops than any real project's")
-    return sizes
+        found.append((splits, n_ops[splits]))
+    return found
 
 
 def _plan(
-    value: Any, number_: int, arrays: Mapping[str, Any], sizes: Mapping[tuple[Split, ...], int]
+    data: dict[str, Any],
+    i: int,
+    arrays: Mapping[str, Any],
+    splits: tuple[Split, ...],
+    n_ops: int,
 ) -> tuple[str, Plan]:
-    where = f"project.json.plans[{number_}]"
-    data = is_object(value, where)
-    device, position = (arrays[f"{key}_{number_}"] for key in ("device", "position"))
-    splits = splits_from_json(data, where)
-    n_ops = sizes[splits]
+    where = f"project.json.plans[{i}]"
+    device, position = arrays[f"device_{i}"], arrays[f"position_{i}"]
     if device.shape != (n_ops,):
-        raise FileError(f"plans.npz: plan {number_} does not place {n_ops} ops; save it again")
+        raise FileError(f"plans.npz: plan {i} does not place {n_ops} ops; save it again")
     try:
         plan = Plan(
             device,
