@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QPointF, QRect, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QPointF, QRect, Qt, QTimer, SignalInstance
 from PySide6.QtGui import QAction, QHelpEvent
 from PySide6.QtWidgets import (
     QFormLayout,
@@ -157,6 +157,23 @@ class TipWidget(QWidget):
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
+
+
+def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:
+    """Call a slot once after any number of changes, when the event that caused them is over.
+
+    Several signals follow one edit, and a click may replace the button that was clicked.
+
+    Returns
+    -------
+    QTimer
+        Starting it calls the slot too.
+    """
+    timer = QTimer(owner, singleShot=True, interval=0)
+    timer.timeout.connect(slot)
+    for change in changes:
+        change.connect(timer.start)
+    return timer
 
 
 def set_role(widget: QLabel, role: str) -> None:

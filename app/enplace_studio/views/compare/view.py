@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, QTimer
+from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
 
@@ -14,7 +14,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, paragraph
+from enplace_studio.panel import Panel, call_later, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
@@ -110,9 +110,7 @@ class CompareView(QWidget):
 
     def _connect(self) -> None:
         document = self._document
-        # Several signals follow one edit; the view is rebuilt once.
-        self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self.refresh)
+        self._later = call_later(self, self.refresh)
         document.opened.connect(self._forget)
         for changed in (document.opened, document.plans_changed, document.current_changed):
             changed.connect(self._note_change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QObject, QPoint, Qt, QTimer
+from PySide6.QtCore import QObject, QPoint, Qt
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 
@@ -14,7 +14,7 @@ from enplace_studio.constraints import describe, list_constraints, ops_of, step_
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, paragraph
+from enplace_studio.panel import Panel, call_later, paragraph
 from enplace_studio.project import Constraint, OpenProject
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
@@ -52,16 +52,14 @@ class ConstraintsView(Panel):
         self.body.addWidget(self.list, 1)
         self._waiting: list[int] = []
         self._costs = Background(QObject(self))  # nobody waits for it: no busy cursor
-        # Several signals follow one edit; the list is rebuilt once.
-        self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self.rebuild)
-        for changed in (
+        self._later = call_later(
+            self,
+            self.rebuild,
             document.opened,
             document.problem_changed,
             document.current_changed,
             theme.changed,
-        ):
-            changed.connect(self._later.start)
+        )
         document.selection_changed.connect(self._follow_selection)
         self.rebuild()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
@@ -21,7 +21,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
+from enplace_studio.panel import Column, Panel, call_later, label, paragraph, plain_tip
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
     Gap,
@@ -82,17 +82,15 @@ class InspectorView(Panel):
         copy_on_request(self, self.rows)
         self._contents = self._column.fill()
         self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
-        # A click replaces the clicked button, so rebuilding must wait until the click is over.
-        self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self.rebuild)
-        for changed in (
+        self._later = call_later(
+            self,
+            self.rebuild,
             document.opened,
             document.problem_changed,
             document.current_changed,
             document.selection_changed,
             document.gap_changed,
-        ):
-            changed.connect(self._later.start)
+        )
         self.rebuild()
 
     def rebuild(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt, QTimer
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.panel import Column, Panel, call_later, paragraph
 from enplace_studio.project import OpenProject
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.card import PlanCard
@@ -59,19 +59,17 @@ class PlansView(Panel):
         self.comparison: Comparison | None = None
         self._column = Column()
         self.body.addWidget(self._column, 1)
-        # Several signals follow one edit; the list is rebuilt once.
         copy_on_request(self._column, self.rows)
-        self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self.rebuild)
-        document.opened.connect(self._forget_comparison)
-        for changed in (
+        self._later = call_later(
+            self,
+            self.rebuild,
             document.opened,
             document.plans_changed,
             document.current_changed,
             document.problem_changed,
             document.bounds.changed,
-        ):
-            changed.connect(self._later.start)
+        )
+        document.opened.connect(self._forget_comparison)
         self.rebuild()
 
     def rebuild(self) -> None:
