@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
 
-from enplace.placing.registry import ANYTIME
-from enplace.text import count, seconds
-from enplace_studio.jobs import Method
+from enplace.text import count
+from enplace_studio.jobs import Method, estimate_s
 from enplace_studio.messages import DialogButtons, button
+from enplace_studio.method_facts import whole_seconds
 from enplace_studio.panel import label, paragraph, plain_tip
 from enplace_studio.theme import theme
 
 SIZE = (420, 520)
-QUICK_S = 1.0
-"""Time that a method takes that does not search; more on huge graphs."""
-
-
-def estimate_s(methods: Collection[Method], time_limit_s: float) -> float:
-    """Estimate how long it takes to run methods one after the other."""
-    return sum(time_limit_s if ANYTIME in m.capabilities else QUICK_S for m in methods)
 
 
 class CompareDialog(QDialog):
@@ -73,7 +66,7 @@ class CompareDialog(QDialog):
 
     def _show_estimate(self) -> None:
         ticked = self._ticked()
-        spent = seconds(round(estimate_s(ticked, self._time_limit_s)))
+        spent = whole_seconds(estimate_s(ticked, self._time_limit_s))
         self.estimate.setText(f"{count(len(ticked), 'method')}, about {spent}" if ticked else "")
         self.buttons.accept.setEnabled(bool(ticked))
         self._every.setText("None" if ticked else "All")

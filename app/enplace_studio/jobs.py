@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,8 @@ from enplace_studio.worker import StudioWorker
 PROGRAM = handler_program("enplace_studio.solve_worker:serve", "solver")
 
 TICK_MS = 80
+QUICK_S = 1.0
+"""Time that a method takes that does not search; more on huge graphs."""
 CANCEL_MS = 800
 """Time a placer has to respond to a cancel before its worker is killed."""
 
@@ -50,6 +52,11 @@ class Method:
     def options_for(self, objective: str) -> tuple[Option, ...]:
         """Return the options it has for an objective."""
         return tuple(o for o in self.options if o.objective in ("", objective))
+
+
+def estimate_s(methods: Iterable[Method], time_limit_s: float) -> float:
+    """Estimate how long it takes to run methods one after the other."""
+    return sum(time_limit_s if ANYTIME in m.capabilities else QUICK_S for m in methods)
 
 
 def _option(data: dict[str, Any]) -> Option:
@@ -206,9 +213,17 @@ class Solver(QObject):
         return time.monotonic() - self._started_s if self.job else 0.0
 
     @property
-    def waiting(self) -> int:
-        """Number of jobs waiting behind the current one."""
-        return len(self._queue)
+    def waiting(self) -> tuple[Job, ...]:
+        """The jobs behind the current one."""
+        return tuple(self._queue)
+
+    def expected_s(self, jobs: Iterable[Job]) -> float:
+        """Estimate how long it takes to run jobs one after the other."""
+        return sum(
+            estimate_s([self.methods[job.method]], job.time_limit_s or 0.0)
+            for job in jobs
+            if job.method in self.methods
+        )
 
     def title(self, method: str) -> str:
         """Return the title of a method."""
@@ -265,9 +280,17 @@ class Solver(QObject):
     def cancel(self) -> None:
         """Stop within a second and keep the best plan so far."""
         self._queue.clear()
-        if self.job and not self._cancelling:
+        if self.job:
+            self.drop(self.job)
+
+    def drop(self, job: Job) -> None:
+        """Take a job from the queue, or stop it and go on to the next."""
+        if job in self._queue:
+            self._queue.remove(job)
+            self.changed.emit()
+        elif job is self.job and not self._cancelling:
             self._cancelling = True
-            self._send(Message("cancel", {"job": self.job.number}))
+            self._send(Message("cancel", {"job": job.number}))
             self._patience.start()
             self.changed.emit()
 

@@ -149,7 +149,10 @@ class Offer(_Floating):
 
 
 class Toast(_Floating):
-    """A line about what was just done, shown for a few seconds; Undo takes back that edit."""
+    """A line about what was just done, shown for a few seconds; Undo takes back that edit.
+
+    While another application is in front, it stays, and the task bar points to the studio.
+    """
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)
@@ -161,13 +164,21 @@ class Toast(_Floating):
         layout.addWidget(self._undo)
         self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
         self._timer.timeout.connect(self.hide)
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        application.applicationStateChanged.connect(self._start_timer)
 
     def show_text(self, text: str, undo: bool = False) -> None:
         """Show a line; ``undo`` adds the Undo button."""
         self._text.setText(text + ".")
         self._undo.setVisible(undo)
         self.float_up()
-        self._timer.start()
+        QApplication.alert(self.window())
+        self._start_timer()
+
+    def _start_timer(self) -> None:
+        if QApplication.applicationState() == Qt.ApplicationState.ApplicationActive:
+            self._timer.start()
 
     def drop_undo(self) -> None:
         """Hide an offered Undo: another edit would be taken back."""

@@ -17,8 +17,7 @@ from enplace.placing.registry import (
 from enplace.text import seconds
 from enplace.values.memory import one_device_peak_bytes
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
-from enplace_studio.compare_dialog import estimate_s
-from enplace_studio.jobs import Method
+from enplace_studio.jobs import Method, estimate_s
 from enplace_studio.project import PlanEntry
 
 OBJECTIVES = {
@@ -78,10 +77,11 @@ def best_plan(method: str, objective: str, plans: Sequence[PlanEntry]) -> PlanEn
         and entry.cluster is None
         and entry.origin is None
     ]
-    return min(made, key=_rank, default=None)
+    return min(made, key=rank, default=None)
 
 
-def _rank(entry: PlanEntry) -> tuple[bool, float]:
+def rank(entry: PlanEntry) -> tuple[bool, float]:
+    """Sort key for plans with the same objective: those that fit first, then the better."""
     value_us = entry.plan.value_us
     return not entry.schedule.fits, entry.schedule.makespan_us if value_us is None else value_us
 

@@ -23,7 +23,7 @@ from enplace_studio.background import Background
 from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
-from enplace_studio.method_facts import why_not_for
+from enplace_studio.method_facts import rank, why_not_for
 from enplace_studio.titles import short_title, values_text
 from enplace_studio.views.plans.facts import headline, lack, why_stale
 
@@ -60,6 +60,8 @@ class Solving(QWidget):
         solver.proven.connect(document.bounds.add)
         solver.solved.connect(self._on_solved)
         solver.failed.connect(self._on_failed)
+        solver.idle.connect(self._on_idle)
+        self._compared: Collection[str] = ()
         self._background = Background(self)
 
     def wait(self) -> None:
@@ -151,7 +153,8 @@ class Solving(QWidget):
         methods = [name for name in missing if chosen is None or name in chosen]
         if methods:
             aim = self._methods.objective
-            self._run(methods, choose=False, objective=aim, values=self._load_values)
+            if self._run(methods, choose=False, objective=aim, values=self._load_values):
+                self._compared = methods
         else:
             self.done.emit("Every method already has a plan in the list")
 
@@ -198,15 +201,17 @@ class Solving(QWidget):
         choose: bool,
         limit_s: float | None = None,
         **details: Any,
-    ) -> None:
+    ) -> bool:
+        """Start jobs, and return whether they could be started."""
         problem = self._document.problem
         if problem is None:
-            return
+            return False
         if self._solver.is_asked:
             self.failed.emit("the solver is running; wait, or stop it first")
-            return
+            return False
         time_limit_s = limit_s or self._methods.time_limit_s
         self._solver.solve(problem, methods, time_limit_s, choose, **details)
+        return True
 
     def _on_opened(self) -> None:
         self._solver.cancel()
@@ -272,6 +277,23 @@ class Solving(QWidget):
         if lacking := lack(entry.schedule):
             against = f", but it does not fit: {lacking}"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
+
+    def _on_idle(self) -> None:
+        if self._compared:  # after the last plan is in the list
+            self._background.start(lambda: None, lambda _: self._report_comparison())
+
+    def _report_comparison(self) -> None:
+        """Report how many methods have been compared, and the best plan among theirs."""
+        methods, self._compared = self._compared, ()
+        found = [
+            entry
+            for entry in self._document.plans
+            if entry.plan.method in methods and entry.schedule.problem is self._document.problem
+        ]
+        if found:
+            best = min(found, key=rank)
+            text = f"{best.name} is best: {headline(best.plan, best.schedule)}"
+            self.done.emit(f"{count(len(found), 'method')} compared; {text}")
 
     def _on_failed(self, job: Job, why: str) -> None:
         if job.problem is self._document.problem:

@@ -74,5 +74,5 @@ def solver_state(solver: Solver) -> str:
     if report.objective_us is not None:
         parts.append(f"best {ms(report.objective_us)}")
     if solver.waiting:
-        parts.append(f"{solver.waiting} more to come")
+        parts.append(f"{len(solver.waiting)} more to come")
     return "  ·  ".join(parts)

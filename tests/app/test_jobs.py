@@ -48,7 +48,7 @@ def test_methods_run_one_after_the_other(solver, problem, qtbot):
     with qtbot.waitSignal(solver.idle):
         solver.solve(problem, ["single", "heft"])
         assert solver.busy
-        assert solver.waiting == 1
+        assert [job.method for job in solver.waiting] == ["heft"]
     assert solved == [("single", 2), ("heft", 2)]
     assert not solver.busy
 
@@ -83,6 +83,17 @@ def test_cancelling_drops_waiting_jobs(solver, problem, qtbot):
     with qtbot.waitSignal(solver.idle):
         solver.cancel()
     assert not solver.waiting
+
+
+def test_dropping_the_running_job_goes_on_to_the_next(solver, qtbot):
+    solved = []
+    solver.solved.connect(lambda job, plan: solved.append(job.method))
+    solver.solve(wide_document(n_ops=400).problem, ["enplace", "single", "heft"], 3600)
+    qtbot.waitUntil(lambda: solver.report.incumbent is not None)
+    with qtbot.waitSignal(solver.idle):
+        solver.drop(solver.waiting[0])
+        solver.drop(solver.job)
+    assert solved == ["enplace", "heft"]
 
 
 def test_cancelling_a_search_keeps_its_best_plan(solver, qtbot):

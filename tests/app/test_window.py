@@ -180,9 +180,11 @@ def test_only_the_ticked_methods_are_compared(make_window, qtbot, monkeypatch):
     monkeypatch.setattr(CompareDialog, "exec", tick_two)
     with solving(window, qtbot):
         window.header.compare_button.click()
+    window.studio.solving.wait()
     methods = {entry.plan.method for entry in window.document.plans}
     assert methods == {"expert", "heft", "single"}
-    assert estimates[1] == "2 methods, about 2.0 s"
+    assert window.toast.text == "2 methods compared; HEFT is best: 0.010 ms."
+    assert estimates[1] == "2 methods, about 2 s"
     assert "methods, about" in estimates[0]
 
 

@@ -16,6 +16,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import PER, role_of
+from enplace_studio.views.plans.waiting import WaitingJobs
 
 SHOW_AFTER_S = 0.3
 """A method that ends sooner gets no card."""
@@ -47,6 +48,7 @@ class LiveCard(QFrame):
             text.setWordWrap(True)
         self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
         self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
+        self.waiting = WaitingJobs(solver)
         self._lay_out()
         for changed in (solver.changed, document.opened, document.problem_changed):
             changed.connect(self.refresh)
@@ -67,6 +69,7 @@ class LiveCard(QFrame):
         layout.addWidget(self.bound)
         layout.addWidget(self.found_by)
         layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
+        layout.addWidget(self.waiting)
 
     def refresh(self) -> None:
         """Show the running job, or else the last search if its times still hold."""
@@ -127,9 +130,7 @@ class LiveCard(QFrame):
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
-        shown = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
-        waiting = self._solver.waiting
-        return f"{shown}  ·  {waiting} more to come" if waiting else shown
+        return f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
 
     def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
         if best_us is None or expert_us is None:

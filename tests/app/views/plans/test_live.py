@@ -1,9 +1,10 @@
 """The card of the last search."""
 
 import pytest
+from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, document_of
-from enplace_studio.jobs import Job, Report, SearchRecord, Solver
+from enplace_studio.jobs import Job, Method, Report, SearchRecord, Solver
 from enplace_studio.views.plans.live import LiveCard
 from problems import cluster_of, profile_of
 
@@ -56,9 +57,55 @@ def test_the_times_of_a_search_are_hidden_while_speeds_are_others(card_after, do
     assert card.standing.text() == "−50.0 % vs expert"
 
 
-def test_a_long_text_does_not_widen_the_pane(card_after, monkeypatch):
-    monkeypatch.setattr(Solver, "title", lambda self, method: "A method with a long title")
-    monkeypatch.setattr(Solver, "waiting", 12)
-    card = card_after(30.0)
-    assert card.state.whole == "10 s  ·  12 more to come"
+@pytest.fixture
+def comparison(qtbot, document, monkeypatch):
+    """The card of a solver that runs one method and has two more to run."""
+    monkeypatch.setattr(Solver, "start", lambda self: StudioWorkerDouble())
+    solver = Solver()
+    solver.methods = {
+        name: Method(name, title, "", ("step-time",), capabilities, "")
+        for name, title, capabilities in (
+            ("enplace", "Enplace, a search with a very long title indeed", ("anytime",)),
+            ("heft", "HEFT, a list schedule with a long title", ()),
+            ("single", "One GPU", ()),
+        )
+    }
+    card = LiveCard(document, solver)
+    qtbot.addWidget(card)
+    card.show()
+    solver.solve(document.problem, ["enplace", "heft", "single", "enplace"], 10.0)
+    card.refresh()
+    return card, solver
+
+
+class StudioWorkerDouble:
+    """A worker that never answers."""
+
+    def send(self, message):
+        pass
+
+
+def test_waiting_methods_are_listed_with_their_time(comparison):
+    card, _ = comparison
+    assert card.waiting.summary.text() == "▸ 3 more, about 12 s"
+    card.waiting.summary.click()
+    assert card.waiting.summary.text().startswith("▾")
+    texts = [each.text() for each in card.waiting.list.findChildren(QLabel)]
+    assert texts == ["HEFT", "about 1 s", "One GPU", "about 1 s", "Enplace", "up to 10 s"]
+
+
+def test_a_waiting_method_can_be_dropped(comparison):
+    card, solver = comparison
+    drop = next(
+        each
+        for each in card.waiting.list.findChildren(QPushButton)
+        if each.accessibleName() == "Drop One GPU"
+    )
+    drop.click()
+    assert [job.method for job in solver.waiting] == ["heft", "enplace"]
+    assert "2 more" in card.waiting.summary.text()
+
+
+def test_a_long_text_does_not_widen_the_pane(comparison):
+    card, _ = comparison
     assert card.minimumSizeHint().width() < 240
