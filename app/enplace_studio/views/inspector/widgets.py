@@ -43,6 +43,8 @@ class Line(QAbstractButton):
     ) -> None:
         super().__init__(parent)
         self.left, self._elide, self.can_click = left, elide, can_click
+        # It may be narrower than its hint, so that a narrow pane clips none.
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
         if can_click:
             self.setCursor(Qt.CursorShape.PointingHandCursor)

@@ -4,7 +4,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QLabel, QScrollArea
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
@@ -181,6 +181,15 @@ def test_in_a_narrow_pane_the_buttons_stand_below_each_other(open_view, qtbot):
     assert view.where.minimumSizeHint().width() < 200 - 2 * 16
     view.resize(400, 420)
     qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 1)
+
+
+def test_a_narrow_pane_cuts_nothing_beside_its_scroll_bar(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document, width=200, height=200)
+    select(view, document, [1], qtbot)
+    column = view.findChild(QScrollArea)
+    qtbot.waitUntil(column.verticalScrollBar().isVisible)
+    assert column.widget().minimumSizeHint().width() <= column.viewport().width()
 
 
 def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(open_view, qtbot):
