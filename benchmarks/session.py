@@ -1,0 +1,210 @@
+"""Ten minutes in the studio, off-screen: stalls by activity, and how much memory grows.
+
+Run with ``python -m benchmarks.session [SAMPLE [MINUTES]]``; without a sample, 36,000 ops. It opens
+a file, solves, drags 200 groups with the mouse, undoes all, compares, lays four plans side by
+side, asks what if, and exports everything. What is left of the time is spent the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+import psutil
+from PySide6.QtCore import QObject, QPoint, QSettings, Qt, QTimer
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QSlider
+
+from benchmarks.report import figure, title
+from benchmarks.synthetic import transformer_36k
+from enplace.disk import write_atomically
+from enplace.frameworks.registry import exporters
+from enplace.readers import read_profile
+from enplace.readers.samples import samples
+from enplace.values.profile import Profile
+from enplace.writers import write_profile
+from enplace_studio.application import make_application
+from enplace_studio.background import Background
+from enplace_studio.pictures import write_picture
+from enplace_studio.window import MainWindow
+
+BEAT_MS, STALL_MS = 5, 50
+DRAGS, METHODS, LIMIT_S = 200, ("heft", "m-etf", "celeritas"), 5
+SETTLE_MS = 3000
+GRAPH_MS = 8000
+"""Time for another process to lay the graph out."""
+LEFT, NO_KEY = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier
+
+
+class Pulse:
+    """Beats every few milliseconds; a pause between two beats is a stall of the window.
+
+    On a busy machine pauses are longer than the window's own work, the CPU time of its thread.
+    """
+
+    def __init__(self) -> None:
+        self.activity = ""
+        self.pauses_ms: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._last_s = self._now_s()
+        self._timer = QTimer(interval=BEAT_MS)
+        self._timer.timeout.connect(self._beat)
+        self._timer.start()
+
+    @staticmethod
+    def _now_s() -> tuple[float, float]:
+        return time.perf_counter(), time.thread_time()
+
+    def _beat(self) -> None:
+        now_s = self._now_s()
+        wall_ms, cpu_ms = (1e3 * (b - a) for a, b in zip(self._last_s, now_s, strict=True))
+        self.pauses_ms[self.activity].append((wall_ms, cpu_ms))
+        self._last_s = now_s
+
+    @contextmanager
+    def during(self, activity: str) -> Iterator[None]:
+        """Book the pauses on an activity, and let what it started end."""
+        QTest.qWait(BEAT_MS)
+        self.activity = activity
+        yield
+        QTest.qWait(SETTLE_MS)
+
+
+def main(sample: str = "", minutes: str = "10") -> None:
+    """Print the figures."""
+    app = make_application()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = QSettings(f"{folder}/studio.ini", QSettings.Format.IniFormat)
+        window = MainWindow(settings, Path(folder) / "recovery")
+        window.resize(1440, 900)
+        window.show()
+        QTest.qWait(SETTLE_MS)
+        profile = _profile(sample)
+        path = Path(folder) / "model.enplace"
+        write_profile(path, profile)
+        title(f"{minutes} minutes in the studio with {profile.n_ops:,} ops")
+        end_s, pulse = time.monotonic() + 60 * float(minutes), Pulse()
+        sizes: list[float] = []
+        while not sizes or time.monotonic() < end_s:
+            _spend_time(window, pulse, path)
+            sizes.append(psutil.Process().memory_info().rss / 2**20)
+        _report(pulse, sizes)
+        window.solver.close()
+        window.document.open(None)
+        window.close()
+        app.processEvents()
+
+
+def _profile(sample: str) -> Profile:
+    if not sample:
+        return transformer_36k()
+    return read_profile(next(each.path for each in samples() if each.name == sample))
+
+
+def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
+    studio, document = window.studio, window.document
+    with pulse.during("open"):
+        studio.files.open_path(path)
+        _wait(lambda: document.current is not None)
+        QTest.qWait(GRAPH_MS)
+    with pulse.during("solve"):
+        studio.chosen.set_time_limit(LIMIT_S)
+        studio.solving.solve()
+        _wait(lambda: not window.solver.busy)
+    assert document.problem is not None
+    n_gpus = len(document.problem.cluster.gpus)
+    with pulse.during(f"{DRAGS} drags"):
+        for number in range(DRAGS):
+            _drag(window, number, n_gpus)
+    with pulse.during("undo all"):
+        while document.undo_stack.canUndo():
+            document.undo_stack.undo()
+            QTest.qWait(BEAT_MS)
+    with pulse.during("compare"):
+        studio.solving.compare(METHODS)
+        _wait(lambda: not window.solver.busy)
+    with pulse.during("side by side"):
+        studio.compare_plans()
+        QTest.qWait(SETTLE_MS)
+        _pan(window.panes.views["compare"])
+        window.panes.toggle_in_middle("compare")
+    with pulse.during("what if"):
+        view: Any = window.panes.views["whatif"]
+        for at in itertools.chain(range(-20, 21, 4), [0]):
+            view.findChildren(QSlider)[0].setValue(at)
+            QTest.qWait(50)
+        view.toggle_curve(0)
+    with pulse.during("export"):
+        _export(window, path.parent)
+
+
+def _drag(window: MainWindow, number: int, n_gpus: int) -> None:
+    """Drag one group over two devices and drop it on the second, as a hand would."""
+    view: Any = window.panes.views["graph"]
+    scene, bar = view.model.scene, view.devices
+    group = 1 + number * 7 % (len(scene.rects) - 1)
+    view.canvas.reveal(group)
+    start = view.canvas.camera.transform().map(scene.rects[group].center()).toPoint()
+    chips = [view.canvas.mapFromGlobal(bar.mapToGlobal(r.center())) for r, _ in bar.legend()]
+    QTest.mousePress(view.canvas, LEFT, NO_KEY, start)
+    for point in (start + QPoint(30, 5), chips[number % n_gpus], chips[(number + 1) % n_gpus]):
+        QTest.mouseMove(view.canvas, point)
+        QTest.qWait(30)
+    QTest.mouseRelease(view.canvas, LEFT, NO_KEY, point)
+    QTest.qWait(150)
+
+
+def _pan(view: Any) -> None:
+    for key in (Qt.Key.Key_W, Qt.Key.Key_W, *[Qt.Key.Key_D] * 10, *[Qt.Key.Key_A] * 10):
+        QTest.keyClick(view.canvas, key)
+        QTest.qWait(30)
+
+
+def _export(window: MainWindow, folder: Path) -> None:
+    files, entry = window.studio.files, window.document.current
+    assert entry is not None
+    writing = Background(QObject())
+    for form in exporters():
+        text = files.exported(form, entry)
+        writing.start(partial(_write, folder / form, text), lambda _: None)
+    _wait(lambda: not writing.is_busy)
+    drawing = window.panes.drawing()
+    assert drawing is not None
+    for suffix in (".svg", ".png", ".pdf"):
+        write_picture(folder / f"view{suffix}", drawing, drawing.name)
+        QTest.qWait(BEAT_MS)
+
+
+def _write(path: Path, text: Callable[[], str]) -> None:
+    write_atomically(path, text())
+
+
+def _wait(is_done: Callable[[], bool]) -> None:
+    while not is_done():
+        QTest.qWait(BEAT_MS)
+
+
+def _report(pulse: Pulse, sizes: list[float]) -> None:
+    for activity, pauses in pulse.pauses_ms.items():
+        if activity:
+            wall_ms, cpu_ms = map(max, zip(*pauses, strict=True))
+            stalls = sum(wall > STALL_MS for wall, _ in pauses)
+            value = f"{wall_ms:.0f} ms ({cpu_ms:.0f}), {stalls}"
+            figure(f"{activity}: longest stall (CPU), stalls", value, f"{STALL_MS} ms, 0")
+    figure("memory after the first round", f"{sizes[0]:.0f} MiB")
+    growth = f"{sizes[-1] - sizes[0]:+.0f} MiB"
+    figure(f"memory after {len(sizes) - 1} more", growth, "under 50 MB")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
