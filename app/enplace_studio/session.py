@@ -12,6 +12,7 @@ from PySide6.QtCore import QSettings
 
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
+from enplace.machine.claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
@@ -212,16 +213,20 @@ def _entry_from(
 def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
     """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
+    A file may claim what is not true of its plans (:func:`~enplace.machine.claims.check_claims`).
+
     Raises
     ------
     PlanError
         If the plan does not belong to the profile and the cluster.
     """
     try:
-        return PlanEntry(name, plan, simulate(problem, plan), note)
+        schedule = simulate(problem, plan)
     except PlanError:
         free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
-        return PlanEntry(name, plan, simulate(free, plan), note)
+        schedule = simulate(free, plan)
+    plan = check_claims(schedule.problem, plan)
+    return PlanEntry(name, plan, replace(schedule, plan=plan), note)
 
 
 def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None = None) -> Project:

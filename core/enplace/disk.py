@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
+import io
 import json
 import os
 import re
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -32,14 +34,15 @@ column packs a thousandfold."""
 MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 2 << 30, 128 << 20
 MAX_GROWTH, MAX_PACKED_GROWTH = 16, 300
 """Most memory that parsed JSON may take. Above a little, also how many times the size of its text,
-and of its packed file: it is some 10 times in real profiles, and 175 times at most of the file."""
+and of its packed file, without the characters: it is some 13 times in plans and profiles, and 175
+times at most of the file."""
 
-_OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _VALUE_BYTES = 240, 90, 56, 40
+MAX_TEXT_BYTES = 1 << 10
+"""How much memory the texts of a file may take on average, above a little."""
+
+_OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _NUMBER_BYTES, _SLOT_BYTES = 240, 90, 56, 32, 8
 _KEYS_OF_OBJECT, _KEY_BYTES = 16, 150
 """An object has room for so many keys; each further one takes this much more."""
-
-_EMPTY_BYTES = 8
-"""Of an empty text in a list: all are one object."""
 
 _FIXES = {
     errno.ENOSPC: "free some space on the disk",
@@ -50,6 +53,7 @@ _FIXES = {
 
 GZIP_MAGIC = b"\x1f\x8b"
 _MOST_LINKS = 40
+_CHUNK_BYTES = 1 << 20
 _STREAMS = re.compile(r"/proc/(?P<process>\d+)(/task/\d+)?/fd")
 _TEMPORARY = ".tmp"
 _TEMPORARY_NAME = re.compile(r"\..+\.(?P<process>\d+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
@@ -221,17 +225,29 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
 
 
 def _gunzip(packed: bytes) -> bytes:
-    unpacker, most = zlib.decompressobj(wbits=31), most_unpacked_bytes(len(packed))
+    most = most_unpacked_bytes(len(packed))
     try:
-        content = unpacker.decompress(packed, most + 1)
-    except zlib.error:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
+            content = gather(unpacked, most)
+    except EOFError:
+        raise FileError("the gzip data stops early; copy the file again") from None
+    except (zlib.error, gzip.BadGzipFile):
         raise FileError("damaged gzip data; copy the file again") from None
     if len(content) > most:
         raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
-    if not unpacker.eof:
-        raise FileError("the gzip data stops early; copy the file again")
     _check_memory(content, MAX_PACKED_GROWTH * len(packed))
     return content
+
+
+def gather(stream: gzip.GzipFile | IO[bytes], most_bytes: int) -> bytes:
+    """Read a stream to its end, or until it is longer than ``most_bytes``.
+
+    Unlike ``read()``, this needs no memory beside the result.
+    """
+    found = io.BytesIO()
+    while found.tell() <= most_bytes and (chunk := stream.read(_CHUNK_BYTES)):
+        found.write(chunk)
+    return found.getvalue()
 
 
 def most_unpacked_bytes(packed_bytes: int) -> int:
@@ -241,28 +257,84 @@ def most_unpacked_bytes(packed_bytes: int) -> int:
 
 def _check_memory(text: bytes, most_bytes: int) -> None:
     """Refuse JSON that would fill the memory, before it is parsed."""
-    found = _parsed_bytes(text)
-    if found > min(MAX_MEMORY_BYTES, max(LITTLE_MEMORY_BYTES, most_bytes)):
+    rough = _Count(*_count_marks(text), text.count(b'"') // 2, len(text))
+    if sum(_parsed_bytes(text, rough)) < LITTLE_MEMORY_BYTES:
+        return
+    count = _count(text)
+    values_bytes, characters_bytes = _parsed_bytes(text, count)
+    if (
+        values_bytes > max(LITTLE_MEMORY_BYTES, most_bytes)
+        or characters_bytes > max(LITTLE_MEMORY_BYTES, MAX_TEXT_BYTES * count.texts)
+        or values_bytes + characters_bytes > MAX_MEMORY_BYTES
+    ):
+        found = size(values_bytes + characters_bytes)
         raise FileError(
-            f"would take {size(found)} of memory, far more than any real profile; do not trust it"
+            f"would take {found} of memory, far more than any real profile; do not trust it"
         )
 
 
-def _parsed_bytes(text: bytes) -> int:
-    """Estimate from above how much memory JSON takes when it is parsed.
+class _Count(NamedTuple):
+    """How much of what a JSON text holds: marks outside of its texts, texts, and bytes in these."""
 
-    The text and the values each have their characters, of four bytes if a single one needs them.
+    objects: int
+    lists: int
+    commas: int
+    keys: int
+    texts: int
+    text_bytes: int
+
+
+def _count(text: bytes) -> _Count:
+    """Count what makes up a JSON text, without a copy of it."""
+    view, at, totals = memoryview(text), 0, np.zeros(len(_Count._fields), dtype=np.int64)
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            raise FileError("not valid JSON (a text never ends); export the file again")
+        bare, n_texts = _TEXT.subn(b'"', view[at : piece.end()])
+        totals += [*_count_marks(bare), n_texts, piece.end() - at - len(bare)]
+        at = piece.end()
+    return _Count(*totals.tolist())
+
+
+def _count_marks(text: bytes) -> tuple[int, int, int, int]:
+    return text.count(b"{"), text.count(b"["), text.count(b","), text.count(b":")
+
+
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_PIECE = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]++|\\.)*+"){1,4096}+', re.DOTALL)
+"""Some texts and what stands between them."""
+
+_WIDTHS = (
+    (4, re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")),
+    (2, re.compile(rb"[\xc4-\xef]|\\u")),
+)
+
+
+def _widest(text: bytes) -> int:
+    """Return how many bytes each character of a text takes, if all are in one text with it."""
+    if text.isascii() and b"\\u" not in text:
+        return 1
+    return next((width for width, needs in _WIDTHS if needs.search(text)), 1)
+
+
+def _parsed_bytes(text: bytes, count: _Count) -> tuple[int, int]:
+    """Estimate from above how much memory JSON takes when it is parsed: values and characters.
+
+    The text and the values each have their characters.
     """
-    characters = 2 * len(text) if text.isascii() and b"\\u" not in text else 8 * len(text)
-    return (
-        characters
-        + _OBJECT_BYTES * text.count(b"{")
-        + _LIST_BYTES * text.count(b"[")
-        + _TEXT_BYTES * (text.count(b'"') // 2)
-        + _VALUE_BYTES * text.count(b",")
-        + _KEY_BYTES * max(0, text.count(b":") - _KEYS_OF_OBJECT * text.count(b"{"))
-        - (_TEXT_BYTES + _VALUE_BYTES - _EMPTY_BYTES) * text.count(b',""')
+    n_containers = count.objects + count.lists
+    n_numbers = max(0, count.commas + n_containers - (count.texts - count.keys))
+    n_empty = text.count(b',""')  # all are one object
+    values_bytes = (
+        _OBJECT_BYTES * count.objects
+        + _LIST_BYTES * count.lists
+        + _TEXT_BYTES * (count.texts - n_empty)
+        + _NUMBER_BYTES * n_numbers
+        + _SLOT_BYTES * (count.commas + n_containers)
+        + _KEY_BYTES * max(0, count.keys - _KEYS_OF_OBJECT * count.objects)
     )
+    return values_bytes, _widest(text) * (len(text) + count.text_bytes)
 
 
 def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
@@ -281,9 +353,10 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
     try:
         if not _JSON_START.match(content):
             raise json.JSONDecodeError("it begins with neither { nor [", "", 0)
-        _check_memory(content, MAX_GROWTH * len(content))
+        most_bytes = MAX_GROWTH * len(content)
         if packed_bytes is not None:
-            _check_memory(content, MAX_PACKED_GROWTH * packed_bytes)
+            most_bytes = min(most_bytes, MAX_PACKED_GROWTH * packed_bytes)
+        _check_memory(content, most_bytes)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):

@@ -253,7 +253,7 @@ KINDS: dict[str, Callable[[random.Random], list[str]]] = {
     "studio": kill_studio,
     "solver of the studio": kill_solver,
     **{f"Ctrl-C: {name}": partial(interrupt, name) for name in COMMANDS},
-    **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run")},
+    **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run", "tune")},
     "command of a silent host": kill_command_of_silent_host,
 }
 

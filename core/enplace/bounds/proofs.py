@@ -47,6 +47,10 @@ class Proofs:
         if best is None or proof.bound_us > best.bound_us:
             self._best[problem] = proof
 
+    def drop(self, problem: Problem) -> None:
+        """Forget a proof that a plan disproves."""
+        self._best.pop(problem, None)
+
     def get(self, problem: Problem) -> Proof | None:
         """Return the best proof that was found for just this problem."""
         return self._best.get(problem)

@@ -8,8 +8,7 @@ import numpy as np
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.machine.latency import latency_us
-from enplace.machine.loads import max_load_us
+from enplace.machine.claims import SAME, check_claims
 from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress, Value
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
@@ -19,6 +18,7 @@ from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
 
+DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
 
 
@@ -64,7 +64,6 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
         if watch.best is None:
             raise
         plan = watch.best
-    check_plan(split_problem(problem, plan.splits), plan)
     solve_s = options.seconds
     if options.start is not None and plan.acts_like(options.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
@@ -93,6 +92,10 @@ def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
     proof = find_proof(schedule.problem, options)
+    if schedule.fits and proof.bound_us > schedule.makespan_us * (1 + SAME):
+        options.proofs.drop(schedule.problem)
+        plan = plan.with_notes(plan.note, DISPROVEN)
+        return Result(replace(schedule, plan=plan))
     return Result(schedule, proof.bound_us, proof.by)
 
 
@@ -156,24 +159,16 @@ class _Watch:
 
 
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
-    """Add the value of the objective to a plan whose method minimises something else."""
-    if options.objective in (STEP_TIME, plan.objective):
-        return plan
+    """Check a plan and its claims; add the value of the objective if its method has another."""
     problem = split_problem(problem, plan.splits)
-    plan = replace(
-        plan,
-        objective=options.objective,
-        bound_us=None,
-        proven=False,
-        rivals=None,
-        load_rule=None,
-    )
-    if options.objective == THROUGHPUT:
-        name, rule = "the time per sample", options.load_rule
-        plan = replace(plan, load_rule=rule, value_us=max_load_us(problem, plan.device, rule))
-    else:
-        name = "the latency of a query"
-        plan = replace(plan, value_us=latency_us(problem, plan.device))
+    check_plan(problem, plan)
+    if plan.objective == options.objective:
+        return check_claims(problem, plan)
+    rule = options.load_rule if options.objective == THROUGHPUT else None
+    plan = check_claims(problem, replace(plan, objective=options.objective, load_rule=rule))
+    if options.objective == STEP_TIME:
+        return plan
+    name = "the time per sample" if options.objective == THROUGHPUT else "the latency of a query"
     note = f"{plan.method} does not minimise {name}; this is the value of its placement"
     return plan.with_notes(plan.note, note, separator="; ")
 

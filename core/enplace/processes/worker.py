@@ -41,7 +41,9 @@ GAVE_UP = "enplace: "
 _TAIL_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 _TICK_S = 0.05
-_NOT_PASSED_ON = ("PYTHONINSPECT", "PYTHONSTARTUP")
+_FOLDERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
+_HARMLESS = ("PYTHONHASHSEED", "PYTHONUTF8", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+"""What a person may tell Python: folders, if they are absolute, and settings that run no code."""
 
 Report = Callable[[str, float | None], None]
 """Called with a line for the user, and with the fraction done if it is known."""
@@ -104,11 +106,13 @@ def handler_program(
 
 
 def safe_environment() -> dict[str, str]:
-    """Return the environment without variables that make Python run code of the current folder."""
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
-    folders = kept.pop("PYTHONPATH", "").split(os.pathsep)
-    if absolute := [folder for folder in folders if os.path.isabs(folder)]:
-        kept["PYTHONPATH"] = os.pathsep.join(absolute)
+    """Return the environment without variables that make Python run code that nobody chose."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    kept |= {name: os.environ[name] for name in _HARMLESS if name in os.environ}
+    for name in _FOLDERS:
+        folders = os.environ.get(name, "").split(os.pathsep)
+        if absolute := [folder for folder in folders if os.path.isabs(folder)]:
+            kept[name] = os.pathsep.join(absolute)
     return kept
 
 

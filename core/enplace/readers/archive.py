@@ -19,6 +19,7 @@ import numpy as np
 
 from enplace.disk import (
     check_format,
+    gather,
     is_object,
     most_unpacked_bytes,
     naming,
@@ -299,9 +300,14 @@ def _unzip(content: bytes, known: tuple[str, ...], packed_bytes: int) -> dict[st
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             infos = archive.infolist()
             _check_infos(infos, packed_bytes, known)
-            return {info.filename: archive.read(info) for info in infos}
+            return {info.filename: _member_of(archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
         raise FileError("a damaged or cut-off .enplace file; copy or export it again") from None
+
+
+def _member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with archive.open(info) as member:
+        return gather(member, info.file_size)
 
 
 def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ...]) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from enplace.text import finite
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
 VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Key of a plan's value, by objective; a plan for the step time has none."""
 
-_FIELDS = ("bound_us", "proven", "rivals", "load", "nothing_fits", "note", "solve_seconds", "seed")
+_FIELDS = (
+    *("bound_us", "proven", "rivals", "load", "subgraph", "nothing_fits", "note"),
+    *("solve_seconds", "seed"),
+)
+_MOST_SUBGRAPHS = 1 << 31
 
 _OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
 """Details from which older files left it to the reader to infer the rivals."""
@@ -31,12 +38,20 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "proven": facts.get("proven") is True,
         "rivals": _rivals(facts),
         "load_rule": _load_rule(facts.get("load")),
+        "subgraph": _subgraph(facts.get("subgraph")),
         "nothing_fits": facts.get("nothing_fits") is True,
         "note": note if isinstance(note, str) else "",
         "solve_seconds": finite(facts.get("solve_seconds")),
         "seed": seed if type(seed) is int else None,
         "details": {key: value for key, value in facts.items() if key not in known},
     }
+
+
+def _subgraph(numbers: Any) -> IntArray | None:
+    if not isinstance(numbers, list):
+        return None
+    known = all(type(number) is int and 0 <= number < _MOST_SUBGRAPHS for number in numbers)
+    return np.array(numbers, dtype=np.int64) if known else None
 
 
 def _rivals(facts: Mapping[str, Any]) -> Rivals | None:

@@ -27,6 +27,7 @@ from enplace.disk import (
     whole,
 )
 from enplace.errors import FileError
+from enplace.machine.claims import check_claims
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
@@ -38,6 +39,8 @@ from enplace.values.profile import KINDS, IntArray, Profile, make_profile
 
 NAME, VERSION = "enplace-plan", 1
 NOWHERE = -1
+NOTHING_PROVEN = {"bound_us": None, "proven": False, "rivals": None}
+"""A file is no proof: it may be a stranger's, and the costs may have changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +118,9 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         device = np.array([where.get(name, NOWHERE) for name in profile.op_names], dtype=np.int64)
         listed = [profile.index[name] for name in where if name in profile.index]
         order = [*listed, *(profile.index[name] for name in missing)]
+        facts = facts_from_json(take(data, "facts", dict, "", {})) | NOTHING_PROVEN
+        if missing or unknown:
+            facts["subgraph"] = None
         plan = Plan(
             device,
             inverse(np.array(order, dtype=np.int64)),
@@ -123,7 +129,7 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
             links=take(data, "links", str, "", "fifo"),
             replicas=_replicas(data, index, problem.cluster.name),
             splits=problem.splits,
-            **facts_from_json(take(data, "facts", dict, "", {})),
+            **facts,
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         pins = _pins(data, profile, index, problem.cluster.name)
@@ -254,11 +260,11 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
     """Place the ops that are missing in a plan file next to their neighbours; keep the others.
 
     An op joins its colocation group, else the allowed device with which it exchanges most bytes. In
-    the order it comes just after its last producer.
+    the order it comes just after its last producer. The value of the plan is computed again.
     """
     plan = planfile.plan
     if not planfile.missing:
-        return plan
+        return check_claims(problem, plan)
     device = plan.device.copy()
     unit_device = np.full(problem.n_units, NOWHERE, dtype=np.int64)
     placed = device != NOWHERE
@@ -269,7 +275,8 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
             if unit_device[unit] == NOWHERE:
                 unit_device[unit] = _busiest_neighbour(problem, device, op)
             device[op] = unit_device[unit]
-    return replace(plan, device=device, position=_insert(problem.profile, plan, placed))
+    position = _insert(problem.profile, plan, placed)
+    return check_claims(problem, replace(plan, device=device, position=position))
 
 
 def _busiest_neighbour(problem: Problem, device: IntArray, op: int) -> int:

@@ -59,6 +59,9 @@ class Plan:
         The placements that ``bound_us`` and ``proven`` hold for; None if the placer does not say.
     load_rule : LoadRule or None
         How loads were counted for the time per sample.
+    subgraph : int array, shape (n_ops,), or None
+        Number of each op's subgraph within its pass on its accelerator, which the latency depends
+        on (Tarnawski et al. 2020, section 4). None: as few subgraphs as possible.
     nothing_fits : bool
         Whether the placer proved that no plan fits in memory.
     note : str
@@ -90,6 +93,7 @@ class Plan:
     proven: bool = False
     rivals: Rivals | None = None
     load_rule: LoadRule | None = None
+    subgraph: IntArray | None = None
     nothing_fits: bool = False
     note: str = ""
     solve_seconds: float | None = None
@@ -103,6 +107,8 @@ class Plan:
                 raise PlanError(f"{name}: a plan needs an array of whole numbers")
         if self.device.shape != self.position.shape or self.device.ndim != 1:
             raise PlanError("a plan needs one device and one position for each op")
+        if self.subgraph is not None and self.subgraph.shape != self.device.shape:
+            raise PlanError("a plan with subgraphs needs one for each op")
         if not np.array_equal(np.sort(self.position), np.arange(len(self.position))):
             raise PlanError("the positions of a plan must be a permutation of the ops")
         if self.policy not in POLICIES or self.links not in LINK_POLICIES:

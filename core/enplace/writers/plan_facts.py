@@ -19,6 +19,8 @@ def facts_to_json(plan: Plan) -> dict[str, Any]:
             facts[key] = getattr(plan, key)
     if plan.nothing_fits:
         facts["nothing_fits"] = True
+    if plan.subgraph is not None:
+        facts["subgraph"] = plan.subgraph.tolist()
     for key, rule in (("load", plan.load_rule), ("rivals", plan.rivals)):
         if rule is not None:
             facts[key] = asdict(rule)

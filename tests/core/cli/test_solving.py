@@ -371,9 +371,23 @@ def test_with_throughput_the_gap_is_to_the_bound_on_the_time_per_sample(enplace,
     assert 0 < bound_us < us
     assert found["lower_bound"] == bound_us
     assert found["gap"] == pytest.approx(1 - bound_us / us)
-    shown = gap_line(enplace("simulate", vgg, plan))
+    shown = gap_line(enplace(*words[:-1]))
     assert f"{100 * found['gap']:.1f} %" in shown
     assert f"has less than {ms(bound_us)}" in shown
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_a_plan_file_cannot_lie_about_its_plan(enplace, folder, objective):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", objective, "-o", "plan.json"]
+    enplace(*words)
+    true = enplace("simulate", "p.json", "plan.json").out
+    lying = json.loads((folder / "plan.json").read_text())
+    key = "time_per_sample_us" if objective == "throughput" else "latency_us"
+    lying["facts"] |= {key: 0.001, "bound_us": 0.001, "proven": True}
+    (folder / "plan.json").write_text(json.dumps(lying))
+    told = enplace("simulate", "p.json", "plan.json").out
+    assert told == true
+    assert "\ngap" not in told
 
 
 def test_with_latency_the_gap_is_to_the_bound_on_the_latency(enplace, folder):

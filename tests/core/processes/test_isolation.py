@@ -70,8 +70,13 @@ def test_a_module_is_started_in_isolation(evil_folder):
 
 def test_only_absolute_folders_are_kept_in_pythonpath(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":/usr/lib/mine:.:there")
+    monkeypatch.setenv("PYTHONHOME", "here")
     monkeypatch.setenv("PYTHONSTARTUP", "startup.py")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore::evil.Warning")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
     assert safe_environment()["PYTHONPATH"] == "/usr/lib/mine"
-    assert "PYTHONSTARTUP" not in safe_environment()
+    assert safe_environment()["PYTHONHASHSEED"] == "7"
+    for name in ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS"):
+        assert name not in safe_environment()
     monkeypatch.setenv("PYTHONPATH", ".")
     assert "PYTHONPATH" not in safe_environment()

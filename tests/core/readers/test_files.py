@@ -298,6 +298,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
         b'{"ops": {' + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}}",
         b'{"ops": "' + "\U0001f600".encode() + b"a" * 800_000 + b'"}',
         b'{"ops": "\\ud83d\\ude00' + b"a" * 800_000 + b'"}',
+        b'{"ops": "' + rb"a,\"" * 1_000_000 + b'"}',
     ],
 )
 def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
@@ -320,8 +321,10 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
     [
         b"[" + b'{"a":1},' * 100_000 + b"1]",
         b"{" + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}",
+        b'{"name": "' + b"a" * 3_000_000 + b'"}',
+        b'{"name": "' + "\u00d7".encode() + b"[" * 2_500_000 + b'"}',
     ],
-    ids=["tiny objects", "many keys"],
+    ids=["tiny objects", "many keys", "a long text", "a long text full of brackets"],
 )
 def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
@@ -332,6 +335,27 @@ def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
     path.write_bytes(text)
     with pytest.raises(FileError, match="far more than any real profile"):
         read_profile(path)
+
+
+def test_a_text_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
+    path = tmp_path / "p.json"
+    path.write_bytes(b'{"name": "' + b"a" * 5_000_000)
+    with pytest.raises(FileError, match="a text never ends"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("name", ["op", "\u5c42", "\U0001f600"], ids=["ascii", "wide", "widest"])
+def test_a_plan_of_any_size_that_we_write_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The memory that JSON may take grows with its size, and plans take most for theirs."""
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
+    ops = [f"{name}{i}" for i in range(300)]
+    problem = Problem(profile_of(dict.fromkeys(ops, 10)), cluster_of(2))
+    plan = plan_of(problem, dict.fromkeys(ops, 0))
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
+    assert read_plan(tmp_path / "plan.json", problem).missing == []
 
 
 def refuse_large(loads: Callable[..., Any]) -> Callable[..., Any]:

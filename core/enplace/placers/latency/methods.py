@@ -57,8 +57,9 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     problem, _, about = _simplify(problem)
     device = place_greedily(problem)
     n_subgraphs = int(find_pass_subgraphs(problem, device).max()) + 1
-    device, us = _settle_free_ops(problem, device, latency_us(problem, device), n_subgraphs)
-    plan = _plan(problem, device, "greedy-latency", us).with_notes(*about, separator="; ")
+    found = Incumbent(device, latency_us(problem, device), 0.0)
+    plan, us = _plan(problem, found, "greedy-latency", n_subgraphs)
+    plan = plan.with_notes(*about, separator="; ")
     options.progress(Progress(options.seconds, "a placement", None, plan, us))
     return plan
 
@@ -122,19 +123,19 @@ class _Plans:
         self.problem, self._same, self._about = _simplify(problem)
         self._method, self._q, self._options = method, q, options
         self._found_us, self._us = np.inf, np.inf
-        self._device: IntArray | None = None
+        self._plan: Plan | None = None
 
     def make(self, found: Incumbent) -> Plan:
         """Make the best plan so far, with everything known about it by now."""
-        device, us = self._device, self._us
-        if device is None:
-            device, us = _settle_free_ops(self.problem, found.device, found.objective_us, self._q)
+        plan, us = self._plan, self._us
+        if plan is None:
+            plan, us = _plan(self.problem, found, self._method, self._q)
         about = list(self._about)
         if np.isinf(found.objective_us):
-            about.append(explain_failure(self.problem, device))
+            about.append(explain_failure(self.problem, plan.device))
         bound_us, proven = _prove(found, us)
         plan = replace(
-            _plan(self.problem, device, self._method, us),
+            plan,
             bound_us=finite(bound_us),
             proven=proven and self._same,
             rivals=Rivals(self._q),
@@ -150,10 +151,10 @@ class _Plans:
         if found.objective_us >= self._found_us:
             return False
         self._found_us = found.objective_us
-        device, us = _settle_free_ops(self.problem, found.device, found.objective_us, self._q)
+        plan, us = _plan(self.problem, found, self._method, self._q)
         better = us < self._us
         if better:
-            self._device, self._us = device, us
+            self._plan, self._us = plan, us
         return better
 
 
@@ -191,6 +192,11 @@ def _prove(found: Incumbent, us: float) -> tuple[float, bool]:
     return (us if proven else bound_us), proven
 
 
-def _plan(problem: Problem, device: IntArray, method: str, us: float) -> Plan:
+def _plan(problem: Problem, found: Incumbent, method: str, n_subgraphs: int) -> tuple[Plan, float]:
+    """Make the plan of an incumbent with its free ops settled; also return its latency."""
+    device, us = _settle_free_ops(problem, found.device, found.objective_us, n_subgraphs)
+    # Usually the fewest subgraphs have the same latency, and need not be kept.
     (plan,) = unordered(problem, device, method)
-    return replace(plan, objective=LATENCY, value_us=finite(us))
+    is_split = us < latency_us(problem, device) * (1 - 1e-9)
+    subgraph = found.subgraph if is_split else None
+    return replace(plan, objective=LATENCY, value_us=finite(us), subgraph=subgraph), us

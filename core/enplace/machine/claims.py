@@ -1,0 +1,47 @@
+"""What a plan claims about itself, computed again: a solver or a file may err, or lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from enplace.machine.latency import latency_us
+from enplace.machine.loads import max_load_us
+from enplace.machine.pipeline import planned_rule
+from enplace.text import finite
+from enplace.values.plan import Plan
+from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+
+SAME = 1e-6
+"""Two times are the same if they differ by less than this share."""
+
+
+def check_claims(problem: Problem, plan: Plan) -> Plan:
+    """Return the plan with the value that it has, and without claims that this disproves.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the plan's splits applied.
+    plan : Plan
+        A plan of the problem, as :func:`~enplace.values.plan.check_plan` demands.
+    """
+    value_us = None
+    if plan.objective == THROUGHPUT:
+        value_us = max_load_us(problem, plan.device, planned_rule(plan), plan.replicas)
+    elif plan.objective == LATENCY:
+        value_us = latency_us(problem, plan.device, plan.subgraph)
+    if _is_same(plan.value_us, value_us) and (plan.bound_us or 0.0) <= (value_us or 0.0) * (
+        1 + SAME
+    ):
+        return plan
+    plan = replace(plan, bound_us=None, proven=False, rivals=None, subgraph=None)
+    if plan.objective == LATENCY:
+        value_us = latency_us(problem, plan.device)
+    return replace(plan, value_us=finite(value_us))
+
+
+def _is_same(claimed_us: float | None, true_us: float | None) -> bool:
+    if claimed_us is None or true_us is None:
+        return claimed_us is None and finite(true_us) is None
+    return math.isclose(claimed_us, true_us, rel_tol=SAME)

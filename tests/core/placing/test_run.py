@@ -1,0 +1,81 @@
+"""A placer that lies about its own plan: what is shown is computed again."""
+
+import numpy as np
+import pytest
+from tests.core.placers.problems import gpus, line
+
+from enplace.bounds import Proof
+from enplace.errors import PlanError
+from enplace.machine.latency import latency_us
+from enplace.machine.loads import max_load_us
+from enplace.placing import registry
+from enplace.placing.options import PlaceOptions
+from enplace.placing.run import place
+from enplace.values.plan import Plan
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
+
+TRUE_US = {THROUGHPUT: max_load_us, LATENCY: latency_us}
+LIE = {"value_us": 1.0, "bound_us": 1.0, "proven": True}
+
+
+@pytest.fixture
+def problem():
+    return Problem(line([10.0, 20.0, 30.0], [(0, 1, 5), (1, 2, 5)]), gpus(2))
+
+
+@pytest.fixture
+def place_by(monkeypatch, problem):
+    """Return a function that places the problem with a method of the test's own."""
+
+    def run(method, objective):
+        placer = registry.Placer("liar", "Liar", "", method, objectives=(objective,))
+        monkeypatch.setitem(registry._registry, "liar", placer)
+        return place(problem, "liar", options=PlaceOptions(objective=objective))
+
+    return run
+
+
+def alternate(device=(0, 1, 0), **claims):
+    return Plan(np.array(device), np.arange(3), "liar", **claims)
+
+
+@pytest.mark.parametrize("objective", [THROUGHPUT, LATENCY])
+def test_a_false_value_is_computed_again_and_proves_nothing(place_by, problem, objective):
+    result = place_by(lambda problem, options: alternate(objective=objective, **LIE), objective)
+    assert result.value_us == TRUE_US[objective](problem, result.plan.device) > 1
+    assert (result.gap, result.plan.proven) == (None, False)
+
+
+@pytest.mark.parametrize("objective", [THROUGHPUT, LATENCY])
+def test_a_bound_above_the_plans_own_value_proves_nothing(place_by, problem, objective):
+    true_us = TRUE_US[objective](problem, alternate().device)
+    claims = {"value_us": true_us, "bound_us": 2 * true_us, "proven": True}
+    result = place_by(lambda problem, options: alternate(objective=objective, **claims), objective)
+    assert result.value_us == true_us
+    assert (result.gap, result.plan.proven) == (None, False)
+
+
+def test_a_plan_for_another_objective_is_worth_its_step_time(place_by):
+    result = place_by(lambda problem, options: alternate(objective=THROUGHPUT, **LIE), STEP_TIME)
+    assert result.objective == STEP_TIME
+    assert result.value_us == result.schedule.makespan_us > 60
+    assert not result.plan.proven
+
+
+def test_a_proof_that_the_plan_itself_disproves_is_dropped(place_by):
+    def prove_too_much(problem, options):
+        options.proofs.add(problem, Proof(1e9, "CPLEX"))
+        return alternate()
+
+    result = place_by(prove_too_much, STEP_TIME)
+    assert (result.bound_us, result.proven_by) == (None, "")
+    assert "nothing is proven" in result.plan.note
+
+
+@pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT, LATENCY])
+def test_a_device_that_the_cluster_does_not_have_is_refused(place_by, objective):
+    def invent(problem, options):
+        return alternate(device=(0, 7, 0), objective=objective)
+
+    with pytest.raises(PlanError, match="a device that the cluster does not have"):
+        place_by(invent, objective)
