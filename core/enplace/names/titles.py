@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -27,6 +28,25 @@ def split_scope(scope: str) -> list[str]:
 def leaf(op_name: str) -> str:
     """Return an op's own name, without its scope."""
     return split_scope(op_name)[-1]
+
+
+def unique_leaves(op_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the ops' own names, with as much of their scopes as makes them differ.
+
+    >>> unique_leaves(["a/weights/read", "a/biases/read", "a/Conv2D"])
+    ('weights/read', 'biases/read', 'Conv2D')
+    """
+    parts = [split_scope(name) for name in op_names]
+    ends = [one[-1] for one in parts]
+    for depth in range(2, MOST_DEPTH):
+        uses = Counter(ends)
+        if len(uses) == len(ends):
+            break
+        ends = [
+            end if uses[end] == 1 else "/".join(one[-depth:])
+            for end, one in zip(ends, parts, strict=True)
+        ]
+    return tuple(ends)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -92,6 +112,28 @@ def title_within(path: Path, label: str) -> str:
         return label
     of = " of " if len(path) == 1 and path[0] in DERIVED else " / "
     return title(path) + of + label
+
+
+def unshared_title(name: str, other: str) -> str:
+    """Return a title without the scopes that it shares with another one.
+
+    >>> unshared_title("conv 4 / conv 4.2", "conv 4 / conv 4.3")
+    'conv 4.2'
+    >>> unshared_title("gradients of conv 4 / conv 4.3", "conv 4 / conv 4.3")
+    'gradients of conv 4.3'
+    """
+    derived, own = _split_title(name)
+    _, others = _split_title(other)
+    while len(own) > 1 and others[:1] == own[:1]:
+        own, others = own[1:], others[1:]
+    return derived + " / ".join(own)
+
+
+def _split_title(name: str) -> tuple[str, list[str]]:
+    """Split a title into what it is derived by, such as "gradients of ", and its scopes."""
+    head, of, rest = name.partition(" of ")
+    is_derived = head in DERIVED and bool(of)
+    return (head + of, rest.split(" / ")) if is_derived else ("", name.split(" / "))
 
 
 def range_label(first: str, last: str) -> str:

@@ -145,6 +145,7 @@ class GraphView(Panel):
             self._crumbs_layout.addWidget(label("›", "dim"))
         if len(levels) > 1:
             self._crumbs_layout.addWidget(label(levels[-1].title, "title"))
+            self._crumbs_layout.addWidget(label(levels[-1].extent, "dim"))
         self._crumbs_layout.addStretch(1)
 
     def _escape(self) -> None:
@@ -236,12 +237,12 @@ class GraphView(Panel):
         """Return whether no card lies under the minimap."""
         covered = QRectF(QPointF(corner), self.minimap.size())
         area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
-        return self.model.scene is not None and not self.model.scene.cards_in(area)
+        return self.model.scene is not None and not self.model.scene.nodes_in(area)
 
     # The menu and the picture
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        card = self.canvas.card_at(self.canvas.mapFromGlobal(event.globalPos()))
+        card = self.canvas.node_at(self.canvas.mapFromGlobal(event.globalPos()))
         if card is not None and card not in self.model.marks(None).selected:
             self.canvas.select([card])
         project = self.document.project
