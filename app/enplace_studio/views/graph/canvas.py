@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
+    QHideEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QResizeEvent,
+    QShowEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QWidget
@@ -336,6 +338,12 @@ class Canvas(TipWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.resized.emit()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self.model.set_watched(True)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self.model.set_watched(False)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.update()

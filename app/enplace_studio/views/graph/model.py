@@ -9,7 +9,7 @@ from enplace.names.group_facts import crossing
 from enplace.names.groups import Grouping
 from enplace.names.ports import MOST_PORTS, Port
 from enplace.values.problem import THROUGHPUT, BoolArray
-from enplace.values.profile import IntArray, Profile
+from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.writers import graph_layout as layout
 from enplace_studio.background import Background
@@ -53,6 +53,8 @@ class GraphModel(QObject):
         self._scene: Scene | None = None
         self._width = 800.0
         self._query = ""
+        self._boxes: layout.Boxes | None = None  # those that wait for Graphviz
+        self._watched = False
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
@@ -126,6 +128,14 @@ class GraphModel(QObject):
         """Whether the cards will move once more, when Graphviz has found better places."""
         return self._dot.is_running
 
+    def set_watched(self, watched: bool) -> None:
+        """Let Graphviz run only while the graph is on screen."""
+        self._watched = watched
+        if watched:
+            self._start_dot()
+        else:
+            self._dot.stop()
+
     def set_width(self, width: float) -> None:
         """Arrange the cards for another width."""
         if width != self._width:
@@ -135,6 +145,7 @@ class GraphModel(QObject):
 
     def _arrange(self) -> None:
         self._dot.stop()
+        self._boxes = None
         level = self.level
         if level is None:
             self._show(None)
@@ -148,11 +159,19 @@ class GraphModel(QObject):
         boxes = layout.make_boxes(level.grouping, level.ports, level.of_ops)
         self._show(layout.layered(boxes, level.edges))
         if level.n_nodes <= MOST_BOXES:
-            self._dot.start(
-                boxes,
-                level.edges,
-                lambda *places: self._show(layout.from_centres(boxes, *places)),
-            )
+            self._boxes = boxes
+            self._start_dot()
+
+    def _start_dot(self) -> None:
+        level, boxes = self.level, self._boxes
+        if not self._watched or level is None or boxes is None:
+            return
+
+        def show(x: FloatArray, y: FloatArray, routes: list[FloatArray | None]) -> None:
+            self._boxes = None
+            self._show(layout.from_centres(boxes, x, y, routes))
+
+        self._dot.start(boxes, level.edges, show)
 
     def _show(self, arrangement: layout.Arrangement | None) -> None:
         self._arrangement = arrangement
