@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -31,22 +30,34 @@ def leaf(op_name: str) -> str:
 
 
 def unique_leaves(op_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the ops' own names, with as much of their scopes as makes them differ.
+    """Return the ops' own names, with those parts of their scopes in which equal ones differ.
 
-    >>> unique_leaves(["a/weights/read", "a/biases/read", "a/Conv2D"])
-    ('weights/read', 'biases/read', 'Conv2D')
+    >>> unique_leaves(["a/t0/cell/Mul", "a/t1/cell/Mul", "a/t1/cell/drop/Mul", "a/t1/Add"])
+    ('t0/Mul', 't1/Mul', 't1/drop/Mul', 'Add')
     """
     parts = [split_scope(name) for name in op_names]
-    ends = [one[-1] for one in parts]
-    for depth in range(2, MOST_DEPTH):
-        uses = Counter(ends)
-        if len(uses) == len(ends):
-            break
-        ends = [
-            end if uses[end] == 1 else "/".join(one[-depth:])
-            for end, one in zip(ends, parts, strict=True)
+    deepest = max(map(len, parts), default=1) - 1
+    scopes = [[*one[:-1], *[""] * (deepest + 1 - len(one))] for one in parts]
+    shown: list[set[int]] = [set() for _ in parts]
+    texts = [one[-1] for one in parts]
+    for _ in range(deepest):
+        for alike in _alike(texts):
+            values = [len({scopes[op][at] for op in alike}) for at in range(deepest)]
+            for op in alike:
+                shown[op].add(values.index(max(values)))
+        texts = [
+            "/".join([*(scope[at] for at in sorted(places) if scope[at]), one[-1]])
+            for one, scope, places in zip(parts, scopes, shown, strict=True)
         ]
-    return tuple(ends)
+    return tuple(texts)
+
+
+def _alike(texts: Sequence[str]) -> list[list[int]]:
+    """Find the places of texts that occur more than once."""
+    places: dict[str, list[int]] = {}
+    for at, text in enumerate(texts):
+        places.setdefault(text, []).append(at)
+    return [some for some in places.values() if len(some) > 1]
 
 
 @lru_cache(maxsize=1 << 16)
