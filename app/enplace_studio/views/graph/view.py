@@ -10,9 +10,10 @@ from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
+from enplace.names.titles import unshared_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import SAVE_PICTURE, Panel, label
+from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
@@ -29,6 +30,8 @@ from enplace_studio.views.graph.search import SearchBar
 _TYPICAL_SCALE = 0.8
 _MINIMAP_NEEDS = QSize(560, 360)
 _FEW_CARDS = 12
+_CRUMB_STRETCH = 10
+"""How much more space a letter of the path gets than the empty end of its line."""
 
 
 def make_view(document: Document, solver: Solver) -> GraphView:
@@ -136,17 +139,26 @@ class GraphView(Panel):
                 widget.deleteLater()
         levels = self.model.levels
         self.crumbs.setVisible(len(levels) > 1)
+        above = ""
         for depth, level in enumerate(levels[:-1]):
             button = QToolButton()
-            button.setText(level.title)
+            button.setText(unshared_title(level.title, above))
             button.setAutoRaise(True)
             button.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
             self._crumbs_layout.addWidget(button)
             self._crumbs_layout.addWidget(label("›", "dim"))
+            above = level.title
         if len(levels) > 1:
-            self._crumbs_layout.addWidget(label(levels[-1].title, "title"))
-            self._crumbs_layout.addWidget(label(levels[-1].extent, "dim"))
+            self._add_crumb(unshared_title(levels[-1].title, above), "title")
+            self._add_crumb(levels[-1].extent, "dim")
         self._crumbs_layout.addStretch(1)
+
+    def _add_crumb(self, text: str, role: str) -> None:
+        """Add a text that shrinks in a narrow pane."""
+        made = ElidedLabel(role)
+        made.ensurePolished()
+        made.set_text(text)
+        self._crumbs_layout.addWidget(made, len(text) * _CRUMB_STRETCH)
 
     def _escape(self) -> None:
         """Leave the search, else the open group, else clear the selection."""

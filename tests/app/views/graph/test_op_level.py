@@ -10,6 +10,7 @@ from PySide6.QtTest import QTest
 
 from documents import document_of
 from enplace.values.measurement import Measurement
+from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
 from enplace_studio.views.graph import level as level_module
 from enplace_studio.views.graph.view import GraphView
@@ -222,3 +223,13 @@ def test_the_smallest_of_many_neighbours_share_a_port(qtbot, open_layer):
     assert len(view.document.selection) == 5 * 6
     assert view.model.open(port)
     assert view.model.level.title == "All groups"
+
+
+def test_a_long_path_does_not_widen_a_narrow_pane(open_layer):
+    long = "encoder / layer 1 / attention / self / query"
+    document = layers_document()
+    view = open_layer(document, width=420, height=320)
+    view.model.levels[-1] = replace(view.model.level, title=" and ".join([long] * 9))
+    view._show_level()
+    assert view.minimumSizeHint().width() <= 420
+    assert "20 ops" in {one.whole for one in view.crumbs.findChildren(ElidedLabel)}
