@@ -30,8 +30,8 @@ from enplace_studio.views.graph.search import SearchBar
 _TYPICAL_SCALE = 0.8
 _MINIMAP_NEEDS = QSize(560, 360)
 _FEW_CARDS = 12
-_CRUMB_STRETCH = 10
-"""How much more space a letter of the path gets than the empty end of its line."""
+_CRUMB_STRETCH = 1000
+"""How much more space a part of the path gets than the empty end of its line."""
 
 
 def make_view(document: Document, solver: Solver) -> GraphView:
@@ -158,7 +158,7 @@ class GraphView(Panel):
         made = ElidedLabel(role)
         made.ensurePolished()
         made.set_text(text)
-        self._crumbs_layout.addWidget(made, len(text) * _CRUMB_STRETCH)
+        self._crumbs_layout.addWidget(made, _CRUMB_STRETCH)
 
     def _escape(self) -> None:
         """Leave the search, else the open group, else clear the selection."""
