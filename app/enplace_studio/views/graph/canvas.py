@@ -179,6 +179,13 @@ class Canvas(TipWidget):
         if self.scene is not None:
             self.setAccessibleDescription(self.scene.level.describe(node))
 
+    def open(self, node: int) -> None:
+        """Open a group, or go where a port leads and show the neighbour there."""
+        is_port = self.scene is not None and node >= self.scene.n
+        self.model.open(node)
+        if is_port and (chosen := self._chosen()):
+            self.reveal(chosen[0])
+
     def _neighbour(self, direction: QPointF) -> int | None:
         """Find the card to go to in a direction; without a current one, a selected or the first."""
         scene = self.scene
@@ -262,7 +269,7 @@ class Canvas(TipWidget):
         card = self.node_at(event.position())
         if card is not None and event.button() == Qt.MouseButton.LeftButton:
             self._end_press()
-            self.model.open(card)
+            self.open(card)
 
     def leaveEvent(self, event: QEvent) -> None:
         self.document.hover([])
@@ -302,7 +309,7 @@ class Canvas(TipWidget):
         if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
             self._place(key - Qt.Key.Key_1)
         elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.current is not None:
-            self.model.open(self.current)
+            self.open(self.current)
         elif key == Qt.Key.Key_Backspace:
             self.model.back()
         elif key == Qt.Key.Key_Escape:

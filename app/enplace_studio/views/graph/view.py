@@ -11,6 +11,7 @@ from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
 from enplace.names.titles import unshared_title
+from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, label
@@ -216,7 +217,10 @@ class GraphView(Panel):
     def _show_found(self) -> None:
         found, matches = self.model.found, self.model.matches or {}
         n_ops = 0 if found is None else int(np.count_nonzero(found))
-        self.search.show_found(len(matches), n_ops, self.model.fault)
+        level = self.model.level
+        of_ops = level is not None and level.of_ops
+        where = f"({len(matches)} here)" if of_ops else f"in {count(len(matches), 'group')}"
+        self.search.show_found(n_ops, where, self.model.fault)
 
     # Layout of the widgets above the canvas
 
@@ -259,7 +263,7 @@ class GraphView(Panel):
             self.canvas.select([card])
         project = self.document.project
         if self.document.selection and project is not None:
-            open_card = None if card is None else lambda: self.model.open(card)
+            open_card = None if card is None else lambda: self.canvas.open(card)
             menu = place_menu(self.document, project, self, open_card)
         else:
             menu = QMenu(self)

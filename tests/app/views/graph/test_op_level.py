@@ -187,6 +187,7 @@ def test_a_card_shows_type_time_output_and_lengths_of_its_op(open_layer, tmp_pat
 def test_a_search_marks_ops_and_no_ports(view):
     view.start_search()
     view.search.line.setText("op3")
+    assert view.search.found.text() == "4 ops (1 here)"
     assert {view.model.level.grouping.names[node] for node in view.model.matches} == {"layer1/op3"}
     assert not view.grab().isNull()
 
@@ -221,8 +222,9 @@ def test_the_smallest_of_many_neighbours_share_a_port(qtbot, open_layer):
     port = ports_of(view)[texts[-1]]
     view.canvas.select([port])
     assert len(view.document.selection) == 5 * 6
-    assert view.model.open(port)
+    view.canvas.open(port)
     assert view.model.level.title == "All groups"
+    assert view.model.level.grouping.names[view.canvas.current].startswith("outer")
 
 
 def test_a_long_path_does_not_widen_a_narrow_pane(open_layer):
