@@ -128,12 +128,15 @@ def _share(sent: IntArray, profile: Profile) -> list[_Share]:
     """
     whose, at = np.unique(sent[:, 0], return_inverse=True)
     size = np.bincount(at, weights=profile.tensor_bytes[sent[:, 1]], minlength=len(whose))
-    n_tensors = np.bincount(at, minlength=len(whose))
     most = np.argsort(-size, kind="stable")
     n_alone = len(most) if len(most) <= MOST_PORTS else MOST_PORTS - 1
     members = [np.array([one]) for one in np.sort(most[:n_alone]).tolist()]
     members += [np.sort(most[n_alone:])] if n_alone < len(most) else []
-    return [(whose[some], int(size[some].sum()), int(n_tensors[some].sum())) for some in members]
+    tensors = [np.unique(sent[np.isin(at, some), 1]) for some in members]
+    return [
+        (whose[some], int(profile.tensor_bytes[those].sum()), len(those))
+        for some, those in zip(members, tensors, strict=True)
+    ]
 
 
 def _make_port(share: _Share, neighbours: Sequence[_Neighbour], is_input: bool) -> Port:
