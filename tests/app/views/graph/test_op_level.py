@@ -9,6 +9,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
 from documents import document_of
+from enplace.names.groups import group_ops
 from enplace.values.measurement import Measurement
 from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
@@ -170,6 +171,25 @@ def test_the_card_that_the_user_went_to_stays_in_view_when_graphviz_answers(qtbo
     qtbot.waitUntil(lambda: not view.model.is_arranging)
     assert view.canvas.current == last
     assert view.canvas.visible().contains(view.model.scene.rects[last])
+
+
+def test_a_graph_that_is_too_wide_opens_at_its_first_cards(open_layer):
+    """The last op fans out below, so that the left top corner of the graph is empty."""
+    chain = [f"middle/op{i}" for i in range(12)]
+    fan = [f"middle/end{i}" for i in range(12)]
+    edges = [(one, other, KIB) for one, other in pairwise(chain)]
+    edges += [(chain[-1], end, KIB) for end in fan]
+    every = [*chain, *fan, *(f"outer/op{i}" for i in range(50))]
+    profile = profile_of(dict.fromkeys(every, 10.0), edges)
+    document = document_of(profile, cluster_of(2), dict.fromkeys(every, 0))
+    document.open(replace_grouping(document, group_ops(profile, 2)))
+    view = open_layer(document, "middle", 500, 400)
+    first = view.model.scene.rects[node_called(view, "middle/op0")]
+    assert view.canvas.visible().contains(first)
+
+
+def replace_grouping(document, grouping):
+    return replace(document.project, grouping=grouping)
 
 
 def test_a_card_shows_type_time_output_and_lengths_of_its_op(open_layer, tmp_path):
