@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.names.groups import Grouping
+from enplace.names.ports import Ports
 from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
@@ -18,7 +19,7 @@ class GroupEdges:
     Attributes
     ----------
     source, target : int array, shape (n_edges,)
-        Group numbers.
+        Group numbers; ports are numbered after the groups.
     bytes : int array, shape (n_edges,)
         Every tensor counted once for each group that uses it.
     """
@@ -28,33 +29,44 @@ class GroupEdges:
     bytes: IntArray
 
 
-def group_edges(profile: Profile, grouping: Grouping) -> GroupEdges:
-    """Find the edges between different groups."""
-    pair, size = _pairs(profile, grouping, np.ones(profile.n_edges, dtype=bool))
-    source, target = np.divmod(pair, grouping.n_groups)
+def group_edges(profile: Profile, grouping: Grouping, ports: Ports | None = None) -> GroupEdges:
+    """Find the edges between different groups, and those between groups and ports."""
+    pair, size = _pairs(profile, grouping, ports, np.ones(profile.n_edges, dtype=bool))
+    source, target = np.divmod(pair, _n_nodes(grouping, ports))
     return GroupEdges(source, target, size)
 
 
 def crossing(
-    profile: Profile, grouping: Grouping, edges: GroupEdges, device: IntArray
+    profile: Profile,
+    grouping: Grouping,
+    edges: GroupEdges,
+    device: IntArray,
+    ports: Ports | None = None,
 ) -> BoolArray:
     """Find the group edges that carry a tensor between devices; shape (n_edges,)."""
     between = device[profile.edge_source] != device[profile.edge_op]
-    pair, _ = _pairs(profile, grouping, between)
-    return np.isin(edges.source * grouping.n_groups + edges.target, pair)
+    pair, _ = _pairs(profile, grouping, ports, between)
+    return np.isin(edges.source * _n_nodes(grouping, ports) + edges.target, pair)
 
 
-def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[IntArray, IntArray]:
-    """Find pairs of groups, as source * n_groups + target, and the bytes they exchange."""
-    source = grouping.group[profile.edge_source]
-    target = grouping.group[profile.edge_op]
+def _n_nodes(grouping: Grouping, ports: Ports | None) -> int:
+    return grouping.n_groups + (ports.n if ports is not None else 0)
+
+
+def _pairs(
+    profile: Profile, grouping: Grouping, ports: Ports | None, wanted: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """Find pairs of nodes, as source * n_nodes + target, and the bytes they exchange."""
+    giver = taker = grouping.group
+    if ports is not None:
+        giver, taker = np.maximum(giver, ports.giver), np.maximum(taker, ports.taker)
+    source, target = giver[profile.edge_source], taker[profile.edge_op]
     kept = wanted & (source != target) & (source >= 0) & (target >= 0)
-    n = grouping.n_groups
+    kept &= np.minimum(source, target) < grouping.n_groups  # not from port to port
+    n = _n_nodes(grouping, ports)
     sent = np.unique(profile.edge_tensor[kept] * n + target[kept])
     tensor, target = np.divmod(sent, n)
-    pair, at = np.unique(
-        grouping.group[profile.tensor_op[tensor]] * n + target, return_inverse=True
-    )
+    pair, at = np.unique(giver[profile.tensor_op[tensor]] * n + target, return_inverse=True)
     size = np.bincount(at, weights=profile.tensor_bytes[tensor], minlength=len(pair))
     return pair, size.astype(np.int64)
 

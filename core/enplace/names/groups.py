@@ -92,7 +92,7 @@ def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = T
     chosen = np.unique(np.asarray(list(ops), dtype=np.int64))
     index = index_ops(profile)
     if len(chosen) <= FEW * target:
-        return _single_ops(index, chosen)
+        return single_ops(profile, chosen)
     return _number_parts(index, cut_tree(build_tree(index, chosen), index, target))
 
 
@@ -129,9 +129,9 @@ def _number_parts(index: OpIndex, parts: Sequence[Part]) -> Grouping:
     )
 
 
-def _single_ops(index: OpIndex, ops: IntArray) -> Grouping:
+def single_ops(profile: Profile, ops: IntArray) -> Grouping:
     """Make a group of every op, in the order in which they run."""
-    profile = index.profile
+    index = index_ops(profile)
     order = ops[np.argsort(index.rank[ops], kind="stable")].tolist()
     group = np.full(profile.n_ops, NO_GROUP, dtype=np.int64)
     group[order] = np.arange(len(order))

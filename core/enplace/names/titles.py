@@ -29,6 +29,37 @@ def leaf(op_name: str) -> str:
     return split_scope(op_name)[-1]
 
 
+def unique_leaves(op_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the ops' own names, with those parts of their scopes in which equal ones differ.
+
+    >>> unique_leaves(["a/t0/cell/Mul", "a/t1/cell/Mul", "a/t1/cell/drop/Mul", "a/t1/Add"])
+    ('t0/Mul', 't1/Mul', 't1/drop/Mul', 'Add')
+    """
+    parts = [split_scope(name) for name in op_names]
+    deepest = max(map(len, parts), default=1) - 1
+    scopes = [[*one[:-1], *[""] * (deepest + 1 - len(one))] for one in parts]
+    shown: list[set[int]] = [set() for _ in parts]
+    texts = [one[-1] for one in parts]
+    for _ in range(deepest):
+        for alike in _alike(texts):
+            values = [len({scopes[op][at] for op in alike}) for at in range(deepest)]
+            for op in alike:
+                shown[op].add(values.index(max(values)))
+        texts = [
+            "/".join([*(scope[at] for at in sorted(places) if scope[at]), one[-1]])
+            for one, scope, places in zip(parts, scopes, shown, strict=True)
+        ]
+    return tuple(texts)
+
+
+def _alike(texts: Sequence[str]) -> list[list[int]]:
+    """Find the places of texts that occur more than once."""
+    places: dict[str, list[int]] = {}
+    for at, text in enumerate(texts):
+        places.setdefault(text, []).append(at)
+    return [some for some in places.values() if len(some) > 1]
+
+
 @lru_cache(maxsize=1 << 16)
 def make_path(scope: str) -> Path:
     """Keep the parts of a scope that show where in the model it is.
@@ -92,6 +123,28 @@ def title_within(path: Path, label: str) -> str:
         return label
     of = " of " if len(path) == 1 and path[0] in DERIVED else " / "
     return title(path) + of + label
+
+
+def unshared_title(name: str, other: str) -> str:
+    """Return a title without the scopes that it shares with another one.
+
+    >>> unshared_title("conv 4 / conv 4.2", "conv 4 / conv 4.3")
+    'conv 4.2'
+    >>> unshared_title("gradients of conv 4 / conv 4.3", "conv 4 / conv 4.3")
+    'gradients of conv 4.3'
+    """
+    derived, own = _split_title(name)
+    _, others = _split_title(other)
+    while len(own) > 1 and others[:1] == own[:1]:
+        own, others = own[1:], others[1:]
+    return derived + " / ".join(own)
+
+
+def _split_title(name: str) -> tuple[str, list[str]]:
+    """Split a title into what it is derived by, such as "gradients of ", and its scopes."""
+    head, of, rest = name.partition(" of ")
+    is_derived = head in DERIVED and bool(of)
+    return (head + of, rest.split(" / ")) if is_derived else ("", name.split(" / "))
 
 
 def range_label(first: str, last: str) -> str:

@@ -14,8 +14,8 @@ _HUB = 7
 _SMALLEST_SHARE = 0.004  # share of the largest edge; smaller edges show only at a selected card
 _WIDTHS = (0.8, 3.4)
 
-Card = tuple[float, float, float]
-"""Left edge, top and width."""
+Card = tuple[float, float, float, float]
+"""Left edge, top, width and height."""
 
 
 def edge_widths(edges: GroupEdges) -> FloatArray:
@@ -63,19 +63,19 @@ def edge_curves(arrangement: Arrangement, edges: GroupEdges) -> FloatArray:
     float array, shape (n_edges, 4, 2)
         The end points of a cubic curve, and between them its control points.
     """
-    places = arrangement.x.tolist(), arrangement.y.tolist(), arrangement.width.tolist()
-    cards = list(zip(*places, strict=True))
+    a = arrangement
+    cards = list(zip(*(each.tolist() for each in (a.x, a.y, a.width, a.height)), strict=True))
     ends = zip(edges.source.tolist(), edges.target.tolist(), strict=True)
     curves = [_curve(cards[a], cards[b]) for a, b in ends]
     return np.array(curves, dtype=np.float64).reshape(-1, 4, 2)
 
 
 def _curve(start: Card, end: Card) -> list[tuple[float, float]]:
-    if abs(start[1] - end[1]) < CARD_H:
-        return _sideways(start, end)
     down = end[1] > start[1]
-    ax, ay = start[0] + start[2] / 2, start[1] + (CARD_H if down else 0.0)
-    bx, by = end[0] + end[2] / 2, end[1] + (0.0 if down else CARD_H)
+    if abs(start[1] - end[1]) < (start if down else end)[3]:
+        return _sideways(start, end)
+    ax, ay = start[0] + start[2] / 2, start[1] + (start[3] if down else 0.0)
+    bx, by = end[0] + end[2] / 2, end[1] + (0.0 if down else end[3])
     bend = (by - ay) / 2
     return [(ax, ay), (ax, ay + bend), (bx, by - bend), (bx, by)]
 
@@ -83,10 +83,10 @@ def _curve(start: Card, end: Card) -> list[tuple[float, float]]:
 def _sideways(start: Card, end: Card) -> list[tuple[float, float]]:
     """Connect two cards in one line, passing below any cards between them."""
     right = end[0] > start[0]
-    a = (start[0] + (start[2] if right else 0.0), start[1] + CARD_H / 2)
-    b = (end[0] + (0.0 if right else end[2]), end[1] + CARD_H / 2)
+    a = (start[0] + (start[2] if right else 0.0), start[1] + start[3] / 2)
+    b = (end[0] + (0.0 if right else end[2]), end[1] + end[3] / 2)
     if abs(b[0] - a[0]) <= start[2]:
         return [a, a, b, b]
-    (ax, ay), (bx, by) = [(x + width / 2, y + CARD_H) for x, y, width in (start, end)]
+    (ax, ay), (bx, by) = [(x + width / 2, y + high) for x, y, width, high in (start, end)]
     bow = min(0.45 * CARD_H, 12 + 0.05 * abs(bx - ax))
     return [(ax, ay), (ax, ay + bow), (bx, by + bow), (bx, by)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +16,8 @@ import numpy as np
 
 from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
+from enplace.names.ports import Ports
+from enplace.names.titles import unique_leaves
 from enplace.values.profile import FloatArray, IntArray
 
 CARD_W, CARD_H = 74.0, 42.0
@@ -24,6 +27,8 @@ TITLE_W = 108.0
 LANE_GAP = 30.0
 WIDEST_CARD_W = 128.0
 WIDE_CARD_W = 132.0
+OP_CARD_W, OP_CARD_H = 168.0, 60.0
+PORT_W, PORT_H = 190.0, 24.0
 LAYER_GAP = 40.0
 TIGHTER = 1.15
 """A row may be this much wider than the canvas before it is cut in two."""
@@ -44,19 +49,24 @@ class Arrangement:
 
     Attributes
     ----------
-    x, y, width : float array, shape (n_groups,)
-        Top left corner and width; all are :data:`CARD_H` high.
+    x, y, width, height : float array, shape (n_nodes,)
+        Top left corner and size of the cards, then of the ports.
     texts : tuple of str
-        The text on each card.
+        The text on each card and port.
     titles : tuple of (text, x, y)
         Row titles, with their left edge and the centre of the row's first line.
+    routes : tuple of float array, shape (3 * n_curves + 1, 2), or None
+        The way of each edge around the cards, as joined cubic curves; None for an edge that was
+        left out of the layout. Empty if no edge has a way of its own.
     """
 
     x: FloatArray
     y: FloatArray
     width: FloatArray
+    height: FloatArray
     texts: tuple[str, ...]
     titles: tuple[tuple[str, float, float], ...] = ()
+    routes: tuple[FloatArray | None, ...] = ()
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -66,7 +76,7 @@ class Arrangement:
 
     @property
     def bottom(self) -> float:
-        return float(self.y.max()) + CARD_H
+        return float((self.y + self.height).max())
 
 
 def is_regular(grouping: Grouping) -> bool:
@@ -88,7 +98,7 @@ def arrange(grouping: Grouping, edges: GroupEdges, width: float) -> Arrangement:
         return grid(grouping, width)
     if is_chain(grouping, edges):
         return reading(grouping, width)
-    return layered(grouping, edges)
+    return layered(make_boxes(grouping), edges)
 
 
 # ---------------------------------------------------------------- rows
@@ -122,6 +132,7 @@ def reading(grouping: Grouping, width: float) -> Arrangement:
         x=(at % columns).astype(np.float64) * (WIDE_CARD_W + GAP),
         y=(at // columns).astype(np.float64) * (CARD_H + TIGHT_ROW_GAP),
         width=np.full(grouping.n_groups, WIDE_CARD_W),
+        height=np.full(grouping.n_groups, CARD_H),
         texts=unique_texts(grouping),
     )
 
@@ -252,7 +263,9 @@ class _Stack:
             top = max(self._stack(lane, i * lane_w, top) for i, lane in enumerate(band))
 
     def arrangement(self) -> Arrangement:
-        return Arrangement(self.x, self.y, self.width, tuple(self.texts), tuple(self.titles))
+        height = np.full(len(self.x), CARD_H)
+        texts, titles = tuple(self.texts), tuple(self.titles)
+        return Arrangement(self.x, self.y, self.width, height, texts, titles)
 
     def _stack(self, lines: Sequence[_Line], left: float, top: float) -> float:
         """Place the lines of one lane of a band; return the height at which they end."""
@@ -345,11 +358,41 @@ def layers_of(n: int, edges: GroupEdges) -> IntArray:
     return layer
 
 
-def layered(grouping: Grouping, edges: GroupEdges) -> Arrangement:
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """What is laid out in layers: cards, then ports; all arrays have shape (n_nodes,).
+
+    Attributes
+    ----------
+    width, height : float array
+    side : int array
+        −1 for ports above all cards, 1 for ports below them, 0 for cards.
+    texts : tuple of str
+    """
+
+    width: FloatArray
+    height: FloatArray
+    side: IntArray
+    texts: tuple[str, ...]
+
+
+def make_boxes(grouping: Grouping, ports: Ports | None = None, of_ops: bool = False) -> Boxes:
+    """Make a box for every group, or for every op if the groups are single ops, and port."""
+    n, some = grouping.n_groups, ports.ports if ports is not None else ()
+    width, height = (OP_CARD_W, OP_CARD_H) if of_ops else (WIDE_CARD_W, CARD_H)
+    texts = unique_leaves(grouping.names) if of_ops else unique_texts(grouping)
+    return Boxes(
+        width=np.array([width] * n + [PORT_W] * len(some)),
+        height=np.array([height] * n + [PORT_H] * len(some)),
+        side=np.array([0] * n + [-1 if port.is_input else 1 for port in some]),
+        texts=(*texts, *(port.short for port in some)),
+    )
+
+
+def layered(boxes: Boxes, edges: GroupEdges) -> Arrangement:
     """Arrange layers by longest path, ordered by barycentre sweeps (Sugiyama 1981)."""
-    n = grouping.n_groups
-    layer = layers_of(n, edges)
-    place = np.zeros(n)
+    layer = _layers_with_ports(boxes, edges)
+    place = np.zeros(len(layer))
     for members in _members(layer):
         place[members] = np.arange(len(members)) - (len(members) - 1) / 2
     for sweep in range(_SWEEPS):
@@ -357,12 +400,22 @@ def layered(grouping: Grouping, edges: GroupEdges) -> Arrangement:
         giver, taker = (edges.source, edges.target) if down else (edges.target, edges.source)
         for members in _members(layer)[:: 1 if down else -1]:
             place[members] = _ordered(members, place, giver, taker)
-    return Arrangement(
-        x=place * (WIDE_CARD_W + GAP) - (place * (WIDE_CARD_W + GAP)).min(),
-        y=layer.astype(np.float64) * (CARD_H + LAYER_GAP),
-        width=np.full(n, WIDE_CARD_W),
-        texts=unique_texts(grouping),
+    middle = place * (boxes.width.max() + GAP)
+    high = [boxes.height[members].max() + LAYER_GAP for members in _members(layer)]
+    top = np.cumsum([0.0, *high])[layer]
+    return from_centres(boxes, middle, top + boxes.height / 2)
+
+
+def _layers_with_ports(boxes: Boxes, edges: GroupEdges) -> IntArray:
+    """Find the layer of each box: ports of inputs first, those of outputs last."""
+    n = int((boxes.side == 0).sum())
+    inner = (edges.source < n) & (edges.target < n)
+    layer = boxes.side.astype(np.int64)
+    layer[:n] = layers_of(
+        n, GroupEdges(edges.source[inner], edges.target[inner], edges.bytes[inner])
     )
+    layer[boxes.side > 0] += layer[:n].max()
+    return np.asarray(layer - layer.min())
 
 
 def _members(layer: IntArray) -> list[IntArray]:
@@ -379,14 +432,19 @@ def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntAr
     return places
 
 
-def from_centres(grouping: Grouping, x: FloatArray, y: FloatArray) -> Arrangement:
-    """Arrange cards around given centres, such as those from Graphviz."""
-    left, top = x - WIDE_CARD_W / 2, y - CARD_H / 2
+def from_centres(
+    boxes: Boxes, x: FloatArray, y: FloatArray, routes: Sequence[FloatArray | None] = ()
+) -> Arrangement:
+    """Arrange boxes around given centres, such as those from Graphviz, with the ways of edges."""
+    left, top = x - boxes.width / 2, y - boxes.height / 2
+    corner = np.array([left.min(), top.min()])
     return Arrangement(
-        x=left - left.min(),
-        y=top - top.min(),
-        width=np.full(grouping.n_groups, WIDE_CARD_W),
-        texts=unique_texts(grouping),
+        x=left - corner[0],
+        y=top - corner[1],
+        width=boxes.width,
+        height=boxes.height,
+        texts=boxes.texts,
+        routes=tuple(None if route is None else route - corner for route in routes),
     )
 
 
@@ -394,7 +452,7 @@ def unique_texts(grouping: Grouping) -> tuple[str, ...]:
     """Make labels unique by prefixing as much of the row's name as needed."""
     texts = list(grouping.labels)
     for depth in range(1, 4):
-        doubles = {t for t in texts if texts.count(t) > 1 or PART.match(t)}
+        doubles = {t for t, n in Counter(texts).items() if n > 1 or PART.match(t)}
         for group, text in enumerate(texts):
             if text in doubles and grouping.rows[group] != grouping.labels[group]:
                 tail = grouping.rows[group].split(" / ")[-depth:]

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
+    QHideEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QResizeEvent,
+    QShowEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QWidget
@@ -20,7 +22,7 @@ from enplace_studio.dragging import EXTEND
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import MARGIN, READABLE, Camera
-from enplace_studio.views.graph.card_texts import describe_card
+from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.paint import paint_scene
 from enplace_studio.views.graph.press import Press
@@ -69,9 +71,10 @@ class Canvas(TipWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(160, 120)
         self.setAccessibleName("Graph")
-        self.setAccessibleDescription("Groups of ops; arrow keys move, Enter opens, 1 to 8 place")
+        self.setAccessibleDescription("Groups or ops; arrow keys move, Enter opens, 1 to 8 place")
         model.changed.connect(self.update)
-        model.arranged.connect(self._restart)
+        model.level_changed.connect(self._restart)
+        model.arranged.connect(self._follow)
         self.document.selection_changed.connect(self.update)
         self.document.hover_changed.connect(self.update)
 
@@ -83,15 +86,34 @@ class Canvas(TipWidget):
 
     def _restart(self) -> None:
         self.current = None
-        self.fit(READABLE)
         self.untouched = True
+
+    def _follow(self) -> None:
+        """Fit the cards, which have moved, or keep in view the one that the user has gone to."""
+        if self.current is not None and not self.untouched:
+            self.reveal(self.current)
+        else:
+            self.fit(READABLE)
+            self.untouched = True
 
     def fit(self, least: float = 0.0) -> None:
         """Show all cards, or only the first if their scale would be below ``least``."""
         if self.scene is not None:
             centred = not self.scene.arrangement.titles
             self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
+            if centred:
+                self._move_to_the_first_cards(self.scene)
         self._look()
+
+    def _move_to_the_first_cards(self, scene: Scene) -> None:
+        """Move sideways in a graph that is too wide: its left corner may be empty."""
+        seen, bounds = self.visible(), scene.bounds
+        first = sorted(rect.center().x() for rect in scene.rects if rect.top() < seen.bottom())
+        if seen.width() < bounds.width() and first:
+            left = first[len(first) // 2] - seen.width() / 2
+            margin = MARGIN / self.camera.scale
+            last = bounds.right() + margin - seen.width()
+            self.camera.corner.setX(min(max(left, bounds.left() - margin), last))
 
     def focus_selection(self) -> None:
         """Show the selected cards, or all if none is selected."""
@@ -107,11 +129,11 @@ class Canvas(TipWidget):
         self.camera.centre_on(area.center(), QSizeF(self.size()))
         self._look()
 
-    def reveal(self, group: int) -> None:
-        """Make a card the current one and scroll it into view."""
+    def reveal(self, node: int) -> None:
+        """Make a card or port the current one and scroll it into view."""
         if self.scene is not None:
-            self.current = group
-            self.camera.reveal(self.scene.rects[group], QSizeF(self.size()))
+            self.current = node
+            self.camera.reveal(self.scene.rects[node], QSizeF(self.size()))
             self._look()
 
     def centre_on(self, point: QPointF) -> None:
@@ -149,8 +171,7 @@ class Canvas(TipWidget):
     def _paint_empty(self, painter: QPainter) -> None:
         painter.setFont(theme.font(12))
         painter.setPen(theme.tokens.dim)
-        waiting = "Arranging the groups …"
-        text = "Open a model, or start from a sample" if self.model.level is None else waiting
+        text = "Open a model, or start from a sample"
         painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, text)
 
     # Selecting
@@ -159,23 +180,30 @@ class Canvas(TipWidget):
         marks = self.model.marks(None)
         return sorted(marks.selected | marks.partly)
 
-    def select(self, groups: Iterable[int], extend: bool = False) -> None:
-        """Select the ops of some cards."""
+    def select(self, nodes: Iterable[int], extend: bool = False) -> None:
+        """Select the ops of some cards, or those behind some ports."""
         if self.scene is not None:
-            self.document.select(self.scene.ops(groups), extend)
+            self.document.select(self.scene.ops(nodes), extend)
 
-    def _go_to(self, group: int, extend: bool = False) -> None:
-        self.reveal(group)
-        self.select([group], extend)
+    def _go_to(self, node: int, extend: bool = False) -> None:
+        self.reveal(node)
+        self.select([node], extend)
         if self.scene is not None:
-            self.setAccessibleDescription(self.scene.level.grouping.names[group])
+            self.setAccessibleDescription(self.scene.level.describe(node))
+
+    def open(self, node: int) -> None:
+        """Open a group, or go where a port leads and show the neighbour there."""
+        is_port = self.scene is not None and node >= self.scene.n
+        self.model.open(node)
+        if is_port and (chosen := self._chosen()):
+            self.reveal(chosen[0])
 
     def _neighbour(self, direction: QPointF) -> int | None:
         """Find the card to go to in a direction; without a current one, a selected or the first."""
         scene = self.scene
         if scene is None or scene.n == 0:
             return None
-        if self.current is None or self.current >= scene.n:
+        if self.current is None or self.current >= len(scene.rects):
             chosen = self._chosen()
             return chosen[0] if chosen else 0
         return scene.neighbour(self.current, direction)
@@ -187,7 +215,7 @@ class Canvas(TipWidget):
         if event.button() == Qt.MouseButton.MiddleButton:
             self._panning = pos
         elif event.button() == Qt.MouseButton.LeftButton and self.scene is not None:
-            self._press = Press(event.position(), self.card_at(event.position()))
+            self._press = Press(event.position(), self.node_at(event.position()))
             if self._press.card is not None:
                 self._press_card(self._press.card, bool(event.modifiers() & EXTEND))
 
@@ -205,7 +233,7 @@ class Canvas(TipWidget):
         elif self._press is not None:
             self._move_press(self._press, event)
         else:
-            card = self.card_at(event.position())
+            card = self.node_at(event.position())
             self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
 
     def _move_press(self, press: Press, event: QMouseEvent) -> None:
@@ -250,10 +278,10 @@ class Canvas(TipWidget):
         return True
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        card = self.card_at(event.position())
+        card = self.node_at(event.position())
         if card is not None and event.button() == Qt.MouseButton.LeftButton:
             self._end_press()
-            self.model.open(card)
+            self.open(card)
 
     def leaveEvent(self, event: QEvent) -> None:
         self.document.hover([])
@@ -268,10 +296,10 @@ class Canvas(TipWidget):
             self.camera.pan(-turned)
         self._look()
 
-    def card_at(self, pos: QPointF | QPoint) -> int | None:
-        """Return the card at a point of the widget."""
+    def node_at(self, pos: QPointF | QPoint) -> int | None:
+        """Return the card or port at a point of the widget."""
         pos = QPointF(pos)
-        return self.scene.card_at(self.camera.to_scene(pos)) if self.scene else None
+        return self.scene.node_at(self.camera.to_scene(pos)) if self.scene else None
 
     # Keys
 
@@ -293,7 +321,7 @@ class Canvas(TipWidget):
         if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
             self._place(key - Qt.Key.Key_1)
         elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.current is not None:
-            self.model.open(self.current)
+            self.open(self.current)
         elif key == Qt.Key.Key_Backspace:
             self.model.back()
         elif key == Qt.Key.Key_Escape:
@@ -319,7 +347,7 @@ class Canvas(TipWidget):
 
     def focusNextPrevChild(self, forward: bool) -> bool:
         """Move through the cards with Tab before leaving the canvas."""
-        n = self.scene.n if self.scene is not None else 0
+        n = len(self.scene.rects) if self.scene is not None else 0
         group = (-1 if forward else n) if self.current is None else self.current
         group += 1 if forward else -1
         if not 0 <= group < n or not self.hasFocus():
@@ -330,6 +358,12 @@ class Canvas(TipWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.resized.emit()
 
+    def showEvent(self, event: QShowEvent) -> None:
+        self.model.set_watched(True)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self.model.set_watched(False)
+
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.update()
 
@@ -339,14 +373,16 @@ class Canvas(TipWidget):
     # Tool tips and the menu
 
     def tip_at(self, at: QPointF) -> str:
-        card = self.card_at(at)
+        card = self.node_at(at)
         return "" if card is None else self.tip(card)
 
-    def tip(self, group: int) -> str:
-        """Return the full name of a card, and its numbers."""
+    def tip(self, node: int) -> str:
+        """Return the full name of a card, and its numbers, or what a port stands for."""
         scene, project = self.scene, self.document.project
         if scene is None or project is None:
             return ""
-        n_found = (self.model.matches or {}).get(group, 0)
+        if node >= scene.n:
+            return "\n".join(describe_port(scene.level, node))
+        n_found = (self.model.matches or {}).get(node, 0)
         names = [project.device_label(device) for device in range(scene.facts.share.shape[1])]
-        return "\n".join(describe_card(scene, group, names, n_found))
+        return "\n".join(describe_card(scene, node, names, n_found))

@@ -1,10 +1,11 @@
-"""The tooltip of a card."""
+"""The tooltips of cards and ports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from enplace.text import count, ms, percent, size
+from enplace_studio.views.graph.level import GraphLevel
 from enplace_studio.views.graph.scene import Scene
 
 
@@ -17,9 +18,10 @@ def describe_card(scene: Scene, group: int, device_names: Sequence[str], n_found
         Number of ops of the group that a search found.
     """
     facts = scene.facts
+    level = scene.level
     lines = [
-        scene.level.grouping.names[group],
-        f"{count(int(facts.n_ops[group]), 'op')} · {ms(facts.time_us[group])}",
+        level.grouping.names[group],
+        f"{_what(level, group, int(facts.n_ops[group]))} · {ms(facts.time_us[group])}",
         f"{size(int(facts.persistent_bytes[group]))} of weights · "
         f"{size(int(facts.output_bytes[group]))} of outputs",
     ]
@@ -36,3 +38,21 @@ def describe_card(scene: Scene, group: int, device_names: Sequence[str], n_found
     if n_found:
         lines.append(f"{count(n_found, 'op')} found")
     return lines
+
+
+def _what(level: GraphLevel, group: int, n_ops: int) -> str:
+    """Say of what type an op is and how long its axes are, or how many ops a group has."""
+    if not level.of_ops:
+        return count(n_ops, "op")
+    return " · ".join(filter(None, (level.kinds[group], level.lengths[group])))
+
+
+def describe_port(level: GraphLevel, node: int) -> list[str]:
+    """Say where a port leads and what passes through it, one line each."""
+    port = level.ports.ports[node - level.grouping.n_groups]
+    lines = [
+        f"{'from' if port.is_input else 'to'} {port.name}",
+        f"{size(port.bytes)} in {count(port.n_tensors, 'tensor')}",
+    ]
+    names = "click to select it, double-click to open it"
+    return [*lines, names.replace("it", "them") if len(port.places) > 1 else names]

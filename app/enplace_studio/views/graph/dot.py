@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from PySide6.QtCore import QObject, QTimer
 
 from enplace.names.group_facts import GroupEdges
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import handler_program
+from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray
-from enplace.writers.graph_layout import CARD_H, GAP, LAYER_GAP, WIDE_CARD_W
+from enplace.writers.graph_layout import GAP, LAYER_GAP, Boxes
 from enplace_studio.worker import StudioWorker
 
 PROGRAM = handler_program("enplace_studio.dot_worker:serve", "Graphviz")
 
 TIME_LIMIT_MS = 5000
-_HUB = 8  # with more edges at one node, dot gets slow and the picture crowded
+_FAN = 12  # with more edges in or out of a box, dot gets slow and the picture crowded
 
-Placed = Callable[[FloatArray, FloatArray], None]
+Placed = Callable[[FloatArray, FloatArray, list[FloatArray | None]], None]
 
 
 class DotProcess(QObject):
@@ -32,18 +32,29 @@ class DotProcess(QObject):
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(TIME_LIMIT_MS)
-        self._timer.timeout.connect(self._give_up)
+        self._timer.timeout.connect(self.stop)
         # The caller may be gone before the answer arrives.
         parent.destroyed.connect(self.stop)
 
-    def start(self, n: int, edges: GroupEdges, placed: Placed, failed: Callable[[], None]) -> None:
-        """Lay out ``n`` cards; call ``placed`` with x and y of their centres, or ``failed``."""
+    @property
+    def is_running(self) -> bool:
+        return self._worker is not None
+
+    def start(self, boxes: Boxes, edges: GroupEdges, placed: Placed) -> None:
+        """Lay out boxes; call ``placed`` with x and y of their centres and the ways of the edges.
+
+        It is not called if Graphviz fails or takes too long.
+        """
         self.stop()
-        self._failed = failed
-        details = {"n": n, "card": (WIDE_CARD_W, CARD_H), "gap": (GAP, LAYER_GAP)}
-        job = Message("lay-out", details, {"edges": _without_hubs(n, edges)})
+        kept = nearest_edges(edges)
+        arrays = {
+            "edges": np.column_stack([edges.source[kept], edges.target[kept]]),
+            "sizes": np.column_stack([boxes.width, boxes.height]),
+            "side": boxes.side,
+        }
+        job = Message("lay-out", {"gap": (GAP, LAYER_GAP)}, arrays)
         self._worker = StudioWorker(PROGRAM, [job], self)
-        self._worker.received.connect(lambda message: self._finish(message, placed))
+        self._worker.received.connect(lambda message: self._finish(message, kept, placed))
         self._timer.start()
 
     def stop(self) -> None:
@@ -54,23 +65,23 @@ class DotProcess(QObject):
             worker.close()
             worker.deleteLater()
 
-    def _give_up(self) -> None:
+    def _finish(self, message: Message, kept: BoolArray, placed: Placed) -> None:
         self.stop()
-        self._failed()
-
-    def _finish(self, message: Message, placed: Placed) -> None:
-        self.stop()
-        if message.do == DONE:
-            x, y = message.arrays["middles"].T
-            placed(x, -y)
-        else:
-            self._failed()
+        if message.do != DONE:
+            return
+        down = np.array([1.0, -1.0])
+        x, y = (message.arrays["middles"] * down).T
+        points, ends = message.arrays["points"] * down, message.arrays["ends"]
+        found = iter(np.split(points, ends[:-1]))
+        placed(x, y, [next(found) if is_kept else None for is_kept in kept.tolist()])
 
 
-def _without_hubs(n: int, edges: GroupEdges) -> NDArray[np.int64]:
-    """Return the pairs to lay out, without long edges of hubs, which distort the picture."""
-    degree = np.bincount(edges.source, minlength=n) + np.bincount(edges.target, minlength=n)
-    hub = degree > max(_HUB, n // 3)
-    near = np.abs(edges.target - edges.source) <= 2
-    kept = (~hub[edges.source] & ~hub[edges.target]) | near
-    return np.column_stack([edges.source[kept], edges.target[kept]])
+def nearest_edges(edges: GroupEdges) -> BoolArray:
+    """Find the edges to lay out: of a box with a large fan, only those to the nearest boxes."""
+    kept = np.ones(len(edges.bytes), dtype=bool)
+    far = np.abs(edges.target - edges.source)
+    for end in (edges.source, edges.target):
+        order = np.lexsort((far, end))
+        place = np.arange(len(order)) - np.searchsorted(end[order], end[order])
+        kept[order[place >= _FAN]] = False
+    return kept

@@ -52,7 +52,9 @@ class Minimap(QWidget):
         painter.translate(_PAD, _PAD)
         painter.scale(self._scale, self._scale)
         painter.translate(-scene.bounds.topLeft())
-        for rect, look in zip(scene.rects, scene.looks, strict=True):
+        for port in scene.rects[scene.n :]:
+            painter.fillRect(port, theme.tokens.faint)
+        for rect, look in zip(scene.rects[: scene.n], scene.looks, strict=True):
             part = QRectF(rect)
             for color, share in look.stripes:
                 part.setWidth(share * rect.width())

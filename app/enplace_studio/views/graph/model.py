@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from enplace.names.group_facts import crossing, group_edges
-from enplace.names.groups import Grouping, subgroups
+from enplace.names.group_facts import crossing
+from enplace.names.groups import Grouping
+from enplace.names.ports import MOST_PORTS, Port
 from enplace.values.problem import THROUGHPUT, BoolArray
-from enplace.values.profile import IntArray, Profile
+from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.writers import graph_layout as layout
 from enplace_studio.background import Background
@@ -22,10 +23,12 @@ from enplace_studio.views.graph.facts import (
     make_facts,
     plan_stages,
 )
+from enplace_studio.views.graph.level import MOST_OPS, GraphLevel, inner_level, whole_level
 from enplace_studio.views.graph.paint import Marks
-from enplace_studio.views.graph.scene import GraphLevel, Scene, make_scene
+from enplace_studio.views.graph.scene import Scene, make_scene
 
-DOT_LIMIT = 250  # with more cards, Graphviz keeps the user waiting
+MOST_BOXES = MOST_OPS + 2 * MOST_PORTS
+"""With more, Graphviz would keep the user waiting."""
 
 
 class GraphModel(QObject):
@@ -50,6 +53,8 @@ class GraphModel(QObject):
         self._scene: Scene | None = None
         self._width = 800.0
         self._query = ""
+        self._boxes: layout.Boxes | None = None  # those that wait for Graphviz
+        self._watched = False
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
@@ -75,21 +80,27 @@ class GraphModel(QObject):
         project = self.document.project
         self.levels = []
         if project is not None:
-            self.levels = [make_level("All groups", project.problem.profile, project.grouping)]
+            self.levels = [whole_level(project.problem.profile, project.grouping)]
         self._enter()
 
-    def open(self, group: int) -> bool:
-        """Open a group into its parts; single ops have none."""
+    def open(self, node: int) -> bool:
+        """Open a group into its parts, or what is behind a port; single ops have no parts."""
         problem, level = self.document.problem, self.level
         if problem is None or level is None:
             return False
-        ops = level.grouping.ops(group)
-        if len(ops) < 2:
+        if node >= level.grouping.n_groups:
+            return self._leave_through(level.ports.ports[node - level.grouping.n_groups])
+        if len(level.grouping.ops(node)) < 2:
             return False
-        inside = subgroups(problem.profile, ops)
-        self.levels.append(make_level(level.grouping.names[group], problem.profile, inside))
+        self.levels.append(inner_level(problem.profile, self.levels, node))
         self._enter()
         return True
+
+    def _leave_through(self, port: Port) -> bool:
+        """Go to the level of a port's neighbour, and open it if it is one group."""
+        (depth, group), *others = port.places
+        self.go_to(depth)
+        return self.open(group) if not others else True
 
     def go_to(self, depth: int) -> None:
         """Leave all levels below a depth."""
@@ -105,43 +116,64 @@ class GraphModel(QObject):
         return True
 
     def _enter(self) -> None:
+        self._arrangement = self._scene = None
+        self.level_changed.emit()
         self.find(self._query)
         self._arrange()
-        self.level_changed.emit()
 
     # Positions of the cards
+
+    @property
+    def is_arranging(self) -> bool:
+        """Whether the cards will move once more, when Graphviz has found better places."""
+        return self._dot.is_running
+
+    def set_watched(self, watched: bool) -> None:
+        """Let Graphviz run only while the graph is on screen."""
+        self._watched = watched
+        if watched:
+            self._start_dot()
+        else:
+            self._dot.stop()
 
     def set_width(self, width: float) -> None:
         """Arrange the cards for another width."""
         if width != self._width:
             self._width = width
-            if self.level is not None and self._in_lines(self.level):
+            if self.level is not None and self.level.in_lines:
                 self._arrange()
-
-    def _in_lines(self, level: GraphLevel) -> bool:
-        return layout.is_regular(level.grouping) or layout.is_chain(level.grouping, level.edges)
 
     def _arrange(self) -> None:
         self._dot.stop()
-        self._arrangement = None
+        self._boxes = None
         level = self.level
         if level is None:
-            self._show()
-        elif self._in_lines(level) or level.grouping.n_groups > DOT_LIMIT:
+            self._show(None)
+        elif level.in_lines:
             self._show(layout.arrange(level.grouping, level.edges, self._width))
         else:
-            self._start_dot(level)
+            self._arrange_in_layers(level)
 
-    def _start_dot(self, level: GraphLevel) -> None:
-        self._dot.start(
-            level.grouping.n_groups,
-            level.edges,
-            lambda x, y: self._show(layout.from_centres(level.grouping, x, y)),
-            lambda: self._show(layout.layered(level.grouping, level.edges)),
-        )
-        self._forget_scene()
+    def _arrange_in_layers(self, level: GraphLevel) -> None:
+        """Show layers at once, and those of Graphviz, which are better, when it has found them."""
+        boxes = layout.make_boxes(level.grouping, level.ports, level.of_ops)
+        self._show(layout.layered(boxes, level.edges))
+        if level.n_nodes <= MOST_BOXES:
+            self._boxes = boxes
+            self._start_dot()
 
-    def _show(self, arrangement: layout.Arrangement | None = None) -> None:
+    def _start_dot(self) -> None:
+        level, boxes = self.level, self._boxes
+        if not self._watched or level is None or boxes is None:
+            return
+
+        def show(x: FloatArray, y: FloatArray, routes: list[FloatArray | None]) -> None:
+            self._boxes = None
+            self._show(layout.from_centres(boxes, x, y, routes))
+
+        self._dot.start(boxes, level.edges, show)
+
+    def _show(self, arrangement: layout.Arrangement | None) -> None:
         self._arrangement = arrangement
         self._forget_scene()
         self.arranged.emit()
@@ -206,7 +238,7 @@ class GraphModel(QObject):
         cut = np.zeros(len(level.edges.bytes), dtype=bool)
         if schedule is not None:
             device = schedule.plan.device
-            cut = crossing(problem.profile, level.grouping, level.edges, device)
+            cut = crossing(problem.profile, level.grouping, level.edges, device, level.ports)
         wanted, stages = self.mode.title, None
         if self.mode is BY_STAGE and schedule is not None:
             stages = self._stages(schedule)
@@ -233,29 +265,24 @@ class GraphModel(QObject):
     # Selection and search
 
     def marks(self, current: int | None) -> Marks:
-        """Find the selected, hovered and found cards."""
+        """Find the selected, hovered and found nodes."""
         level = self.level
         if level is None:
             return Marks()
-        sizes = np.bincount(level.grouping.group[level.grouping.group >= 0])
-        chosen = self._counts(level, self.document.selection)
-        hovered = self._counts(level, self.document.hovered)
-        whole = (chosen == sizes) & (sizes > 0)
-        if whole.all() and len(self.levels) > 1:
+        chosen = _count(level, self.document.selection)
+        hovered = _count(level, self.document.hovered)
+        whole = (chosen == level.n_ops) & (level.n_ops > 0)
+        if whole[: level.grouping.n_groups].all() and len(self.levels) > 1:
             # The opened group is selected: rings around all its parts would be noise.
             chosen = np.zeros_like(chosen)
             whole = chosen > 0
         return Marks(
             selected=frozenset(np.flatnonzero(whole).tolist()),
-            partly=frozenset(np.flatnonzero((chosen > 0) & (chosen < sizes)).tolist()),
+            partly=frozenset(np.flatnonzero((chosen > 0) & ~whole).tolist()),
             hovered=frozenset(np.flatnonzero(hovered).tolist()),
             matches=None if self.matches is None else frozenset(self.matches),
             current=current,
         )
-
-    def _counts(self, level: GraphLevel, ops: frozenset[int]) -> IntArray:
-        groups = level.grouping.group[np.fromiter(ops, dtype=np.int64, count=len(ops))]
-        return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
 
     def find(self, query: str) -> None:
         """Highlight the groups with ops that a query finds; an empty one finds none."""
@@ -278,6 +305,5 @@ def _groups_with(grouping: Grouping, ops: BoolArray) -> dict[int, int]:
     return {group: int(hits[group]) for group in np.flatnonzero(hits).tolist()}
 
 
-def make_level(title: str, profile: Profile, grouping: Grouping) -> GraphLevel:
-    """Make the level of a grouping, with the edges between its groups."""
-    return GraphLevel(title, grouping, group_edges(profile, grouping))
+def _count(level: GraphLevel, ops: frozenset[int]) -> IntArray:
+    return level.count(np.fromiter(ops, dtype=np.int64, count=len(ops)))

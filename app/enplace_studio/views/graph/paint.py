@@ -1,4 +1,4 @@
-"""Painting cards, edges and titles, in scene coordinates."""
+"""Painting cards, ports, edges and titles, in scene coordinates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
+from enplace.text import size
 from enplace.values.arrays import BoolArray
 from enplace.writers.graph_layout import CARD_H, TITLE_W
 from enplace_studio.hatch import paint_hatching
@@ -23,15 +24,18 @@ LARGEST_TEXT = 1.22  # how much texts may grow relative to their cards when zoom
 _PAD = 11.0
 _PIN_ROOM = 13.0
 _HATCH = 9.0
+_FIRST_LINE, _NEXT_LINE = 19.0, 17.0
+_BETWEEN = 6.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _FADED = 0.28
 _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
+_ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Groups that are selected, hovered or found."""
+    """Cards and ports that are selected or hovered; cards that are found."""
 
     selected: frozenset[int] = frozenset()
     partly: frozenset[int] = frozenset()
@@ -47,12 +51,15 @@ def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) 
     _paint_edges(painter, scene, marks, visible)
     if text:
         _paint_titles(painter, scene, visible, text)
-    for group in scene.cards_in(visible):
-        faded = marks.matches is not None and group not in marks.matches
+    for node in scene.nodes_in(visible):
+        faded = marks.matches is not None and node not in marks.matches
         painter.setOpacity(_FADED if faded else 1.0)
-        paint_card(painter, scene, group, text)
+        if node < scene.n:
+            paint_card(painter, scene, node, text)
+        else:
+            _paint_port(painter, scene, node, text)
         painter.setOpacity(1.0)
-        _paint_ring(painter, scene.rects[group], group, marks)
+        _paint_ring(painter, scene.rects[node], node, marks)
 
 
 def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: float) -> None:
@@ -82,7 +89,7 @@ def _in_two_lines(text: str, font: QFont, width: float) -> str:
 
 
 def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -> None:
-    """Paint a card: tint and border in its colours, a bar at the left, two lines, its pin.
+    """Paint a card: tint and border in its colours, a bar at the left, its texts, its pin.
 
     ``text_scale`` is the size of the texts relative to the card; 0 leaves them out.
     """
@@ -110,7 +117,8 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     if text_scale:
         inner = rect.adjusted(_PAD, 3, -4, 0)
         pin = _PIN_ROOM if scene.facts.n_pinned[group] else 0.0
-        _paint_texts(painter, inner, scene.arrangement.texts[group], look, text_scale, pin)
+        paint_texts = _paint_op_texts if scene.level.of_ops else _paint_texts
+        paint_texts(painter, inner, scene, group, text_scale, pin)
 
 
 def tinted(color: QColor, hatched: bool) -> QColor:
@@ -146,20 +154,26 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
         paint_hatching(painter, bar, theme.tokens.panel, _HATCH)
 
 
-def _paint_texts(
-    painter: QPainter, rect: QRectF, text: str, look: Look, scale: float, pin: float
-) -> None:
-    """Paint the name, then the second line and note; leave ``pin`` pixels at the right."""
-    width = rect.width()
-    first = QRectF(rect.left(), rect.top(), width, 19)
-    second = first.adjusted(0, 17, -pin, 17)
-    strong, plain = _font(12, scale, QFont.Weight.DemiBold), _font(11, scale)
+def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRectF:
+    """Paint the name of a card; return the area of the next line, with its font and pen set."""
+    first = QRectF(rect.left(), rect.top(), rect.width(), _FIRST_LINE)
+    strong = _font(12, scale, QFont.Weight.DemiBold)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, _LEFT, fitted(text, strong, width))
-    painter.setFont(plain)
+    painter.drawText(first, _LEFT, fitted(text, strong, rect.width()))
+    painter.setFont(_font(11, scale))
     painter.setPen(quiet_ink())
-    width -= pin
+    return first.translated(0, _NEXT_LINE)
+
+
+def _paint_texts(
+    painter: QPainter, rect: QRectF, scene: Scene, group: int, scale: float, pin: float
+) -> None:
+    """Paint the name, then the second line and note; leave ``pin`` pixels at the right."""
+    second = _paint_name(painter, rect, scene.arrangement.texts[group], scale).adjusted(
+        0, 0, -pin, 0
+    )
+    look, plain, width = scene.looks[group], painter.font(), second.width()
 
     def fits(line: str) -> bool:
         return fitted(line, plain, width) == line
@@ -171,6 +185,43 @@ def _paint_texts(
     painter.drawText(second, _RIGHT, note)
 
 
+def _paint_op_texts(
+    painter: QPainter, rect: QRectF, scene: Scene, op: int, scale: float, pin: float
+) -> None:
+    """Paint an op's name; its type and lengths; the line of the colour mode and its output."""
+    second = _paint_name(painter, rect, scene.arrangement.texts[op], scale)
+    look, level = scene.looks[op], scene.level
+    _paint_pair(painter, second, level.kinds[op], level.lengths[op], keep_left=True)
+    third = second.translated(0, _NEXT_LINE).adjusted(0, 0, -pin, 0)
+    line, sent = look.short or look.line, size(int(scene.facts.output_bytes[op]))
+    _paint_pair(painter, third, line, sent)
+
+
+def _paint_pair(
+    painter: QPainter, area: QRectF, left: str, right: str, keep_left: bool = False
+) -> None:
+    """Paint two texts on one line; one is kept whole, the other has the space that it leaves."""
+    font, width = painter.font(), area.width()
+    kept = fitted(left if keep_left else right, font, width)
+    room = width - QFontMetricsF(font).horizontalAdvance(kept) - _BETWEEN
+    other = fitted(right if keep_left else left, font, room)
+    painter.drawText(area, _LEFT, kept if keep_left else other)
+    painter.drawText(area, _RIGHT, other if keep_left else kept)
+
+
+def _paint_port(painter: QPainter, scene: Scene, node: int, scale: float) -> None:
+    """Paint where edges come from or go to, and their bytes."""
+    rect, port = scene.rects[node], scene.level.ports.ports[node - scene.n]
+    painter.setPen(QPen(theme.tokens.line, 1.2))
+    painter.setBrush(theme.tokens.lane)
+    painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
+    if scale:
+        painter.setFont(_font(11, scale))
+        painter.setPen(theme.tokens.dim)
+        inner = rect.adjusted(_PAD, 0, -_PAD, 0)
+        _paint_pair(painter, inner, scene.arrangement.texts[node], size(port.bytes))
+
+
 def paint_pin(painter: QPainter, head: QPointF) -> None:
     """Paint a pin with a round head."""
     painter.setPen(QPen(theme.tokens.text, 1.4))
@@ -179,20 +230,20 @@ def paint_pin(painter: QPainter, head: QPointF) -> None:
     painter.drawEllipse(head, 2.6, 2.6)
 
 
-def _paint_ring(painter: QPainter, rect: QRectF, group: int, marks: Marks) -> None:
+def _paint_ring(painter: QPainter, rect: QRectF, node: int, marks: Marks) -> None:
     """Paint a strong ring if selected, a broken one if partly selected, a thin one if hovered."""
     painter.setBrush(Qt.BrushStyle.NoBrush)
-    accent = theme.tokens.accent
-    if group in marks.selected or group in marks.partly:
-        style = Qt.PenStyle.SolidLine if group in marks.selected else Qt.PenStyle.DashLine
+    accent, radius = theme.tokens.accent, min(RADIUS, rect.height() / 2)
+    if node in marks.selected or node in marks.partly:
+        style = Qt.PenStyle.SolidLine if node in marks.selected else Qt.PenStyle.DashLine
         painter.setPen(QPen(accent, 2.2, style))
-        painter.drawRoundedRect(rect, RADIUS, RADIUS)
-    elif group in marks.hovered or (marks.matches and group in marks.matches):
+        painter.drawRoundedRect(rect, radius, radius)
+    elif node in marks.hovered or (marks.matches and node in marks.matches):
         painter.setPen(QPen(accent, 1.2))
-        painter.drawRoundedRect(rect, RADIUS, RADIUS)
-    if group == marks.current:
+        painter.drawRoundedRect(rect, radius, radius)
+    if node == marks.current:
         painter.setPen(QPen(theme.tokens.text, 1.0, Qt.PenStyle.DotLine))
-        painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), RADIUS + 3, RADIUS + 3)
+        painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), radius + 3, radius + 3)
 
 
 def _font(size: int, scale: float, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
@@ -248,6 +299,8 @@ def edge_pen(scene: Scene, edge: int, lit: bool) -> QPen:
     pen.setCapStyle(Qt.PenCapStyle.FlatCap)
     color = QColor(pen.color())
     long_alpha = _LONG_ALPHA_DARK if theme.dark else _LONG_ALPHA
+    if scene.arrangement.routes:
+        long_alpha = _ROUTED_ALPHA
     color.setAlphaF(1.0 if lit else long_alpha if scene.long[edge] else 0.85)
     pen.setColor(color)
     return pen

@@ -1,4 +1,4 @@
-"""The picture of one level of the graph: cards and edges in their places, ready to paint."""
+"""The picture of one level of the graph: cards, ports and edges in their places."""
 
 from __future__ import annotations
 
@@ -10,31 +10,23 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainterPath
 
 from enplace.names.group_facts import GroupEdges
-from enplace.names.groups import Grouping
 from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 from enplace.writers.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
-from enplace.writers.graph_layout import CARD_H, Arrangement
+from enplace.writers.graph_layout import Arrangement
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.facts import Facts
-
-
-@dataclass(frozen=True, eq=False)
-class GraphLevel:
-    """A set of ops opened into groups: the whole model, or one of its groups."""
-
-    title: str
-    grouping: Grouping
-    edges: GroupEdges
+from enplace_studio.views.graph.level import GraphLevel
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """All data for painting, by group and by edge.
+    """All data for painting, by node and by edge.
 
     Attributes
     ----------
     rects : list of QRectF
+        The cards of the groups, then the ports.
     paths : list of QPainterPath, one for each edge
     edge_width : float array, shape (n_edges,)
     crossing : bool array, shape (n_edges,)
@@ -56,49 +48,73 @@ class Scene:
 
     @property
     def n(self) -> int:
-        return len(self.rects)
+        """Number of cards; the nodes after them are ports."""
+        return self.level.grouping.n_groups
 
     @property
     def bounds(self) -> QRectF:
         left, top, right, bottom = self.arrangement.bounds
         return QRectF(left, top, right - left, bottom - top)
 
-    def card_at(self, point: QPointF) -> int | None:
-        """Return the group whose card is at a point."""
-        return next((g for g, rect in enumerate(self.rects) if rect.contains(point)), None)
+    def node_at(self, point: QPointF) -> int | None:
+        """Return the node at a point."""
+        return next((node for node, rect in enumerate(self.rects) if rect.contains(point)), None)
+
+    def nodes_in(self, area: QRectF) -> list[int]:
+        """Return the nodes that touch an area."""
+        return [node for node, rect in enumerate(self.rects) if rect.intersects(area)]
 
     def cards_in(self, area: QRectF) -> list[int]:
         """Return the groups whose cards touch an area."""
-        return [g for g, rect in enumerate(self.rects) if rect.intersects(area)]
+        return [node for node in self.nodes_in(area) if node < self.n]
 
-    def neighbour(self, group: int, direction: QPointF) -> int | None:
-        """Return the nearest card in a direction; cards straight ahead count as nearer."""
-        here = self.rects[group].center()
+    def neighbour(self, node: int, direction: QPointF) -> int | None:
+        """Return the nearest node in a direction; those straight ahead count as nearer."""
+        here = self.rects[node].center()
         ranked = []
         for other, rect in enumerate(self.rects):
             step = rect.center() - here
             ahead = QPointF.dotProduct(step, direction)
             sideways = abs(step.x() * direction.y() + step.y() * direction.x())
-            if ahead > 1 and other != group:
+            if ahead > 1 and other != node:
                 ranked.append((ahead + 3 * sideways, other))
         return min(ranked)[1] if ranked else None
 
-    def ops(self, groups: Iterable[int]) -> list[int]:
-        """Return all ops of some groups."""
-        return [op for group in groups for op in self.level.grouping.ops(group).tolist()]
+    def ops(self, nodes: Iterable[int]) -> list[int]:
+        """Return all ops of some nodes."""
+        return [op for node in nodes for op in self.level.ops(node).tolist()]
 
 
 def card_rects(arrangement: Arrangement) -> list[QRectF]:
-    """Return the card of each group."""
-    places = (arrangement.x.tolist(), arrangement.y.tolist(), arrangement.width.tolist())
-    return [QRectF(x, y, width, CARD_H) for x, y, width in zip(*places, strict=True)]
+    """Return the place of each node."""
+    a = arrangement
+    places = zip(*(each.tolist() for each in (a.x, a.y, a.width, a.height)), strict=True)
+    return [QRectF(*place) for place in places]
 
 
 def _path(curve: FloatArray) -> QPainterPath:
     start, *rest = (QPointF(*point) for point in curve.tolist())
     path = QPainterPath(start)
-    path.cubicTo(*rest)
+    for part in range(0, len(rest), 3):
+        path.cubicTo(*rest[part : part + 3])
     return path
+
+
+def _paths(arrangement: Arrangement, edges: GroupEdges) -> list[QPainterPath]:
+    """Return the way that an edge has in the arrangement, or a calm line of its own."""
+    curves = edge_curves(arrangement, edges)
+    routes = arrangement.routes or (None,) * len(curves)
+    return [
+        _path(curve if route is None else route)
+        for curve, route in zip(curves, routes, strict=True)
+    ]
+
+
+def _quiet(level: GraphLevel, arrangement: Arrangement) -> BoolArray:
+    """Find the edges to leave out; ops keep all that have a way around the cards."""
+    if level.of_ops and arrangement.routes:
+        return np.array([route is None for route in arrangement.routes])
+    return quiet_edges(arrangement, level.edges)
 
 
 def make_scene(
@@ -115,14 +131,14 @@ def make_scene(
         facts=facts,
         looks=looks(facts),
         rects=card_rects(arrangement),
-        paths=[_path(curve) for curve in edge_curves(arrangement, level.edges)],
+        paths=_paths(arrangement, level.edges),
         edge_width=edge_widths(level.edges),
         crossing=crossing,
-        quiet=quiet_edges(arrangement, level.edges),
+        quiet=_quiet(level, arrangement),
         long=long_edges(arrangement, level.edges),
     )
 
 
-def touching(edges: GroupEdges, groups: IntArray) -> BoolArray:
-    """Find the edges with an end in some groups."""
-    return np.isin(edges.source, groups) | np.isin(edges.target, groups)
+def touching(edges: GroupEdges, nodes: IntArray) -> BoolArray:
+    """Find the edges with an end in some nodes."""
+    return np.isin(edges.source, nodes) | np.isin(edges.target, nodes)

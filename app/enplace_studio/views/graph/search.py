@@ -72,7 +72,7 @@ class SearchBar(QFrame):
             layout.addWidget(_small_button(text, tip, action))
         self.line.textEdited.connect(self._complete)
         self.line.textChanged.connect(lambda text: self.changed.emit(text.strip()))
-        self.show_found(0, 0)
+        self.show_found(0)
 
     def _make_completer(self) -> QCompleter:
         completer = QCompleter(self._ways_on, self)
@@ -84,9 +84,9 @@ class SearchBar(QFrame):
         project = self._document.project
         self._ways_on.setStringList(completions(project, text) if project and text else [])
 
-    def show_found(self, groups: int, ops: int, fault: str = "") -> None:
-        """Show the number of matches, or what is wrong with the query."""
-        words = f"{count(ops, 'op')} in {count(groups, 'group')}" if ops else "nothing found"
+    def show_found(self, ops: int, where: str = "", fault: str = "") -> None:
+        """Show the number of matches and where they are, or what is wrong with the query."""
+        words = f"{count(ops, 'op')} {where}" if ops else "nothing found"
         self.found.setText(fault or (words if self.line.text() else ""))
         self.all.setVisible(ops > 0)
         self.all.setText(f"Select all {ops:,}")

@@ -10,9 +10,11 @@ from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, QTimer
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
+from enplace.names.titles import unshared_title
+from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import SAVE_PICTURE, Panel, label
+from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
@@ -29,6 +31,8 @@ from enplace_studio.views.graph.search import SearchBar
 _TYPICAL_SCALE = 0.8
 _MINIMAP_NEEDS = QSize(560, 360)
 _FEW_CARDS = 12
+_CRUMB_STRETCH = 1000
+"""How much more space a part of the path gets than the empty end of its line."""
 
 
 def make_view(document: Document, solver: Solver) -> GraphView:
@@ -136,16 +140,26 @@ class GraphView(Panel):
                 widget.deleteLater()
         levels = self.model.levels
         self.crumbs.setVisible(len(levels) > 1)
+        above = ""
         for depth, level in enumerate(levels[:-1]):
             button = QToolButton()
-            button.setText(level.title)
+            button.setText(unshared_title(level.title, above))
             button.setAutoRaise(True)
             button.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
             self._crumbs_layout.addWidget(button)
             self._crumbs_layout.addWidget(label("›", "dim"))
+            above = level.title
         if len(levels) > 1:
-            self._crumbs_layout.addWidget(label(levels[-1].title, "title"))
+            self._add_crumb(unshared_title(levels[-1].title, above), "title")
+            self._add_crumb(levels[-1].extent, "dim")
         self._crumbs_layout.addStretch(1)
+
+    def _add_crumb(self, text: str, role: str) -> None:
+        """Add a text that shrinks in a narrow pane."""
+        made = ElidedLabel(role)
+        made.ensurePolished()
+        made.set_text(text)
+        self._crumbs_layout.addWidget(made, _CRUMB_STRETCH)
 
     def _escape(self) -> None:
         """Leave the search, else the open group, else clear the selection."""
@@ -203,7 +217,10 @@ class GraphView(Panel):
     def _show_found(self) -> None:
         found, matches = self.model.found, self.model.matches or {}
         n_ops = 0 if found is None else int(np.count_nonzero(found))
-        self.search.show_found(len(matches), n_ops, self.model.fault)
+        level = self.model.level
+        of_ops = level is not None and level.of_ops
+        where = f"({len(matches)} here)" if of_ops else f"in {count(len(matches), 'group')}"
+        self.search.show_found(n_ops, where, self.model.fault)
 
     # Layout of the widgets above the canvas
 
@@ -236,17 +253,17 @@ class GraphView(Panel):
         """Return whether no card lies under the minimap."""
         covered = QRectF(QPointF(corner), self.minimap.size())
         area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
-        return self.model.scene is not None and not self.model.scene.cards_in(area)
+        return self.model.scene is not None and not self.model.scene.nodes_in(area)
 
     # The menu and the picture
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        card = self.canvas.card_at(self.canvas.mapFromGlobal(event.globalPos()))
+        card = self.canvas.node_at(self.canvas.mapFromGlobal(event.globalPos()))
         if card is not None and card not in self.model.marks(None).selected:
             self.canvas.select([card])
         project = self.document.project
         if self.document.selection and project is not None:
-            open_card = None if card is None else lambda: self.model.open(card)
+            open_card = None if card is None else lambda: self.canvas.open(card)
             menu = place_menu(self.document, project, self, open_card)
         else:
             menu = QMenu(self)

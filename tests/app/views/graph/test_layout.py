@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_short_rows_are_next_to_their_gradients():
 def test_layers_follow_the_edges():
     edges = random_edges(40, 90)
     grouping = group_ops(profile_of({f"op{i}": 1.0 for i in range(40)}))
-    arrangement = layout.layered(grouping, edges)
+    arrangement = layout.layered(layout.make_boxes(grouping), edges)
     assert (arrangement.y[edges.source] < arrangement.y[edges.target]).all()
     assert not overlaps(arrangement)
 
@@ -102,15 +103,30 @@ def test_equal_labels_are_distinguished_by_their_scope():
     assert len(set(texts)) == 8
 
 
+def boxes(n, side=()):
+    grouping = group_ops(profile_of({f"op{i}": 1.0 for i in range(n)}))
+    made = layout.make_boxes(grouping)
+    return replace(made, side=np.array([*side, *[0] * (n - len(side))]))
+
+
 def test_graphviz_runs_in_a_worker(qtbot):
     edges = random_edges(20, 40)
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
-    process.start(20, edges, lambda x, y: answers.append((x, y)), lambda: answers.append(None))
+    process.start(boxes(20), edges, lambda *places: answers.append(places))
     qtbot.waitUntil(lambda: bool(answers))
-    ((x, y),) = answers
+    ((x, y, routes),) = answers
     assert (y[edges.source] < y[edges.target]).all()
-    assert len(x) == 20
+    assert len(x) == len(boxes(20).texts)
+    for edge, route in enumerate(routes):
+        assert abs(route[0, 0] - x[edges.source[edge]]) <= layout.WIDE_CARD_W / 2 + 1
+        assert y[edges.source[edge]] < route[0, 1] < route[-1, 1] < y[edges.target[edge]]
+
+
+def test_of_a_box_with_a_large_fan_only_the_nearest_edges_are_laid_out():
+    edges = GroupEdges(np.zeros(40, dtype=np.int64), np.arange(1, 41), np.ones(40, dtype=np.int64))
+    kept = dot.nearest_edges(edges)
+    assert edges.target[kept].tolist() == list(range(1, 13))
 
 
 @pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(3600)"])
@@ -119,12 +135,31 @@ def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, 
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
     process._timer.setInterval(400)
-    process.start(3, random_edges(3, 5), lambda x, y: None, lambda: answers.append("failed"))
-    qtbot.waitUntil(lambda: answers == ["failed"])
+    process.start(boxes(3), random_edges(3, 5), lambda *places: answers.append(places))
+    qtbot.waitUntil(lambda: not process.is_running)
+    assert not answers
 
 
 def test_cards_keep_the_requested_distance():
     from enplace_studio.dot_worker import lay_out
 
-    middles = lay_out(2, np.array([[0, 1]]), (132, 42), (10, 40))
+    sizes = np.array([[132.0, 42.0]] * 2)
+    middles, _ = lay_out(np.array([[0, 1]]), sizes, np.zeros(2, dtype=np.int64), (10, 40))
     assert middles[0, 1] - middles[1, 1] == pytest.approx(82, abs=1)
+
+
+@pytest.mark.parametrize("by_graphviz", [False, True])
+def test_ports_lie_above_and_below_all_cards(by_graphviz):
+    from enplace_studio.dot_worker import lay_out
+
+    some, edges = boxes(5, side=[-1, 1]), np.array([[0, 4], [2, 3], [2, 1]])
+    if by_graphviz:
+        sizes = np.column_stack([some.width, some.height])
+        y = -lay_out(edges, sizes, some.side, (10, 40))[0][:, 1]
+    else:
+        ports_last = boxes(5)
+        ports_last.side[3:] = -1, 1
+        ends = GroupEdges(np.array([3, 0, 0]), np.array([2, 1, 4]), np.ones(3, dtype=np.int64))
+        y = layout.layered(ports_last, ends).y[[3, 4, 0, 1, 2]]
+    assert y[0] < y[2:].min()
+    assert y[1] > y[2:].max()

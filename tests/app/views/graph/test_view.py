@@ -61,7 +61,7 @@ def open_view(qtbot):
         view.resize(width, height)
         with qtbot.waitExposed(view):
             view.show()
-        qtbot.waitUntil(lambda: document.problem is None or view.model.scene is not None)
+        qtbot.waitUntil(lambda: not view.model.is_arranging)
         return view
 
     return open_it
@@ -641,7 +641,7 @@ def test_an_irregular_graph_is_laid_out_along_its_edges(open_view):
 def test_a_pane_may_close_while_its_graph_is_laid_out(qtbot):
     view = GraphView(irregular_document())
     view.show()
-    assert view.model.scene is None
+    assert view.model.is_arranging
     view.close()
     view.deleteLater()
     QApplication.sendPostedEvents(view, QEvent.Type.DeferredDelete)

@@ -1,0 +1,122 @@
+"""A level of the graph: the groups or ops that are shown, the edges between them, and the ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from enplace.names.group_facts import GroupEdges, group_edges
+from enplace.names.groups import Grouping, single_ops, subgroups
+from enplace.names.ports import Ports, find_ports
+from enplace.text import count, size
+from enplace.values.profile import IntArray, Profile
+from enplace.writers.graph_layout import is_chain, is_regular
+
+MOST_OPS = 400
+"""A group with more ops opens into groups: Graphviz needs up to about a second for this many."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLevel:
+    """A set of ops opened into groups: the whole model, or one of its groups.
+
+    The nodes of the graph are the groups, then the ports.
+
+    Attributes
+    ----------
+    edges : GroupEdges
+        Between nodes.
+    kinds, lengths : tuple of str
+        Type of each op, and the lengths of its axes as far as they are known; empty unless every
+        group is a single op.
+    in_lines : bool
+        Whether the cards are arranged in rows, like text; such a level has no ports.
+    """
+
+    title: str
+    grouping: Grouping
+    ports: Ports
+    edges: GroupEdges
+    kinds: tuple[str, ...]
+    lengths: tuple[str, ...]
+    in_lines: bool
+
+    @property
+    def of_ops(self) -> bool:
+        return bool(self.kinds)
+
+    @property
+    def n_nodes(self) -> int:
+        return self.grouping.n_groups + self.ports.n
+
+    @cached_property
+    def n_ops(self) -> IntArray:
+        """Number of ops of each node; shape (n_nodes,)."""
+        return self.count(np.arange(len(self.grouping.group)))
+
+    def count(self, ops: IntArray) -> IntArray:
+        """Count how many of some ops each node has; shape (n_nodes,)."""
+        nodes = (self.grouping.group[ops], self.ports.giver[ops], self.ports.taker[ops])
+        found = [np.bincount(each[each >= 0], minlength=self.n_nodes) for each in nodes]
+        return np.asarray(np.sum(found, axis=0), dtype=np.int64)
+
+    def ops(self, node: int) -> IntArray:
+        """Return the ops of a group, or those behind a port."""
+        if node < self.grouping.n_groups:
+            return self.grouping.ops(node)
+        return np.flatnonzero((self.ports.giver == node) | (self.ports.taker == node))
+
+    @property
+    def extent(self) -> str:
+        """How many ops are shown, and as how many groups."""
+        n_ops = count(int((self.grouping.group >= 0).sum()), "op")
+        in_groups = f" in {count(self.grouping.n_groups, 'group')}; open one to see its ops"
+        return n_ops + ("" if self.of_ops else in_groups)
+
+    def describe(self, node: int) -> str:
+        """Return the full name of a group, or where a port leads and what passes through it."""
+        if node < self.grouping.n_groups:
+            return self.grouping.names[node]
+        port = self.ports.ports[node - self.grouping.n_groups]
+        return f"{'from' if port.is_input else 'to'} {port.name}, {size(port.bytes)}"
+
+
+def whole_level(profile: Profile, grouping: Grouping) -> GraphLevel:
+    """Make the level of the whole model."""
+    return _make_level("All groups", profile, grouping, [])
+
+
+def inner_level(profile: Profile, levels: Sequence[GraphLevel], group: int) -> GraphLevel:
+    """Open a group of the last level into its ops, or into smaller groups if it has many."""
+    last = levels[-1].grouping
+    ops = last.ops(group)
+    inside = single_ops(profile, ops) if len(ops) <= MOST_OPS else subgroups(profile, ops)
+    return _make_level(last.names[group], profile, inside, [level.grouping for level in levels])
+
+
+def _make_level(
+    title: str, profile: Profile, grouping: Grouping, around: Sequence[Grouping]
+) -> GraphLevel:
+    inside = np.flatnonzero(grouping.group >= 0)
+    order = inside[np.argsort(grouping.group[inside])].tolist()
+    of_ops = len(order) == grouping.n_groups
+    edges = group_edges(profile, grouping)
+    in_lines = not of_ops and (is_regular(grouping) or is_chain(grouping, edges))
+    ports = find_ports(profile, title, grouping, [] if in_lines else around)
+    return GraphLevel(
+        title=title,
+        grouping=grouping,
+        ports=ports,
+        edges=group_edges(profile, grouping, ports) if ports.n else edges,
+        kinds=tuple(profile.op_types[op] for op in order) if of_ops else (),
+        lengths=tuple(_lengths(profile, op) for op in order) if of_ops else (),
+        in_lines=in_lines,
+    )
+
+
+def _lengths(profile: Profile, op: int) -> str:
+    known = profile.measured.split_lengths.get(profile.op_names[op], {})
+    return ", ".join(f"{axis} {length:,}" for axis, length in known.items())
