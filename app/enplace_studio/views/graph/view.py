@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt, QTimer
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -14,7 +14,7 @@ from enplace.names.titles import unshared_title
 from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, label
+from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, call_later, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
@@ -70,11 +70,9 @@ class GraphView(Panel):
         model, canvas = self.model, self.canvas
         model.level_changed.connect(self._show_level)
         model.changed.connect(self._show_found)
-        # One edit sends several signals; the legend is updated once, after all of them.
-        self._meanings = QTimer(self, interval=0, singleShot=True)
-        self._meanings.timeout.connect(self._show_meanings)
-        model.changed.connect(self._meanings.start)
-        model.changed.connect(self._place_overlays)
+        # The scene that both need is made once for the several signals of an edit.
+        call_later(self, self._show_meanings, model.changed)
+        call_later(self, self._place_overlays, model.changed)
         canvas.looked.connect(self._place_overlays)
         canvas.resized.connect(self._fill)
         canvas.escaped.connect(self._escape)
