@@ -5,6 +5,7 @@ Files are read and written in threads, so that the window stays responsive.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,15 @@ from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
-from enplace.readers import PlanFile, complete_plan, read_plan, read_project
+from enplace.readers import (
+    PlanFile,
+    cluster_json,
+    complete_plan,
+    constraints,
+    plans,
+    read_plan,
+    read_project,
+)
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, read_constraints
 from enplace.readers.samples import Sample, samples
@@ -41,6 +50,9 @@ PICTURES = ";;".join(f"{suffix[1:].upper()} (*{suffix})" for suffix in SUFFIXES)
 MOST_NAMES = 3
 """Most names in a message."""
 
+_FORMAT = re.compile(rb'^\s*\{\s*"format"\s*:\s*"(?P<name>[a-z-]+)/')
+_HEAD_BYTES = 1000
+
 _Button = QMessageBox.StandardButton
 _Version = tuple[int, int, int] | None
 
@@ -59,6 +71,8 @@ class Filing(QWidget):
     failed = Signal(str)
     model_named = Signal(object)
     """Emitted with the path of a model that has no profile yet."""
+    cluster_read = Signal(object)
+    """Emitted with a :class:`Cluster` from a file that the user opened."""
 
     def __init__(
         self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
@@ -92,9 +106,23 @@ class Filing(QWidget):
         self._open(read)
 
     def open_path(self, path: Path) -> None:
-        """Open any readable file; a bundled sample opens on its own cluster."""
+        """Open any readable file; a bundled sample opens on its own cluster.
+
+        A plan, constraints or a cluster are for the open model.
+        """
         if is_model(path):
             self.model_named.emit(path)
+            return
+        parts = {
+            plans.NAME: self.import_plan,
+            constraints.NAME: self.import_constraints,
+            cluster_json.NAME: self._read_cluster,
+        }
+        if use := parts.get(_format_of(path)):
+            if self._document.project is None:
+                self.failed.emit(f"{path.name} belongs to a model; open that first")
+            else:
+                use(path)
             return
         for sample in samples():
             if sample.path == path.resolve():
@@ -392,6 +420,16 @@ class Filing(QWidget):
         box.exec()
         return box.clickedButton() is place
 
+    def _read_cluster(self, path: Path) -> None:
+        problem = self._document.problem
+        if problem is not None:
+            profile = problem.measured_profile
+            self._background.start(
+                lambda: cluster_from(str(path.resolve()), profile),
+                self.cluster_read.emit,
+                self._fail,
+            )
+
     # Importing and exporting constraints
 
     def ask_export_constraints(self) -> None:
@@ -439,6 +477,16 @@ class Filing(QWidget):
             self.failed.emit(one_line(text))
         elif added:
             self.done.emit(f"Imported {path.name}")
+
+
+def _format_of(path: Path) -> str:
+    """Return the name of the format that a JSON file begins with; empty if it names none."""
+    try:
+        with open(path, "rb") as file:
+            found = _FORMAT.search(file.read(_HEAD_BYTES))
+    except OSError:
+        return ""
+    return found["name"].decode() if found else ""
 
 
 def _version_of(path: Path | None) -> _Version:

@@ -5,12 +5,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import QRect, QSettings, Qt
-from PySide6.QtGui import QImage
+from PySide6.QtCore import QMimeData, QPointF, QRect, QSettings, Qt, QUrl
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QFileDialog,
+    QMenu,
+    QMessageBox,
+    QPushButton,
+    QWidget,
+)
 
 from documents import add_plan, chain_document, document_of, wide_document
+from enplace.disk import write_atomically
 from enplace.machine import simulate
 from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
@@ -19,6 +27,7 @@ from enplace.readers.samples import samples
 from enplace.text import ms
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_project
+from enplace.writers.clusters import cluster_text
 from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.compare_dialog import CompareDialog
@@ -506,6 +515,50 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert "not in the model: gone" in asked[0]
     assert window.document.current.plan.device.tolist() == [1, 1, 1]
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
+
+
+def drop(window, path):
+    """Drop a file on the window, as a file manager does."""
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(path))])
+    actions, no_key = Qt.DropAction.CopyAction, Qt.KeyboardModifier.NoModifier
+    where = QPointF(200, 200)
+    enter = QDragEnterEvent(where.toPoint(), actions, data, Qt.MouseButton.LeftButton, no_key)
+    QApplication.sendEvent(window, enter)
+    assert enter.isAccepted()
+    QApplication.sendEvent(
+        window, QDropEvent(where, actions, data, Qt.MouseButton.LeftButton, no_key)
+    )
+    QTest.qWait(0)
+    window.studio.files.wait()
+
+
+def test_a_plan_that_is_dropped_on_the_window_is_added(window, tmp_path):
+    problem, n_plans = window.document.problem, len(window.document.plans)
+    write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
+    drop(window, tmp_path / "mine.json")
+    assert len(window.document.plans) == n_plans + 1
+    assert window.document.current.name == "mine"
+
+
+def test_constraints_and_clusters_can_be_dropped_too(window, tmp_path):
+    (tmp_path / "team.json").write_text(
+        json.dumps({"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]})
+    )
+    drop(window, tmp_path / "team.json")
+    assert window.document.problem.pins == {0: 1}
+    write_atomically(tmp_path / "four.json", cluster_text(cluster_of(4)))
+    drop(window, tmp_path / "four.json")
+    assert len(window.document.project.cluster.gpus) == 4
+
+
+def test_a_plan_without_its_model_says_to_open_that_first(make_window, window, tmp_path):
+    problem = window.document.problem
+    write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
+    empty = make_window()
+    drop(empty, tmp_path / "mine.json")
+    assert empty.banner.text == "Mine.json belongs to a model; open that first."
+    assert empty.document.problem is None
 
 
 def test_exported_constraints_can_be_imported_and_undone(window, monkeypatch, tmp_path):
