@@ -1,24 +1,78 @@
-"""The step time of plans over the speed of devices or links (Pesto's Fig. 8). No Qt."""
+"""The step time over the speed of devices or links, their number or memory (Pesto's Fig. 8). No Qt.
+
+Over speeds, plans are simulated as they are. Over the number of GPUs and their memory, methods
+make a new plan for each value.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
+from enplace.text import count, factor
+from enplace.values.cluster import Cluster
+from enplace.values.cluster_variants import with_gpus, with_memory
+from enplace.values.problem import Problem
 from enplace_studio.project import OpenProject, PlanEntry
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-COMPUTE, LINKS = 0, 1
-"""What is swept: an index into :attr:`OpenProject.scale`."""
 MOST_PLANS = 4
+METHODS = ("expert", "heft", "enplace")
+"""The methods that make new plans."""
+
+LIMIT_S = 2.0
+"""Time for each new plan of a method that searches."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is swept.
+
+    Attributes
+    ----------
+    title : str
+    values, ticks : tuple of float
+        The values to try, rising, and those to write below the axis.
+    text, tick : callable
+        Show a value in a sentence, and below the axis.
+    change : callable or None
+        Returns the cluster for a value; None for speeds, which :class:`OpenProject` scales.
+    """
+
+    title: str
+    values: tuple[float, ...]
+    ticks: tuple[float, ...]
+    text: Callable[[float], str]
+    tick: Callable[[float], str]
+    change: Callable[[Cluster, float], Cluster] | None = None
+
+
+_TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_GPUS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+COMPUTE = Axis("compute speed", FACTORS, _TICKS, factor, factor)
+LINKS = Axis("link speed", FACTORS, _TICKS, factor, factor)
+SPEEDS = (COMPUTE, LINKS)
+GPUS = Axis(
+    "the number of GPUs",
+    _GPUS,
+    _GPUS,
+    lambda n: count(int(n), "GPU"),
+    lambda n: f"{n:.0f}",
+    lambda cluster, n: with_gpus(cluster, int(n)),
+)
+MEMORY = Axis("memory", _TICKS, _TICKS, factor, factor, with_memory)
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The step time of a plan for each of :data:`FACTORS`, in us."""
+    """The step time of a plan or method for each value of an axis, in us.
 
-    entry: PlanEntry
+    NaN where it does not fit in memory, or is not known yet.
+    """
+
+    name: str
     steps_us: tuple[float, ...]
 
 
@@ -28,15 +82,39 @@ def swept_plans(project: OpenProject) -> list[PlanEntry]:
     return sorted(fitting, key=lambda entry: entry is not project.current)[:MOST_PLANS]
 
 
-def find_curve(project: OpenProject, entry: PlanEntry, over: int) -> Curve | None:
-    """Simulate a plan at every factor; the other speed stays as it is. None if it cannot run."""
+def find_curve(project: OpenProject, entry: PlanEntry, over: Axis) -> Curve | None:
+    """Simulate a plan at every speed; the other speed stays as it is. None if it cannot run."""
     steps_us = []
-    for factor in FACTORS:
+    for value in over.values:
         scale = [*project.scale]
-        scale[over] = factor
+        scale[SPEEDS.index(over)] = value
         problem = replace(entry.schedule.problem, cluster=project.cluster.scaled(*scale))
         try:
             steps_us.append(simulate(problem, entry.plan).makespan_us)
         except EnplaceError:
             return None
-    return Curve(entry, tuple(steps_us))
+    return Curve(entry.name, tuple(steps_us))
+
+
+def now(project: OpenProject, over: Axis) -> float:
+    """Return where the project is on an axis."""
+    if over in SPEEDS:
+        return project.scale[SPEEDS.index(over)]
+    return float(len(project.cluster.gpus)) if over is GPUS else 1.0
+
+
+def swept_problems(project: OpenProject, over: Axis) -> list[Problem | None]:
+    """Return the problem at each value of GPUS or MEMORY, without constraints: they name devices.
+
+    None where there is none, because a single GPU does not tell how several would be linked.
+    """
+    assert over.change is not None
+    found: list[Problem | None] = []
+    for value in over.values:
+        try:
+            cluster = over.change(project.cluster, value).scaled(*project.scale)
+            own = project.problem
+            found.append(Problem(own.measured_profile, cluster, splits=own.splits))
+        except EnplaceError:
+            found.append(None)
+    return found

@@ -1,4 +1,4 @@
-"""Curves of step time over speed."""
+"""Curves of step time over speed, or over the number of GPUs or their memory."""
 
 from __future__ import annotations
 
@@ -9,43 +9,49 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import factor, ms
+from enplace.text import ms
 from enplace_studio.panel import TipWidget
-from enplace_studio.sweep import FACTORS, Curve
+from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
-_TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
 _AXIS, _LEFT, _NAMES, _LINE = 18, 64, 84, 13
 
 
 class CurvePlot(TipWidget):
-    """One line for each plan; the first is the current one."""
+    """One line for each plan or method; the first is the current plan's."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.curves: Sequence[Curve] = ()
+        self.over = COMPUTE
         self.now = 1.0
-        """The factor at which the project is, marked by a line."""
+        """Where the project is on the axis, marked by a line."""
         self.setMinimumHeight(round(110 * theme.scale))
-        self.setAccessibleName("Step time over speed")
         theme.changed.connect(self.update)
 
-    def show_curves(self, curves: Sequence[Curve], now: float) -> None:
+    def show_curves(self, curves: Sequence[Curve], over: Axis, now: float) -> None:
         """Draw these curves."""
-        self.curves, self.now = curves, now
-        self.setAccessibleDescription("; ".join(self._texts(len(FACTORS) // 2)))
+        self.curves, self.over, self.now = curves, over, now
+        self.setAccessibleName(f"Step time over {over.title}")
+        self.setAccessibleDescription("; ".join(self._texts(self._nearest(now))))
         self.update()
 
+    def _nearest(self, value: float) -> int:
+        values = self.over.values
+        return min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
+
     def _texts(self, at: int) -> list[str]:
-        return [f"{each.entry.name}: {ms(each.steps_us[at])}" for each in self.curves]
+        times = [(each.name, each.steps_us[at]) for each in self.curves]
+        return [f"{name}: {'–' if math.isnan(us) else ms(us)}" for name, us in times]
 
     def tip_at(self, at: QPointF) -> str:
-        """Return the step times at the nearest factor."""
+        """Return the step times at the nearest value."""
         if not self.curves:
             return ""
-        near = min(range(len(FACTORS)), key=lambda i: abs(self._x(FACTORS[i]) - at.x()))
-        return "\n".join([f"at {factor(FACTORS[near])}", *self._texts(near)])
+        values = self.over.values
+        near = min(range(len(values)), key=lambda i: abs(self._x(values[i]) - at.x()))
+        return "\n".join([f"at {self.over.text(values[near])}", *self._texts(near)])
 
     # Geometry
 
@@ -60,12 +66,17 @@ class CurvePlot(TipWidget):
         )
 
     def _x(self, value: float) -> float:
-        share = math.log(value / FACTORS[0]) / math.log(FACTORS[-1] / FACTORS[0])
+        low, *_, high = self.over.values
+        share = math.log(value / low) / math.log(high / low)
         return self._area.left() + share * self._area.width()
 
+    @property
+    def _highest_us(self) -> float:
+        known = [us for each in self.curves for us in each.steps_us if not math.isnan(us)]
+        return max(known, default=0.0) or 1.0
+
     def _y(self, step_us: float) -> float:
-        highest = max(max(each.steps_us) for each in self.curves) or 1.0
-        return self._area.bottom() - step_us / highest * self._area.height()
+        return self._area.bottom() - step_us / self._highest_us * self._area.height()
 
     # Painting
 
@@ -80,18 +91,17 @@ class CurvePlot(TipWidget):
     def _paint_axes(self, painter: QPainter) -> None:
         area, tokens = self._area, theme.tokens
         right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        highest = max(max(each.steps_us) for each in self.curves)
-        for step_us in (0.0, highest):
+        for step_us in (0.0, self._highest_us):
             y = self._y(step_us)
             painter.setPen(tokens.line)
             painter.drawLine(QLineF(area.left(), y, area.right(), y))
             painter.setPen(tokens.dim)
             middle = min(y, area.bottom() - 6)  # clear of the numbers below
             painter.drawText(QRectF(0, middle - 8, area.left() - 6, 16), right, ms(step_us))
-        for tick in _TICKS:
+        for tick in self.over.ticks:
             box = QRectF(self._x(tick) - 24, area.bottom() + 1, 48, _AXIS * theme.scale)
-            painter.drawText(box, Qt.AlignmentFlag.AlignCenter, factor(tick))
-        if FACTORS[0] <= self.now <= FACTORS[-1]:
+            painter.drawText(box, Qt.AlignmentFlag.AlignCenter, self.over.tick(tick))
+        if self.over.values[0] <= self.now <= self.over.values[-1]:
             painter.setPen(QPen(tokens.faint, 1, Qt.PenStyle.DashLine))
             painter.drawLine(
                 QLineF(self._x(self.now), area.top(), self._x(self.now), area.bottom())
@@ -99,16 +109,23 @@ class CurvePlot(TipWidget):
 
     def _paint_curves(self, painter: QPainter) -> None:
         area, free = self._area, self._area.top()
-        by_end = sorted(enumerate(self.curves), key=lambda each: self._y(each[1].steps_us[-1]))
-        for number, curve in by_end:
+        found = [(number, curve, self._points(curve)) for number, curve in enumerate(self.curves)]
+        known = [each for each in found if each[2]]
+        for number, curve, points in sorted(known, key=lambda each: each[2][-1].y()):
             color = theme.tokens.text if number else theme.tokens.accent
             style = _STYLES[max(number - 1, 0) % len(_STYLES)]
             painter.setPen(QPen(QColor(color), 1.3 if number else 2.0, style))
-            points = zip(FACTORS, curve.steps_us, strict=True)
-            painter.drawPolyline(QPolygonF([QPointF(self._x(f), self._y(us)) for f, us in points]))
-            middle = max(self._y(curve.steps_us[-1]), free)
+            painter.drawPolyline(QPolygonF(points))
+            if len(points) == 1:
+                painter.drawEllipse(points[0], 2, 2)
+            middle = max(points[-1].y(), free)
             free = middle + _LINE * theme.scale
-            self._paint_name(painter, curve.entry.name, area.right() + 6, middle, color)
+            self._paint_name(painter, curve.name, area.right() + 6, middle, color)
+
+    def _points(self, curve: Curve) -> list[QPointF]:
+        """Return the points that are known."""
+        values = zip(self.over.values, curve.steps_us, strict=True)
+        return [QPointF(self._x(at), self._y(us)) for at, us in values if not math.isnan(us)]
 
     def _paint_name(
         self, painter: QPainter, name: str, left: float, middle: float, color: QColor

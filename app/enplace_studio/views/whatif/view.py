@@ -1,4 +1,7 @@
-"""Two sliders for the speed of compute and links (the sweeps of Pesto's Fig. 8)."""
+"""Sliders for the speed of compute and links, and curves over these, GPUs and memory.
+
+The sweeps are those of Pesto's Fig. 8.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,18 @@ from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, label
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.sweep import Curve, find_curve, swept_plans
+from enplace_studio.sweep import (
+    COMPUTE,
+    GPUS,
+    LINKS,
+    MEMORY,
+    Axis,
+    Curve,
+    find_curve,
+    now,
+    swept_plans,
+)
+from enplace_studio.views.whatif.methods import MethodSweep
 from enplace_studio.views.whatif.plot import CurvePlot
 
 STEPS = 24
@@ -34,12 +48,17 @@ class WhatIfView(Panel):
         super().__init__("What if")
         self._document = document
         self._drag = 0
-        self.curve_buttons: list[QPushButton] = []
-        self._compute, self._compute_text = self._row("Compute speed")
-        self._links, self._links_text = self._row("Link speed")
+        self.curve_buttons: dict[Axis, QPushButton] = {}
+        self._button_texts: dict[Axis, str] = {}
+        self._compute, self._compute_text = self._row("Compute speed", COMPUTE)
+        self._links, self._links_text = self._row("Link speed", LINKS)
+        self._add_other_axes()
         self.plot = CurvePlot(self)
         self.plot.hide()
-        self._swept: int | None = None
+        self._swept: Axis | None = None
+        self._swept_for: tuple[object, ...] = ()
+        self._methods = MethodSweep(self)
+        self._methods.changed.connect(self._show_methods)
         self._sweep = Background(QObject(self))  # nobody waits for it: no busy cursor
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         policy = self.reset_button.sizePolicy()
@@ -55,7 +74,7 @@ class WhatIfView(Panel):
         document.problem_changed.connect(self.refresh)
         # Several signals follow one edit; the curves are drawn again once.
         self._again = QTimer(self, interval=AGAIN_MS, singleShot=True)
-        self._again.timeout.connect(lambda: self.sweep(self._swept))
+        self._again.timeout.connect(self._sweep_again)
         for changed in (
             document.opened,
             document.problem_changed,
@@ -65,15 +84,12 @@ class WhatIfView(Panel):
             changed.connect(self._again.start)
         self.refresh()
 
-    def _row(self, title: str) -> tuple[QSlider, QLabel]:
+    def _row(self, title: str, over: Axis) -> tuple[QSlider, QLabel]:
         value = label("", "dim")
         line = QHBoxLayout()
         line.addWidget(label(title))
-        over = len(self.curve_buttons)
-        curve = button("Curve", lambda: self.toggle_curve(over), kind="link")
-        curve.setToolTip(f"Draw the step time of each plan over the {title.lower()}; no solving")
-        self.curve_buttons.append(curve)
-        line.addWidget(curve)
+        tip = f"Draw the step time of each plan over the {over.title}; no solving"
+        line.addWidget(self._curve_button("Curve", over, tip))
         line.addStretch()
         line.addWidget(value)
         slider = QSlider(Qt.Orientation.Horizontal)
@@ -86,39 +102,75 @@ class WhatIfView(Panel):
         self.body.addWidget(slider)
         return slider, value
 
+    def _add_other_axes(self) -> None:
+        line = QHBoxLayout()
+        line.addWidget(label("New plans over"))
+        for title, over in (("GPUs", GPUS), ("Memory", MEMORY)):
+            tip = f"Place anew by three methods over {over.title}, without your constraints"
+            line.addWidget(self._curve_button(title, over, tip))
+        line.addStretch()
+        self.body.addLayout(line)
+
+    def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:
+        made = button(text, lambda: self.toggle_curve(over), kind="link")
+        made.setToolTip(tip)
+        made.setAccessibleName(f"Curve over {over.title}")
+        self.curve_buttons[over] = made
+        self._button_texts[over] = text
+        return made
+
     # Curves
 
-    def toggle_curve(self, over: int) -> None:
-        """Draw the curves over a speed; stop or hide them if they are those shown."""
-        self.sweep(None if over == self._swept else over)
+    def toggle_curve(self, over: Axis) -> None:
+        """Draw the curves over an axis; stop or hide them if they are those shown."""
+        self.sweep(None if over is self._swept else over)
 
-    def sweep(self, over: int | None) -> None:
-        """Simulate all plans over a speed, one after the other in the background; None stops."""
+    def sweep(self, over: Axis | None) -> None:
+        """Find the curves over an axis, one after the other in the background; None stops."""
         self._sweep.forget()
-        self._swept = over
-        self.plot.show_curves((), 1.0)
+        self._methods.stop()
         project = self._document.project
         if project is None or project.current is None:
-            self._swept = None
-        self.plot.setVisible(self._swept is not None)
-        for number, each in enumerate(self.curve_buttons):
-            each.setText("Curve" if number != self._swept else "Hide curve")
+            over = None
+        self._swept = over
+        self.plot.show_curves((), over or COMPUTE, 1.0)
+        self.plot.setVisible(over is not None)
+        for axis, each in self.curve_buttons.items():
+            each.setText("Hide curve" if axis is over else self._button_texts[axis])
             each.setEnabled(project is not None and project.current is not None)
         self.set_legend("")
-        if project is not None and self._swept is not None:
-            self._sweep_next(project, self._swept, swept_plans(project))
+        if project is None or over is None:
+            return
+        if over.change is None:
+            self._sweep_next(project, over, swept_plans(project))
+        else:
+            self._swept_for = _costs_of(project)
+            self._methods.start(project, over)
 
-    def _sweep_next(self, project: OpenProject, over: int, entries: list[PlanEntry]) -> None:
+    def _sweep_next(self, project: OpenProject, over: Axis, entries: list[PlanEntry]) -> None:
         self.set_legend(f"{count(len(entries), 'plan')} to simulate" if entries else "")
         if not entries:
             return
 
         def show(curve: Curve | None) -> None:
             new = () if curve is None else (curve,)
-            self.plot.show_curves((*self.plot.curves, *new), project.scale[over])
+            self.plot.show_curves((*self.plot.curves, *new), over, now(project, over))
             self._sweep_next(project, over, entries[1:])
 
         self._sweep.start(partial(find_curve, project, entries[0], over), show)
+
+    def _show_methods(self) -> None:
+        project, over, left = self._document.project, self._swept, self._methods.left
+        if project is not None and over is not None:
+            self.plot.show_curves(tuple(self._methods.curves), over, now(project, over))
+            self.set_legend(f"{count(left, 'plan')} to make" if left else "")
+
+    def _sweep_again(self) -> None:
+        """Draw the curves again after an edit; those of methods depend on few edits."""
+        project, over = self._document.project, self._swept
+        is_of_methods = project is not None and over is not None and over.change is not None
+        if not is_of_methods or self._swept_for != _costs_of(project):
+            self.sweep(over)
 
     def reset(self) -> None:
         """Return to the unscaled cluster."""
@@ -152,6 +204,14 @@ class WhatIfView(Panel):
     def _apply(self) -> None:
         compute, links = value_at(self._compute.value()), value_at(self._links.value())
         self._document.set_scale(compute, links, self._drag)
+
+
+def _costs_of(project: OpenProject | None) -> tuple[object, ...]:
+    """Return all that the curves of methods depend on."""
+    if project is None:
+        return ()
+    problem = project.problem
+    return problem.measured_profile, project.cluster, project.scale, problem.splits
 
 
 def value_at(position: int) -> float:

@@ -1,10 +1,22 @@
 """Curves of step time over speed in the what-if pane."""
 
+import math
+
 import pytest
 
-from documents import add_plan, chain_document
-from enplace_studio.sweep import COMPUTE, FACTORS, LINKS, find_curve, swept_plans
+from documents import add_plan, chain_document, document_of
+from enplace_studio.sweep import (
+    COMPUTE,
+    FACTORS,
+    GPUS,
+    LINKS,
+    MEMORY,
+    METHODS,
+    find_curve,
+    swept_plans,
+)
 from enplace_studio.views.whatif.view import WhatIfView
+from problems import cluster_of, profile_of
 
 
 @pytest.fixture
@@ -16,7 +28,7 @@ def document():
 
 
 def drawn(view):
-    return [(curve.entry.name, len(curve.steps_us)) for curve in view.plot.curves]
+    return [(curve.name, len(curve.steps_us)) for curve in view.plot.curves]
 
 
 def test_a_curve_shows_what_the_step_would_take_at_each_speed(document):
@@ -65,7 +77,7 @@ def test_curves_follow_an_edit(document, opener, qtbot):
     qtbot.waitUntil(lambda: len(view.plot.curves) == 2)
     document.place([2], 0)
     qtbot.waitUntil(lambda: len(view.plot.curves) == 3)
-    assert view.plot.curves[0].entry is document.current
+    assert view.plot.curves[0].name == document.current.name
 
 
 def test_without_a_plan_there_is_nothing_to_draw(document, opener, qtbot):
@@ -75,3 +87,33 @@ def test_without_a_plan_there_is_nothing_to_draw(document, opener, qtbot):
     view.sweep(LINKS)
     assert not view.plot.isVisible()
     assert not view.curve_buttons[LINKS].isEnabled()
+
+
+def test_methods_make_new_plans_for_more_gpus(opener, qtbot):
+    document = document_of(
+        profile_of({"a": 10, "b": 10, "c": 10, "d": 10}), cluster_of(2), dict.fromkeys("abcd", 0)
+    )
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[GPUS].click()
+    assert view.legend == f"{len(GPUS.values) * len(METHODS)} plans to make"
+    qtbot.waitUntil(lambda: view.legend == "", timeout=60_000)
+    at = {
+        curve.name: dict(zip(GPUS.values, curve.steps_us, strict=True))
+        for curve in view.plot.curves
+    }
+    assert [at["heft"][n] for n in (1, 2, 4)] == [40, 20, 10]
+    assert at["enplace"][4] == 10
+    view.curve_buttons[GPUS].click()
+    assert not view.plot.isVisible()
+
+
+def test_what_does_not_fit_is_left_out_of_the_curve(opener, qtbot):
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[MEMORY].click()
+    qtbot.waitUntil(lambda: view.legend == "", timeout=60_000)
+    heft = next(curve for curve in view.plot.curves if curve.name == "heft")
+    assert [math.isnan(us) for us in heft.steps_us] == [True, True, False, False, False]
+    assert "heft: –" in view.plot.tip_at(view.plot.rect().topLeft())
+    view.grab()
