@@ -1,4 +1,4 @@
-"""Hatching, which marks a backward stage in every view, in the colour of its device."""
+"""Marks beside colours: hatching for a backward stage, notches for the number of a device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from functools import lru_cache
 
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPolygonF
+
+_NOTCH, _NEAREST = 1.2, 2.2
+"""Height of a notch, and the least distance of two."""
 
 
 def paint_hatching(
@@ -26,6 +29,16 @@ def paint_hatching(
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillPath(bands.translated(area.topLeft()), ground)
     painter.restore()
+
+
+def paint_notches(painter: QPainter, area: QRectF, ground: QColor, n: int) -> None:
+    """Cut notches into a bar or swatch; none where nobody could tell them apart."""
+    pitch = area.height() / (n + 1)
+    if pitch < _NEAREST:
+        return
+    for number in range(n):
+        middle = area.top() + (number + 1) * pitch
+        painter.fillRect(QRectF(area.left(), middle - _NOTCH / 2, area.width(), _NOTCH), ground)
 
 
 @lru_cache(maxsize=1024)

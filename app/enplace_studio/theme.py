@@ -69,6 +69,14 @@ class Theme(QObject):
         colors = _DEVICES_DARK if self._dark else _DEVICES
         return colors[device % len(colors)]
 
+    def notches(self, color: QColor) -> int:
+        """Return how many notches mark a device's colour, for eyes that see too few colours.
+
+        It is the device's number, starting again where the colours do.
+        """
+        names = [each.name() for each in (_DEVICES_DARK if self._dark else _DEVICES)]
+        return names.index(color.name()) if color.name() in names else 0
+
     def set_mode(self, mode: str) -> None:
         """Switch to light, dark or the system's theme."""
         self._mode = mode

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from enplace.text import size
 from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
-from enplace_studio.hatch import paint_hatching
+from enplace_studio.hatch import paint_hatching, paint_notches
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 from enplace_studio.view import DEVICE_KEYS
@@ -286,5 +286,7 @@ def _paint_mark(painter: QPainter, left: QPointF, run: _Run) -> None:
         painter.setBrush(scale)
         painter.setPen(QPen(theme.tokens.line, 1))
     painter.drawRoundedRect(swatch, 3, 3)
+    if run.to is None:
+        paint_notches(painter, swatch, theme.tokens.panel, theme.notches(run.color))
     if run.hatched:
         paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)

@@ -13,7 +13,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, 
 from enplace.text import size
 from enplace.values.arrays import BoolArray
 from enplace.writers.graph_layout import CARD_H, TITLE_W
-from enplace_studio.hatch import paint_hatching
+from enplace_studio.hatch import paint_hatching, paint_notches
 from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
@@ -148,7 +148,9 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
     bar = QRectF(rect.left() + 3.5, rect.top() + 7, 3, rect.height() - 14)
     top = bar.top()
     for color, share in look.stripes:
-        painter.fillRect(QRectF(bar.left(), top, bar.width(), bar.height() * share), color)
+        part = QRectF(bar.left(), top, bar.width(), bar.height() * share)
+        painter.fillRect(part, color)
+        paint_notches(painter, part, theme.tokens.panel, theme.notches(color))
         top += bar.height() * share
     if look.hatched:
         paint_hatching(painter, bar, theme.tokens.panel, _HATCH)
