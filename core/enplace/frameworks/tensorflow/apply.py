@@ -24,7 +24,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check, check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
-from enplace.frameworks.tensorflow.devices import DevicesError, short_name
+from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
     Movers,
@@ -46,6 +46,7 @@ from enplace.values.device_names import task_of
 from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
+_KINDS = ("CPU", "GPU")
 
 _for_good = ExitStack()
 
@@ -116,9 +117,10 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     """Run the training of this process as a plan says, from now on.
 
     Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
-    runs anything. Keras then builds graphs of ops, one step each, as it does for a profile.
-    Functions with exactly the plan's ops run placed, and their variables move to the planned
-    devices. All others run unchanged.
+    runs anything. It does not start TensorFlow: the script can still set threads, memory growth and
+    visible devices afterwards. Keras then builds graphs of ops, one step each, as it does for a
+    profile. Functions with exactly the plan's ops run placed, and their variables move to the
+    planned devices. All others run unchanged.
 
     Parameters
     ----------
@@ -137,7 +139,8 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     FileError, ClusterError
         If the file is damaged or not a plan.
     DevicesError
-        If this process does not have the plan's devices.
+        If this process does not have the plan's devices; when training begins, if the script has
+        hidden them since.
     """
     application = Application(os.fspath(path))
     placer = _Placer(application, order)
@@ -307,6 +310,7 @@ class _Placer:
         print(f"enplace: {line}", file=sys.stderr)
 
     def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
+        _check_devices(self._devices)  # the script may have hidden or split some
         flat = split_flat(function, whole, self._plan.splits)
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()
@@ -354,24 +358,40 @@ def _step_of(flat: FlatGraph) -> Step:
 
 
 def _make_devices(cluster: Cluster) -> None:
-    """Make the logical CPUs and GPUs that the plan names, unless they exist."""
+    """Make the logical CPUs and GPUs that the plan names, unless they exist.
+
+    TensorFlow is not started, so that the script can still set threads, memory growth and so on.
+    """
     wanted = device_names(cluster)
     if task := next(filter(None, map(task_of, wanted)), ""):
         raise DevicesError(
             f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
         )
     with suppress(RuntimeError):  # TensorFlow runs already; the devices may exist
-        for kind in ("CPU", "GPU"):
+        for kind in _KINDS:
             pairs = zip(cluster.devices, wanted, strict=True)
             of_kind = [device for device, name in pairs if f":{kind}:" in name]
             _split(kind, of_kind)
-    there = {short_name(device.name) for device in tf.config.list_logical_devices()}
+    _check_devices(wanted)
+
+
+def _check_devices(wanted: Sequence[str]) -> None:
+    """Refuse a plan for devices that TensorFlow does not have here, or will not once it starts."""
+    there = [
+        f"/device:{kind}:{i}"
+        for kind in _KINDS
+        for i in range(sum(map(_n_logical, tf.config.get_visible_devices(kind))))
+    ]
     if missing := [name for name in wanted if name not in there]:
         raise DevicesError(
             f"the plan uses {missing[0]}, which this process does not have (it has "
-            f"{', '.join(sorted(there))}); place the model for this machine's devices, and call "
+            f"{', '.join(there)}); place the model for this machine's devices, and call "
             f"enplace.apply at the start of the script"
         )
+
+
+def _n_logical(physical: Any) -> int:
+    return len(tf.config.get_logical_device_configuration(physical) or [physical])
 
 
 def _split(kind: str, devices: Sequence[Device]) -> None:
@@ -384,3 +404,19 @@ def _split(kind: str, devices: Sequence[Device]) -> None:
     share, more = divmod(len(devices), len(physical))
     for i, device in enumerate(physical):
         tf.config.set_logical_device_configuration(device, [logical] * (share + (i < more)))
+    _allow_memory_growth()
+
+
+def _allow_memory_growth() -> None:
+    """Let a script ask for memory growth as before: TensorFlow raises if a GPU is split.
+
+    The parts of a split GPU have a fixed limit instead.
+    """
+    set_growth = tf.config.experimental.set_memory_growth
+
+    @wraps(set_growth)
+    def set_unless_split(device: Any, enable: bool) -> None:
+        if not tf.config.get_logical_device_configuration(device):
+            set_growth(device, enable)
+
+    tf.config.experimental.set_memory_growth = set_unless_split

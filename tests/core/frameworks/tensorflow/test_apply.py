@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.apply import _allow_memory_growth
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.profile import graph_profile
@@ -106,6 +108,44 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     summary = f"{placed['checked']} of {placed['checked']} ops run where planned"
     assert summary in placed["summary"]
     assert summary in stderr.splitlines()[-1]
+
+
+CONFIGURED = """
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+tf.config.set_visible_devices([], "GPU")
+"""
+
+
+def test_a_script_configures_tensorflow_after_the_plan_is_applied(planned):
+    placed, _ = run_placed(planned["fit"], "fit", PLACED + CONFIGURED)
+    assert placed["as_planned"] == placed["checked"] > 100
+
+
+def test_devices_that_the_script_takes_away_again_are_missed_when_it_trains(planned):
+    one = (
+        "cpus = tf.config.list_physical_devices('CPU')\n"
+        "one = [tf.config.LogicalDeviceConfiguration()]\n"
+        "tf.config.set_logical_device_configuration(cpus[0], one)\n"
+    )
+    script = write_script(planned["fit"], "fit", PLACED + CONFIGURED + one)
+    done = run_python(planned["fit"], str(script))
+    assert done.returncode == 1
+    assert "uses /device:CPU:1, which this process does not have" in done.stderr
+
+
+def test_memory_growth_is_for_gpus_that_the_plan_does_not_split(monkeypatch):
+    asked = []
+    split = {"GPU:0": [tf.config.LogicalDeviceConfiguration(1024)] * 2}
+    monkeypatch.setattr(
+        tf.config.experimental, "set_memory_growth", lambda gpu, on: asked.append((gpu, on))
+    )
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", split.get)
+    _allow_memory_growth()
+    for gpu in ("GPU:0", "GPU:1"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    assert asked == [("GPU:1", True)]
 
 
 def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
