@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -36,7 +36,7 @@ from enplace.frameworks.tensorflow.exchange import (
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
-from enplace.frameworks.tensorflow.scripts import plain_keras
+from enplace.frameworks.tensorflow.scripts import is_compiled, plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.readers.plans import read_plan_alone
@@ -47,6 +47,14 @@ from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
 _KINDS = ("CPU", "GPU")
+
+_DROPPED = {
+    "jit_compile": "XLA does not compile the training step, because a plan places single ops; "
+    "the step may be slower than without the plan and round differently",
+    "steps_per_execution": "steps_per_execution is 1, because a plan is for one step; callbacks "
+    "run after each batch, and Python runs between steps",
+}
+"""What changes where a wish of the script cannot be obeyed."""
 
 _for_good = ExitStack()
 
@@ -146,7 +154,7 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     placer = _Placer(application, order)
     _make_devices(placer.problem.cluster)
     # A step that XLA compiles as a whole cannot use variables on several devices.
-    _for_good.enter_context(plain_keras())
+    _for_good.enter_context(plain_keras(_say_dropped))
     call = ConcreteFunction._call_flat
 
     @wraps(call)
@@ -169,6 +177,12 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     ConcreteFunction._call_flat = placed_call
     atexit.register(_report_at_exit, application)
     return application
+
+
+@cache
+def _say_dropped(argument: str) -> None:
+    """Say once that a wish of the script is not obeyed; see :func:`plain_keras`."""
+    print(f"enplace: {_DROPPED[argument]}", file=sys.stderr)
 
 
 def _report_at_exit(application: Application) -> None:
@@ -311,6 +325,8 @@ class _Placer:
 
     def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
         _check_devices(self._devices)  # the script may have hidden or split some
+        if is_compiled(function):
+            _say_dropped("jit_compile")
         flat = split_flat(function, whole, self._plan.splits)
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()

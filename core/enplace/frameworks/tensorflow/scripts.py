@@ -60,7 +60,7 @@ def load_script(source: Source) -> Step:
         If the script ends or fails before it trains, or trains without a graph.
     """
     recorder = Recorder(source.name, _place_in(source))
-    with plain_keras(recorder.saw_xla), recorder.hooked():
+    with plain_keras(recorder.dropped), recorder.hooked():
         try:
             _run(source)
         except _EnoughError:
@@ -158,9 +158,9 @@ class Recorder:
             self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
         )
 
-    def saw_xla(self) -> None:
-        """Remember that the user's own step is compiled by XLA."""
-        self._compiled = True
+    def dropped(self, argument: str) -> None:
+        """Remember whether the user's own step is compiled by XLA; see :func:`plain_keras`."""
+        self._compiled |= argument == "jit_compile"
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
@@ -246,13 +246,13 @@ def is_compiled(function: ConcreteFunction) -> bool:
 
 
 @contextmanager
-def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
+def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
     """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
 
     Parameters
     ----------
-    saw_xla : callable
-        Called whenever Keras would have compiled a model.
+    dropped : callable
+        Called with ``jit_compile`` or ``steps_per_execution`` whenever Keras would have done so.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
@@ -268,7 +268,9 @@ def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
         wanted = given.arguments.get("jit_compile", "auto")
         # Keras's own default compiles on machines with a GPU.
         if wanted is True or (wanted == "auto" and tf.config.list_physical_devices("GPU")):
-            saw_xla()
+            dropped("jit_compile")
+        if given.arguments.get("steps_per_execution", 1) != 1:
+            dropped("steps_per_execution")
         given.arguments.update(jit_compile=False, steps_per_execution=1)
         return compile_model(*given.args, **given.kwargs)
 

@@ -110,6 +110,24 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     assert summary in stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("style", "plain", "asking", "said"),
+    [
+        ("fit", "loss_of, j", "loss_of, steps_per_execution=4, j", "steps_per_execution is 1"),
+        ("fit", "jit_compile=globals", "jit_compile=True or globals", "XLA does not compile"),
+        ("custom", "@tf.function", "@tf.function(jit_compile=True)", "XLA does not compile"),
+    ],
+)
+def test_wishes_of_the_script_that_the_plan_forbids_are_named_once(
+    style, plain, asking, said, planned
+):
+    script = write_script(planned[style], style, PLACED, REPORT)
+    script.write_text(script.read_text().replace(plain, asking))
+    done = run_python(planned[style], str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(said) == 1
+
+
 CONFIGURED = """
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)
