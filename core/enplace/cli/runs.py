@@ -42,7 +42,8 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         *_result_rows(run),
     ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
-    ends = [f"\n\n{text}" for text in (_caveat(run), run.about_stock, run.drift, changed) if text]
+    remarks = (run.about_batches, _caveat(run), run.about_stock, run.drift, changed)
+    ends = [f"\n\n{text}" for text in remarks if text]
     return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
 

@@ -187,6 +187,11 @@ class MeasuredRun:
         return SHARED_CACHES if len(tasks) == 1 else SHARED_CORES
 
     @property
+    def about_batches(self) -> str:
+        """How the batches differ from those that were profiled; empty if they do not."""
+        return str(self.facts.get("other_batches", ""))
+
+    @property
     def about_stock(self) -> str:
         """How the user's script may differ from the run without a plan; empty if it does not."""
         used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())

@@ -21,6 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check, check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
@@ -28,6 +29,7 @@ from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
     Movers,
+    batch_tensors,
     bound_ops,
     function_name,
     function_of,
@@ -342,9 +344,21 @@ class _Placer:
         plan, graph_def = self._plan, flat.graph_def
         order = device_orders(graph_def, self.problem, plan, plan.position) if self._ordered else []
         placed_graph = place_graph(graph_def, self._planned | bound, order, _HOST)
-        placed = function_of(function, flat, placed_graph, captured)
+        batch = batch_tensors(function, flat)
+        with tf.device(_HOST):
+            seen = {
+                name: tf.Variable(tf.zeros([0], tf.int64), trainable=False, shape=[None])
+                for name, shape in batch.items()
+                if not shape.is_fully_defined()
+            }
+        placed = function_of(function, flat, placed_graph, captured, seen)
 
         def report(partitions: Sequence[GraphDef]) -> None:
+            given = [
+                seen[n].numpy() if n in seen else shape.as_list() for n, shape in batch.items()
+            ]
+            if other := about_other_batches(self.problem.profile.measured.batch_shapes, given):
+                print(f"enplace: {self._application.path}: {other}", file=sys.stderr)
             self._application.functions.append(
                 PlacedFunction(
                     function_name(function),

@@ -82,6 +82,7 @@ def profile_step(
         function=step.function,
         left_out=tuple(step.left_out),
         compiled=step.compiled,
+        batch_shapes=step.batch_shapes,
     )
     profile = _assemble(step, ops, measured)
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])
@@ -94,7 +95,7 @@ def profile_step(
 def graph_profile(step: Step, devices: Devices) -> Profile:
     """Return the graph of a step with the sizes known before it runs, and no times."""
     nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
-    return _assemble(step, {}, Measurement(op_devices=nowhere))
+    return _assemble(step, {}, Measurement(op_devices=nowhere, batch_shapes=step.batch_shapes))
 
 
 def _one_thread(devices: Devices) -> ConfigProto:

@@ -16,6 +16,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun, may_round
+from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.check import (
     check_placement,
     count_violations,
@@ -111,6 +112,7 @@ def run_plan(
     RunError
         If TensorFlow refuses the placed graph.
     """
+    profiled = problem.measured_profile.measured.batch_shapes
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
     problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
     at = device_names(problem.cluster)
@@ -147,6 +149,7 @@ def run_plan(
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
+        "other_batches": about_other_batches(profiled, whole.batch_shapes),
         "compiled": whole.compiled,
         "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
         "tensorflow": tf.__version__,

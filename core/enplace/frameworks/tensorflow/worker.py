@@ -180,8 +180,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
 def _is_whole(profile: Profile) -> bool:
     """Return whether a profile surely has every op of its model."""
-    if profile.measured == Measurement():
-        return True
+    if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
+        return True  # that of a plan's file
     return profile.measured.source.get("kind") not in (None, "trace")
 
 

@@ -128,6 +128,21 @@ def test_wishes_of_the_script_that_the_plan_forbids_are_named_once(
     assert done.stderr.count(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("style", "plain", "larger"),
+    [("fit", "x, y, batch_size=8", "x, y, batch_size=16"), ("custom", "+ 8)", "+ 9)")],
+)
+def test_other_batches_than_those_of_the_plan_are_named(style, plain, larger, planned):
+    script = write_script(planned[style], style, PLACED, REPORT)
+    done = run_python(planned[style], str(script))
+    assert "other batches" not in done.stderr
+    script.write_text(script.read_text().replace(plain, larger))
+    done = run_python(planned[style], str(script))
+    size = larger.strip("xy, batch_size=+)")
+    assert f"shapes are {size} × 4, {size}, and those of the profile 8 × 4, 8" in done.stderr
+    assert "ops run where planned" in done.stderr
+
+
 CONFIGURED = """
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)

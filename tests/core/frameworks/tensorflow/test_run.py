@@ -150,6 +150,16 @@ def test_a_strict_order_that_contradicts_the_graph_is_refused(all_steps, two_cpu
         run_plan(step, problem, turned, two_cpus, 5)
 
 
+def test_a_run_says_that_its_batches_are_not_those_of_the_profile(all_steps, two_cpus):
+    step = all_steps["fit"]
+    half = [tuple(part[:4] for part in batch) for batch in step.batches]
+    for profiled, about in ((step, ""), (replace(step, batches=half), "of the profile 4 × 4, 4")):
+        problem = problem_of(profiled, two_cpus.cluster)
+        run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
+        assert about in run.about_batches
+        assert bool(run.about_batches) == bool(about)
+
+
 def test_missing_devices_are_named(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
