@@ -38,7 +38,7 @@ from enplace.frameworks.tensorflow.exchange import (
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
-from enplace.frameworks.tensorflow.scripts import is_compiled, plain_keras
+from enplace.frameworks.tensorflow.scripts import is_compiled, one_replica, plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.readers.plans import read_plan_alone
@@ -157,6 +157,7 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     _make_devices(placer.problem.cluster)
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(_say_dropped))
+    _for_good.enter_context(one_replica())
     call = ConcreteFunction._call_flat
 
     @wraps(call)
@@ -317,7 +318,10 @@ class _Placer:
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
         fix = "profile the model again and make a new plan"
         if has_replicas(new):
-            fix = "a plan is for one replica: leave out the tf.distribute strategy"
+            fix = (
+                "a plan is for one replica: leave out the tf.distribute strategy, or give it one "
+                "device, such as 'CPU:0'"
+            )
         line = (
             f"{self._application.path} does not fit the function {name}, which runs unchanged: "
             f"{', '.join(parts)}; {fix}"

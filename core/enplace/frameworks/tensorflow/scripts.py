@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import tensorflow as tf
+from tensorflow.python.distribute import input_lib
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 import enplace
@@ -60,7 +61,7 @@ def load_script(source: Source) -> Step:
         If the script ends or fails before it trains, or trains without a graph.
     """
     recorder = Recorder(source.name, _place_in(source))
-    with plain_keras(recorder.dropped), recorder.hooked():
+    with plain_keras(recorder.dropped), one_replica(), recorder.hooked():
         try:
             _run(source)
         except _EnoughError:
@@ -275,6 +276,21 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
         return compile_model(*given.args, **given.kwargs)
 
     with patch.object(trainer, "compile", plain_compile):
+        yield
+
+
+@contextmanager
+def one_replica() -> Iterator[None]:
+    """Let a tf.distribute strategy with one replica take its batches as without a strategy.
+
+    Its step would ask its iterator for a batch that may be missing, as on some of many replicas.
+    """
+    usual = input_lib._enable_get_next_as_optional
+
+    def may_be_missing(strategy: Any, *args: Any) -> bool:
+        return bool(strategy.num_replicas_in_sync > 1 and usual(strategy, *args))
+
+    with patch.object(input_lib, "_enable_get_next_as_optional", may_be_missing):
         yield
 
 
