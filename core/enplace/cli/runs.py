@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import count, ms, percent
+from enplace.text import count, finite, ms, percent
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun
@@ -36,15 +36,16 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
     rows = [
         ["step time", ms(run.step_time_us), _prediction(run)],
-        [f"{run.framework.name} by itself", *_by_itself(run)],
+        *_rivals(run),
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
         *_result_rows(run),
     ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
+    first = f"{head}\n\n{run.verdict}".strip()
     remarks = (run.about_batches, _caveat(run), run.about_stock, run.drift, changed)
     ends = [f"\n\n{text}" for text in remarks if text]
-    return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
+    return f"{first}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
 
 def _result_rows(run: MeasuredRun) -> list[list[str]]:
@@ -61,11 +62,17 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
     ]
 
 
-def _by_itself(run: MeasuredRun) -> tuple[str, str]:
+def _rivals(run: MeasuredRun) -> list[list[str]]:
+    """Compare the step time with those that need no plan."""
+    itself = f"{run.framework.name} by itself"
     if not math.isfinite(run.stock_step_time_us):
-        return "out of memory", "the model fits only with a plan"
-    change = run.step_time_us / run.stock_step_time_us - 1
-    return ms(run.stock_step_time_us), f"the plan: {percent(change, signed=True)}"
+        return [[itself, "out of memory", "the model fits only with a plan"]]
+    rivals = {itself: run.stock_step_time_us, "on one device": run.one_device_us}
+    return [
+        [name, ms(us), f"the plan: {percent(run.step_time_us / us - 1, signed=True)}"]
+        for name, us in rivals.items()
+        if math.isfinite(us)
+    ]
 
 
 def _prediction(run: MeasuredRun) -> str:
@@ -90,6 +97,9 @@ def tuning_numbers(tuned: Tuning) -> dict[str, Any]:
     return {
         "step_time_us": tuned.best.run.step_time_us,
         "first_step_time_us": tuned.trials[0].run.step_time_us,
+        "one_device_step_time_us": finite(tuned.one_device_us),
+        "stock_step_time_us": finite(tuned.stock_us),
+        "verdict": tuned.verdict,
         "settled": tuned.settled,
         "rounds": [{"kept": trial.kept, **run_numbers(trial.run)} for trial in tuned.trials],
     }
@@ -102,10 +112,14 @@ def describe_tuning(tuned: Tuning) -> str:
         predicted, measured = trial.run.predicted_step_time_us, trial.run.step_time_us
         label = f"round {number}" if number else "at first"
         rows.append([label, trial.plan.method, ms(predicted), ms(measured), _verdict(trial, tuned)])
+    itself = f"{tuned.best.run.framework.name} by itself"
+    rivals = {itself: tuned.stock_us, "on one device": tuned.one_device_us}
+    rows += [["", name, "", ms(us), ""] for name, us in rivals.items() if math.isfinite(us)]
     end = "The measured costs promise no faster plan." if tuned.settled else ""
     caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
     faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
-    return "\n".join(filter(None, [table(rows, "llrrl"), *faults, caveat, end]))
+    first = f"{tuned.verdict}\n" if tuned.verdict else ""
+    return "\n".join(filter(None, [first, table(rows, "llrrl"), *faults, caveat, end]))
 
 
 def _verdict(trial: Trial, tuned: Tuning) -> str:

@@ -11,9 +11,11 @@ import numpy as np
 
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import framework_of
+from enplace.placers.references import verdict
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.text import finite
 from enplace.values.arrays import freeze_arrays
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
@@ -173,6 +175,16 @@ class MeasuredRun:
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
+    def one_device_us(self) -> float:
+        """Median step without the plan: one device, and no graph optimiser. NaN if not compared."""
+        return finite(self.facts.get("unplaced_step_time_us")) or math.nan
+
+    @property
+    def verdict(self) -> str:
+        """Whether the plan is worth it; empty if there is nothing to compare it with."""
+        return verdict(self.step_time_us, self.one_device_us, self.stock_step_time_us)
+
+    @property
     def caveat(self) -> str:
         """The reason why the prediction may be too short on these devices; empty if none is known.
 
@@ -208,6 +220,8 @@ class MeasuredRun:
             "steps": len(self.step_times_us),
             "step_time_us": self.step_time_us,
             **{name: _finite(getattr(self, name)) for name in _FIGURES},
+            "one_device_step_time_us": _finite(self.one_device_us),
+            "verdict": self.verdict,
             "facts": dict(self.facts),
         }
 
