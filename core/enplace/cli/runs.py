@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
@@ -32,10 +33,14 @@ def run_numbers(run: MeasuredRun) -> dict[str, Any]:
 
 def describe_run(run: MeasuredRun, devices: str) -> str:
     """Return the figures of a run as text."""
+    from enplace.frameworks.measured import quartiles_us
+
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
     rows = [
         ["step time", ms(run.step_time_us), _prediction(run)],
+        ["", *_spread(quartiles_us(run.step_times_us))],
+        *_input(run),
         *_rivals(run),
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
@@ -67,12 +72,32 @@ def _rivals(run: MeasuredRun) -> list[list[str]]:
     itself = f"{run.framework.name} by itself"
     if not math.isfinite(run.stock_step_time_us):
         return [[itself, "out of memory", "the model fits only with a plan"]]
-    rivals = {itself: run.stock_step_time_us, "on one device": run.one_device_us}
-    return [
-        [name, ms(us), f"the plan: {percent(run.step_time_us / us - 1, signed=True)}"]
-        for name, us in rivals.items()
-        if math.isfinite(us)
-    ]
+    rivals = {
+        itself: (run.stock_step_time_us, "stock_quartiles_us"),
+        "on one device": (run.one_device_us, "unplaced_quartiles_us"),
+    }
+    rows = []
+    for name, (us, quartiles) in rivals.items():
+        if math.isfinite(us):
+            change = percent(run.step_time_us / us - 1, signed=True)
+            rows.append([name, ms(us), f"the plan: {change}"])
+            rows += [["", *_spread(found)] for found in [run.facts.get(quartiles)] if found]
+    return rows
+
+
+def _spread(quartiles: Sequence[float]) -> tuple[str, str]:
+    """Show between which times the middle half of the steps is."""
+    least, most = map(ms, quartiles)
+    return f"{least} to {most}", "half of the steps"
+
+
+def _input(run: MeasuredRun) -> list[list[str]]:
+    """Show the part of a step that no plan changes."""
+    wait_us, start_us = run.outside
+    if not wait_us + start_us:
+        return []
+    what = f"of it {ms(wait_us)} for the batch, {ms(start_us)} before the first op"
+    return [["input and start", ms(wait_us + start_us), what]]
 
 
 def _prediction(run: MeasuredRun) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -59,6 +59,11 @@ def may_round(plan: Plan, cluster: Cluster) -> bool:
     """
     tasks = {task_of(cluster.devices[d].name) for d in np.unique(plan.device).tolist()}
     return bool(plan.splits) or len(tasks) > 1
+
+
+def quartiles_us(times_us: Sequence[float] | FloatArray) -> list[float]:
+    """Return the limits of the middle half of some times; empty if there are none."""
+    return [float(each) for each in np.percentile(times_us, (25, 75))] if len(times_us) else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +180,12 @@ class MeasuredRun:
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
+    def outside(self) -> tuple[float, float]:
+        """How long a step waits for its batch, and how long it takes until its first op starts."""
+        wait_us, start_us = (finite(self.facts.get(key)) or 0.0 for key in ("input_us", "start_us"))
+        return wait_us, start_us
+
+    @property
     def one_device_us(self) -> float:
         """Median step without the plan: one device, and no graph optimiser. NaN if not compared."""
         return finite(self.facts.get("unplaced_step_time_us")) or math.nan
@@ -220,6 +231,7 @@ class MeasuredRun:
             "steps": len(self.step_times_us),
             "step_time_us": self.step_time_us,
             **{name: _finite(getattr(self, name)) for name in _FIGURES},
+            "step_quartiles_us": quartiles_us(self.step_times_us),
             "one_device_step_time_us": _finite(self.one_device_us),
             "verdict": self.verdict,
             "facts": dict(self.facts),

@@ -175,9 +175,9 @@ def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder)
     enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
     seen = []
 
-    def spy(source, *rest):
+    def spy(source, *rest, **options):
         seen.append(source.arguments)
-        return run_job(source, *rest)
+        return run_job(source, *rest, **options)
 
     run_job = tuning_process.run_job
     with pytest.MonkeyPatch.context() as patch:

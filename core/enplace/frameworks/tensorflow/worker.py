@@ -173,6 +173,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         details["steps"],
         ordered=details["order"],
         compare=details["compare"],
+        repeat=details["repeat"],
         progress=report,
     )
     return run_message(run)
