@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import held_by, node_of
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.links import measure_links
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
@@ -63,7 +63,7 @@ def profile_step(
         check_devices(target, devices, devices.names)
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
-    ops = op_traces(traces)
+    ops = op_traces(traces, held_by([step.graph_def]))
     measured = Measurement(
         step_time_us=float(np.median(times_us)),
         op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},

@@ -28,6 +28,7 @@ from enplace.frameworks.tensorflow.check import (
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices
 from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.rewrite import (
     count_inputs,
@@ -187,7 +188,7 @@ def _seen(
     start, finish = times[_median_step(times)]
     can = ordered_ops(step.graph_def)
     in_order = [[profile.index[name] for name in names if name in can] for names in order]
-    traces = op_traces(trace.step_stats for trace in placed.traces)
+    traces = _op_traces(step, placed)
     return MeasuredRun(
         profile=profile,
         plan=plan,
@@ -264,10 +265,15 @@ def _traced(opened: OpenStep) -> Any:
     return metadata
 
 
+def _op_traces(step: Step, placed: _Way) -> dict[str, OpTrace]:
+    held = held_by([step.graph_def])
+    return op_traces((trace.step_stats for trace in placed.traces), held)
+
+
 def _input_us(step: Step, placed: _Way) -> float | None:
     """Return how long a step waits for its batch: the median time of the ops that fetch it."""
     getters = [n.name for n in step.graph_def.node if n.op in GET_NEXT]
-    traces = op_traces(trace.step_stats for trace in placed.traces)
+    traces = _op_traces(step, placed)
     return _median(np.sum([traces[n].host_us for n in getters if n in traces], axis=0).tolist())
 
 

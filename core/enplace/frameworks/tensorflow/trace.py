@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,8 +52,15 @@ class OpTrace:
     temporary_bytes: int = 0
 
 
-def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
-    """Collect every op that left a row in some step, by name."""
+def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[str, OpTrace]:
+    """Collect every op that left a row in some step, by name.
+
+    Parameters
+    ----------
+    held_by : mapping of str to str
+        The loop or branch that gets the time of a kernel inside of it; see
+        :func:`~enplace.frameworks.tensorflow.graph.held_by`.
+    """
     found: dict[str, OpTrace] = {}
     for stats in steps:
         kernels: dict[str, list[float]] = {}
@@ -65,11 +72,27 @@ def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
             elif "/stream:" not in device.device and "/memcpy" not in device.device:
                 for row in device.node_stats:
                     _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
+        by_op: dict[str, list[float]] = {}
         for name, times in kernels.items():
+            by_op.setdefault(name if name in found else _holder(name, held_by), []).extend(times)
+        for name, times in by_op.items():
             trace = found.setdefault(name, OpTrace())
             trace.kernel_us.append(sum(times))
             trace.n_kernels = len(times)
     return found
+
+
+def _holder(name: str, held_by: Mapping[str, str]) -> str:
+    """Return the op of the graph that a kernel belongs to.
+
+    Inside of a loop, TensorFlow puts the name of a call before those of the ops it inlines.
+    """
+    outer = name
+    while outer:
+        if outer in held_by:
+            return held_by[outer]
+        outer = outer.rpartition("/")[0]
+    return name
 
 
 def _read_row(trace: OpTrace, row: Any, device: str) -> None:
