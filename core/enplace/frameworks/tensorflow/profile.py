@@ -24,7 +24,13 @@ from enplace.frameworks.tensorflow.links import measure_links
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
 from enplace.frameworks.tensorflow.split import split_lengths
 from enplace.frameworks.tensorflow.step import OpenStep, Step
-from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes, trimmed
+from enplace.frameworks.tensorflow.trace import (
+    OpTrace,
+    check_kernels,
+    op_traces,
+    peak_bytes,
+    trimmed,
+)
 from enplace.names.scopes import traced_scopes
 from enplace.readers.calibration import calibrate
 from enplace.readers.ties import colocation_groups
@@ -58,12 +64,18 @@ def profile_step(
         ``warm_ups``, ``split_lengths`` (see
         :func:`~enplace.frameworks.tensorflow.split.split_lengths`) and ``op_overhead_us`` or
         ``launch_gap_us``.
+
+    Raises
+    ------
+    LoadError
+        If the kernels of a GPU were not traced.
     """
     with serving(devices) as target:
         check_devices(target, devices, devices.names)
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
     ops = op_traces(traces, held_by([step.graph_def]))
+    check_kernels(ops)
     measured = Measurement(
         step_time_us=float(np.median(times_us)),
         op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},

@@ -13,6 +13,7 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import short_name
 from enplace.frameworks.tensorflow.step import LoadError
+from enplace.text import count
 from enplace.values.limits import MAX_BYTES
 from enplace.values.profile import FloatArray
 
@@ -80,6 +81,24 @@ def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[st
             trace.kernel_us.append(sum(times))
             trace.n_kernels = len(times)
     return found
+
+
+def check_kernels(traces: Mapping[str, OpTrace]) -> None:
+    """Refuse traces of ops on a GPU without any kernel: all their costs would be 0.
+
+    Raises
+    ------
+    LoadError
+        With what keeps TensorFlow from tracing kernels.
+    """
+    on_gpu = [name for name, trace in traces.items() if "GPU" in trace.device.upper()]
+    if on_gpu and not any(trace.n_kernels for trace in traces.values()):
+        raise LoadError(
+            f"the trace has no kernels of the GPU, where {count(len(on_gpu), 'op')} ran: it needs "
+            f"NVIDIA's CUPTI library (pip install 'tensorflow[and-cuda]', or the folder of "
+            f"libcupti.so in LD_LIBRARY_PATH), and the right to use it (driver option "
+            f"NVreg_RestrictProfilingToAdminUsers=0; in a container, --cap-add=SYS_ADMIN)"
+        )
 
 
 def _holder(name: str, held_by: Mapping[str, str]) -> str:

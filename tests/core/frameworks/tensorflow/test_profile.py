@@ -11,7 +11,8 @@ from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.fit import fit_line
 from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.profile import profile_step
-from enplace.frameworks.tensorflow.trace import op_traces, trimmed
+from enplace.frameworks.tensorflow.step import LoadError
+from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces, trimmed
 from enplace.machine import simulate
 from enplace.readers import calibration, recorded_plan
 from enplace.readers.clusters import cluster_from
@@ -126,6 +127,15 @@ def test_kernels_inside_of_a_loop_are_booked_on_the_loop():
         "branch": (1, [10.0]),
         "lstm/while/after": (1, [10.0]),
     }
+
+
+def test_a_gpu_trace_without_kernels_is_refused_with_the_remedy():
+    traces = {"a": OpTrace("/device:GPU:0", [5.0]), "b": OpTrace("/device:CPU:0", [5.0])}
+    with pytest.raises(LoadError, match=r"where 1 op ran.*CUPTI.*LD_LIBRARY_PATH.*SYS_ADMIN"):
+        check_kernels(traces)
+    traces["b"] = OpTrace("/device:GPU:0", [5.0], [3.0], 1)
+    check_kernels(traces)
+    check_kernels({"a": OpTrace("/device:CPU:0", [5.0])})
 
 
 def test_the_slowest_tenth_is_ignored():
