@@ -27,7 +27,7 @@ from enplace.frameworks.tensorflow.check import (
 )
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.rewrite import (
@@ -232,11 +232,12 @@ def _run_part(
                 began_us = time.time_ns() / 1e3
                 way.traces.append(_traced(opened))
                 way.starts_us.append(first_start_us(way.traces[-1].step_stats) - began_us)
-    except tf.errors.ResourceExhaustedError:
-        if way.graph is not None:
-            raise
-        way.give_up()
     except (tf.errors.OpError, ValueError) as error:
+        if is_out_of_memory(error):
+            if way.graph is not None:
+                raise
+            way.give_up()
+            return
         raise RunError(
             f"TensorFlow refuses the graph: {first_line(error) or 'it gives no reason'}"
         ) from error

@@ -23,7 +23,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 import enplace
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.frameworks.trust import place_of
@@ -68,11 +68,11 @@ def load_script(source: Source) -> Step:
             raise
         except SystemExit as end:
             recorder.ended(_why_ended(source, end), printed=True)
-        except (MemoryError, tf.errors.ResourceExhaustedError):
-            if not recorder.has_step:
-                raise  # not the script's fault
         except BaseException as error:
-            recorder.ended(_why_failed(source, error), printed=True)
+            if not is_out_of_memory(error):
+                recorder.ended(_why_failed(source, error), printed=True)
+            elif not recorder.has_step:
+                raise  # not the script's fault
     return recorder.step()
 
 
