@@ -47,7 +47,8 @@ class Devices:
     cluster : Cluster
         With preset links until they are measured.
     config : ConfigProto
-        For a session with these devices, graphs not rewritten, one thread for each device.
+        For a session with these devices, graphs not rewritten, one thread for each device. Beside
+        GPUs, an op of the host may use all cores.
     """
 
     text: str
@@ -139,6 +140,7 @@ def _gpus(text: str, count: int) -> Devices:
     parts = [share + (gpu < more) for gpu in range(used)]
     usable_bytes = int(gpu_bytes() * _GPU_SHARE)
     config = _config({"CPU": 1}, count + 1)
+    config.intra_op_parallelism_threads = 0  # an op of the host has TensorFlow's own threads
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
     for gpu, n_parts in enumerate(parts):

@@ -51,6 +51,11 @@ def test_gpus_come_with_their_host(two_gpus):
     assert parse_devices("gpu:1").config.gpu_options.visible_device_list == "0"
 
 
+def test_ops_of_the_host_beside_gpus_keep_the_threads_of_tensorflow(two_gpus):
+    assert parse_devices("gpu:2").config.intra_op_parallelism_threads == 0  # as many as cores
+    assert parse_devices("cpu:2").config.intra_op_parallelism_threads == 1
+
+
 def test_logical_gpus_of_one_chip_share_its_memory_and_run_in_turn(two_gpus):
     found = parse_devices("gpu:3")
     assert [device.chip for device in found.cluster.devices] == ["GPU 0", "GPU 0", "", ""]
