@@ -13,6 +13,7 @@ from enplace.frameworks.tensorflow.rewrite import VARIABLES
 from enplace.frameworks.tensorflow.step import Step
 from enplace.readers.ties import colocation_groups
 from enplace.values.cluster import Cluster
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, Profile, make_profile
@@ -115,6 +116,7 @@ def profile_of_step(step: Step) -> Profile:
         persistent_bytes=[0] * n_ops,
         temporary_bytes=[0] * n_ops,
         colocation=colocation_groups(list(nodes), ties),
+        measured=Measurement(batch_shapes=step.batch_shapes),
         edge_source=source,
         edge_output=output,
         edge_op=target,

@@ -12,7 +12,7 @@ from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.source import Source, source_of
 from enplace.frameworks.trust import trust
 from enplace.readers import read_profile
-from readme import commands, limit_search, shell
+from readme import commands, limit_search, shell, without_progress
 
 TRAIN = """
 import argparse
@@ -66,7 +66,7 @@ def run_as_json(command, folder):
     """Run a command that must succeed and return its JSON."""
     done = shell(f"{command} --json", folder)
     assert done.returncode == 0, f"{command}\n{done.stderr}"
-    assert done.stderr == ""
+    assert without_progress(done.stderr) == ""
     return json.loads(done.stdout)
 
 

@@ -1,14 +1,18 @@
-"""Progress on stderr, as a bar on a terminal and not at all elsewhere; and Ctrl-C."""
+"""Progress on stderr, as a bar on a terminal and as lines elsewhere; and Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from enplace.text import ms
+import click
+
+from enplace.text import ms, seconds
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
 
 
 _FORM = "{desc}  |{bar:24}| {elapsed}"
+
+EVERY_S = 5.0
+"""Time between two lines of progress where stderr is not a terminal."""
 
 
 @contextmanager
@@ -72,12 +79,47 @@ def compiling_bar() -> Iterator[None]:
         yield
 
 
-def _bar(total: float, delay_s: float = 0) -> tqdm[Any]:
-    """Make a bar that disappears when it ends."""
+def _bar(total: float, delay_s: float = 0) -> tqdm[Any] | _Lines:
+    """Make a bar that disappears when it ends; where stderr is not a terminal, lines."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return _Lines(total)
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # its thread would outlive a short command
-    return tqdm(total=total, disable=None, leave=False, bar_format=_FORM, delay=delay_s)
+    return tqdm(total=total, leave=False, bar_format=_FORM, delay=delay_s)
+
+
+class _Lines:
+    """Stands in for a bar: every few seconds a line says what is being done.
+
+    A thread writes them, so that work which reports nothing for a minute is not silent.
+    """
+
+    def __init__(self, total: float) -> None:
+        self.n = 0.0
+        self._total = total
+        self._text = ""
+        self._began_s = time.monotonic()
+        self._ended = threading.Event()
+        self._writer = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> _Lines:
+        self._writer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._writer.join()
+
+    def set_description_str(self, text: str) -> None:
+        self._text = text
+
+    def _write(self) -> None:
+        with suppress(OSError):  # nobody reads stderr any more
+            while not self._ended.wait(EVERY_S):
+                share = f", {100 * self.n / self._total:.0f} %" if self.n else ""
+                took = seconds(time.monotonic() - self._began_s)
+                click.echo(f"enplace: {self._text or 'working'}{share}, {took}", err=True)
 
 
 @contextmanager

@@ -29,6 +29,13 @@ run_options = all_of(
         help="How many steps to measure.",
     ),
     click.option(
+        "--repeat",
+        type=click.IntRange(1, 100),
+        default=1,
+        show_default=True,
+        help="How often to measure them, each time in a new session.",
+    ),
+    click.option(
         "--no-order", is_flag=True, help="Leave the order of the ops on a device to the framework."
     ),
 )
@@ -47,6 +54,7 @@ run_options = all_of(
 def run(
     plan: str,
     steps: int,
+    repeat: int,
     no_order: bool,
     profile_file: str | None,
     devices: str | None,
@@ -71,7 +79,8 @@ def run(
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        measured = runs_on(source, where, steps, not no_order, report, stopped)(problem, chosen)
+        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat)
+        measured = measure(problem, chosen)
     if predicted_us is not None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
@@ -112,6 +121,7 @@ def run(
 def tune(
     plan: str,
     steps: int,
+    repeat: int,
     no_order: bool,
     profile_file: str,
     output: str,
@@ -153,7 +163,7 @@ def tune(
             options.check_cancelled()
             return found
 
-        measure = runs_on(source, where, steps, not no_order, report, stopped)
+        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
     write_plan(output, Result(simulate(tuned.problem, best)))

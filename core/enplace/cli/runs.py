@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import count, ms, percent
+from enplace.text import count, finite, ms, percent
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun
@@ -32,18 +33,24 @@ def run_numbers(run: MeasuredRun) -> dict[str, Any]:
 
 def describe_run(run: MeasuredRun, devices: str) -> str:
     """Return the figures of a run as text."""
+    from enplace.frameworks.measured import quartiles_us
+
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
     rows = [
         ["step time", ms(run.step_time_us), _prediction(run)],
-        [f"{run.framework.name} by itself", *_by_itself(run)],
+        ["", *_spread(quartiles_us(run.step_times_us))],
+        *_input(run),
+        *_rivals(run),
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
         *_result_rows(run),
     ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
-    ends = [f"\n\n{text}" for text in (_caveat(run), run.about_stock, run.drift, changed) if text]
-    return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
+    first = f"{head}\n\n{run.verdict}".strip()
+    remarks = (run.about_batches, _caveat(run), run.about_stock, run.drift, changed)
+    ends = [f"\n\n{text}" for text in remarks if text]
+    return f"{first}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
 
 def _result_rows(run: MeasuredRun) -> list[list[str]]:
@@ -60,11 +67,37 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
     ]
 
 
-def _by_itself(run: MeasuredRun) -> tuple[str, str]:
+def _rivals(run: MeasuredRun) -> list[list[str]]:
+    """Compare the step time with those that need no plan."""
+    itself = f"{run.framework.name} by itself"
     if not math.isfinite(run.stock_step_time_us):
-        return "out of memory", "the model fits only with a plan"
-    change = run.step_time_us / run.stock_step_time_us - 1
-    return ms(run.stock_step_time_us), f"the plan: {percent(change, signed=True)}"
+        return [[itself, "out of memory", "the model fits only with a plan"]]
+    rivals = {
+        itself: (run.stock_step_time_us, "stock_quartiles_us"),
+        "on one device": (run.one_device_us, "unplaced_quartiles_us"),
+    }
+    rows = []
+    for name, (us, quartiles) in rivals.items():
+        if math.isfinite(us):
+            change = percent(run.step_time_us / us - 1, signed=True)
+            rows.append([name, ms(us), f"the plan: {change}"])
+            rows += [["", *_spread(found)] for found in [run.facts.get(quartiles)] if found]
+    return rows
+
+
+def _spread(quartiles: Sequence[float]) -> tuple[str, str]:
+    """Show between which times the middle half of the steps is."""
+    least, most = map(ms, quartiles)
+    return f"{least} to {most}", "half of the steps"
+
+
+def _input(run: MeasuredRun) -> list[list[str]]:
+    """Show the part of a step that no plan changes."""
+    wait_us, start_us = run.outside
+    if not wait_us + start_us:
+        return []
+    what = f"of it {ms(wait_us)} for the batch, {ms(start_us)} before the first op"
+    return [["input and start", ms(wait_us + start_us), what]]
 
 
 def _prediction(run: MeasuredRun) -> str:
@@ -89,6 +122,9 @@ def tuning_numbers(tuned: Tuning) -> dict[str, Any]:
     return {
         "step_time_us": tuned.best.run.step_time_us,
         "first_step_time_us": tuned.trials[0].run.step_time_us,
+        "one_device_step_time_us": finite(tuned.one_device_us),
+        "stock_step_time_us": finite(tuned.stock_us),
+        "verdict": tuned.verdict,
         "settled": tuned.settled,
         "rounds": [{"kept": trial.kept, **run_numbers(trial.run)} for trial in tuned.trials],
     }
@@ -101,10 +137,14 @@ def describe_tuning(tuned: Tuning) -> str:
         predicted, measured = trial.run.predicted_step_time_us, trial.run.step_time_us
         label = f"round {number}" if number else "at first"
         rows.append([label, trial.plan.method, ms(predicted), ms(measured), _verdict(trial, tuned)])
+    itself = f"{tuned.best.run.framework.name} by itself"
+    rivals = {itself: tuned.stock_us, "on one device": tuned.one_device_us}
+    rows += [["", name, "", ms(us), ""] for name, us in rivals.items() if math.isfinite(us)]
     end = "The measured costs promise no faster plan." if tuned.settled else ""
     caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
     faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
-    return "\n".join(filter(None, [table(rows, "llrrl"), *faults, caveat, end]))
+    first = f"{tuned.verdict}\n" if tuned.verdict else ""
+    return "\n".join(filter(None, [first, table(rows, "llrrl"), *faults, caveat, end]))
 
 
 def _verdict(trial: Trial, tuned: Tuning) -> str:

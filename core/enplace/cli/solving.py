@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +87,9 @@ def place(
         result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file)
         expert = _expert_of(problem, result.schedule, stopped)
+        alone = _alone(problem, objective, stopped)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, expert, written, seed=seed, **files)
+    answer = _answer(result, expert, alone, written, seed=seed, **files)
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)
@@ -164,7 +165,7 @@ def simulate(
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert places the model; a plan with splits is for another graph.
     expert = None if chosen.splits else _expert_of(problem, result.schedule)
-    return _answer(result, expert, written, **files)
+    return _answer(result, expert, _alone(problem, chosen.objective), written, **files)
 
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
@@ -223,11 +224,15 @@ def compare(
             except EnplaceError as error:
                 failures[name] = str(error)
         expert = _expert_among(results, problem, stopped)
+        alone = _alone(problem, objective, stopped)
     if stopped():
         _note_stop("methods that had not ended are left out")
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
     table = summary.comparison(list(results.values()), expert, objective)
     # For other objectives, each method proves a bound only for its own kind of splits.
+    best = _fastest(results.values())
+    worth = _against_alone(best, alone)
+    first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
     bound = next((result.step_bound_us for result in results.values()), None)
     return Answer(
         {
@@ -236,6 +241,7 @@ def compare(
             "objective": objective,
             "lower_bound": bound,
             "expert_step_time_us": expert.makespan_us if expert else None,
+            **worth,
             "methods": [
                 {"error": None, **summary.numbers(results[name], expert)}
                 if name in results
@@ -243,9 +249,25 @@ def compare(
                 for name in names
             ],
         },
-        "\n".join([*([table] if results else []), *failed]),
+        "\n".join([*first, *([table] if results else []), *failed]),
         INTERRUPTED if stopped() else YES if any(r.schedule.fits for r in results.values()) else NO,
     )
+
+
+def _alone(
+    problem: Problem, objective: str, cancelled: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """Return the schedule on one device; None if the objective is not the step time."""
+    from enplace.placers.references import alone_schedule
+    from enplace.values.problem import STEP_TIME
+
+    return alone_schedule(problem, cancelled) if objective == STEP_TIME else None
+
+
+def _fastest(results: Iterable[Result]) -> Result | None:
+    """Return the plan with the least step time of those that fit; None if none does."""
+    fitting = [result for result in results if result.schedule.fits]
+    return min(fitting, key=lambda result: result.schedule.makespan_us, default=None)
 
 
 def _note_stop(what: str) -> None:
@@ -295,12 +317,26 @@ def _expert_of(
     return summary.expert_schedule(problem, cancelled)
 
 
-def _answer(result: Result, expert: Schedule | None, written: list[str], **more: Any) -> Answer:
+def _against_alone(result: Result | None, alone: Schedule | None) -> dict[str, Any]:
+    """Return what one device is predicted to take, and whether the plan is worth it."""
+    return {
+        "one_device_step_time_us": alone.makespan_us if alone else None,
+        "verdict": summary.against_one_device(result.schedule.makespan_us, alone) if result else "",
+    }
+
+
+def _answer(
+    result: Result,
+    expert: Schedule | None,
+    alone: Schedule | None,
+    written: list[str],
+    **more: Any,
+) -> Answer:
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    text = summary.describe(result, expert)
+    text = summary.describe(result, expert, alone)
     return Answer(
-        document | summary.numbers(result, expert) | more,
+        document | summary.numbers(result, expert) | _against_alone(result, alone) | more,
         "\n".join([text, *([""] if written else []), *written]),
         YES if result.schedule.fits else NO,
     )

@@ -29,6 +29,13 @@ def expert_schedule(
     return reference_schedule(problem, EXPERT, cancelled)
 
 
+def against_one_device(step_us: float, alone: Schedule | None) -> str:
+    """Say whether a plan is predicted to be worth it; empty if one device cannot hold the model."""
+    from enplace.placers.references import verdict
+
+    return verdict(step_us, alone.makespan_us) if alone and alone.fits else ""
+
+
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
     """Return a result as plain data; times in µs."""
     import numpy as np
@@ -147,8 +154,8 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
-def describe(result: Result, expert: Schedule | None) -> str:
-    """Show a headline, the main figures, and one line for each device."""
+def describe(result: Result, expert: Schedule | None, alone: Schedule | None) -> str:
+    """Show a headline, whether the plan is worth it, the figures, and a line for each device."""
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
@@ -165,7 +172,8 @@ def describe(result: Result, expert: Schedule | None) -> str:
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     note = [plan.note] if plan.note else []
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
-    return "\n\n".join([head, *tables, *overfull(schedule)])
+    first = against_one_device(schedule.makespan_us, alone)
+    return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
 
 
 def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:

@@ -143,6 +143,7 @@ def estimate(
             op_deviation={},
             peak_bytes={},
             split_lengths=graph.measured.split_lengths,
+            batch_shapes=graph.measured.batch_shapes,
         ),
     )
 

@@ -46,6 +46,7 @@ def run_job(
     problem: Problem,
     plan: Plan,
     compare: bool = True,
+    repeat: int = 1,
 ) -> Job:
     """Make the job of running a plan and measuring it; the answer is a run message.
 
@@ -53,6 +54,8 @@ def run_job(
     ----------
     compare : bool
         Whether to run the same steps without the plan, too.
+    repeat : int
+        How often to run the steps, each time in a new session.
     """
     details = {
         "source": source.to_json(),
@@ -60,6 +63,7 @@ def run_job(
         "steps": steps,
         "order": order,
         "compare": compare,
+        "repeat": repeat,
         "problem": problem_to_json(problem),
     }
     profile = profile_message(problem.measured_profile)

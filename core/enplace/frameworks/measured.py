@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import framework_of
+from enplace.placers.references import verdict
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.text import finite
 from enplace.values.arrays import freeze_arrays
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
@@ -57,6 +59,11 @@ def may_round(plan: Plan, cluster: Cluster) -> bool:
     """
     tasks = {task_of(cluster.devices[d].name) for d in np.unique(plan.device).tolist()}
     return bool(plan.splits) or len(tasks) > 1
+
+
+def quartiles_us(times_us: Sequence[float] | FloatArray) -> list[float]:
+    """Return the limits of the middle half of some times; empty if there are none."""
+    return [float(each) for each in np.percentile(times_us, (25, 75))] if len(times_us) else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +180,22 @@ class MeasuredRun:
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
+    def outside(self) -> tuple[float, float]:
+        """How long a step waits for its batch, and how long it takes until its first op starts."""
+        wait_us, start_us = (finite(self.facts.get(key)) or 0.0 for key in ("input_us", "start_us"))
+        return wait_us, start_us
+
+    @property
+    def one_device_us(self) -> float:
+        """Median step without the plan: one device, and no graph optimiser. NaN if not compared."""
+        return finite(self.facts.get("unplaced_step_time_us")) or math.nan
+
+    @property
+    def verdict(self) -> str:
+        """Whether the plan is worth it; empty if there is nothing to compare it with."""
+        return verdict(self.step_time_us, self.one_device_us, self.stock_step_time_us)
+
+    @property
     def caveat(self) -> str:
         """The reason why the prediction may be too short on these devices; empty if none is known.
 
@@ -185,6 +208,11 @@ class MeasuredRun:
         if len(used) < 2 or len(at) > 1 or any(d.kind != "cpu" or d.chip for d in used):
             return ""
         return SHARED_CACHES if len(tasks) == 1 else SHARED_CORES
+
+    @property
+    def about_batches(self) -> str:
+        """How the batches differ from those that were profiled; empty if they do not."""
+        return str(self.facts.get("other_batches", ""))
 
     @property
     def about_stock(self) -> str:
@@ -203,6 +231,9 @@ class MeasuredRun:
             "steps": len(self.step_times_us),
             "step_time_us": self.step_time_us,
             **{name: _finite(getattr(self, name)) for name in _FIGURES},
+            "step_quartiles_us": quartiles_us(self.step_times_us),
+            "one_device_step_time_us": _finite(self.one_device_us),
+            "verdict": self.verdict,
             "facts": dict(self.facts),
         }
 

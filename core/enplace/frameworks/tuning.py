@@ -7,11 +7,19 @@ slower. We also roll back a plan that does not run as planned: its time is not t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from enplace.frameworks.measured import MeasuredRun, with_measured_costs, with_measured_links
+import numpy as np
+
+from enplace.frameworks.measured import (
+    MeasuredRun,
+    with_measured_costs,
+    with_measured_links,
+)
 from enplace.machine import simulate
+from enplace.placers.references import verdict
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, with_profile
 
@@ -61,6 +69,21 @@ class Tuning:
         return next((t for t in reversed(self.trials) if t.kept), self.trials[0])
 
     @property
+    def one_device_us(self) -> float:
+        """The median step without a plan, of all trials; NaN if unknown."""
+        return _median([trial.run.one_device_us for trial in self.trials])
+
+    @property
+    def stock_us(self) -> float:
+        """The median step of the framework by itself, of all trials; NaN if unknown."""
+        return _median([trial.run.stock_step_time_us for trial in self.trials])
+
+    @property
+    def verdict(self) -> str:
+        """Whether the best plan is worth it; empty if there is nothing to compare it with."""
+        return verdict(self.best.run.step_time_us, self.one_device_us, self.stock_us)
+
+    @property
     def is_spoilt(self) -> bool:
         """Whether no new plan was kept, and some plan did not run as planned."""
         found_none = self.best is self.trials[0]
@@ -88,6 +111,11 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
         kept = _is_better(measured, tuning.best)
         tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
     return _learn(tuning, tuning.best)
+
+
+def _median(times_us: Sequence[float]) -> float:
+    known = [each for each in times_us if math.isfinite(each)]
+    return float(np.median(known)) if known else math.nan
 
 
 def _learn(tuning: Tuning, trial: Trial) -> Tuning:

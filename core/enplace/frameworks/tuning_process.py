@@ -48,11 +48,12 @@ def runs_on(
     order: bool,
     report: Report,
     cancelled: Callable[[], bool] = never,
+    repeat: int = 1,
 ) -> Run:
     """Return a function that runs plans on real devices, each in a worker of its own."""
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
-        job = run_job(source, devices, steps, order, problem, plan)
+        job = run_job(source, devices, steps, order, problem, plan, repeat=repeat)
         return run_from(do_work(source, job, report, cancelled), problem)
 
     return measure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from enplace.bounds import Proof, with_bound
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
+from enplace.text import ms, percent
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -48,14 +50,34 @@ def reference_schedule(
         return None
 
 
-def reference_schedules(problem: Problem) -> dict[str, Schedule]:
-    """Return the schedules of all such plans that there are, by what they are.
-
-    TensorFlow alone knows nothing of the constraints.
-    """
+def alone_schedule(
+    problem: Problem, cancelled: Callable[[], bool] = lambda: False
+) -> Schedule | None:
+    """Return the schedule of TensorFlow alone, which knows nothing of the constraints."""
     free = Problem(problem.measured_profile, problem.cluster)
+    return reference_schedule(free, ALONE, cancelled)
+
+
+def reference_schedules(problem: Problem) -> dict[str, Schedule]:
+    """Return the schedules of all such plans that there are, by what they are."""
     found = {
         TITLES[EXPERT]: reference_schedule(problem, EXPERT),
-        TITLES[ALONE]: reference_schedule(free, ALONE),
+        TITLES[ALONE]: alone_schedule(problem),
     }
     return {title: schedule for title, schedule in found.items() if schedule is not None}
+
+
+def verdict(step_us: float, *one_device_us: float) -> str:
+    """Say whether a plan is faster than one device, which may have been run in several ways.
+
+    Unknown times are NaN; empty if all are.
+    """
+    known = [each for each in one_device_us if math.isfinite(each)]
+    if not known:
+        return ""
+    least = min(known)
+    change = percent(step_us / least - 1, signed=True)
+    if step_us < least:
+        return f"One device takes {ms(least)}, the plan {change}."
+    better = "as fast" if step_us == least else "faster"
+    return f"One device is {better}: nothing to split. It takes {ms(least)}, the plan {change}."

@@ -11,13 +11,18 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.readers.recorded import recorded_plan
+from enplace.text import ms
 from enplace.values.cluster import Cluster
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 
 TYPICAL_GAP_US = 1.5
-GAP_LIMITS_US = {"gpu": (0.5, 4.0), "cpu": (0.0, 50.0)}
+GAP_LIMITS_US = {"gpu": (0.5, np.inf), "cpu": (0.0, 50.0)}
 """A gap outside this range has another cause, so it is clipped."""
+
+_USUAL_GAP_US = 4.0
+"""Kernels that are launched in time follow one another at most this far apart."""
 
 _ROUNDS = 4
 
@@ -60,6 +65,23 @@ def calibrate(
         else replace(profile.measured, op_overhead_us=gap)
     )
     return replace(profile, time_us=_with_gap(profile, n_launches, gap, kind), measured=measured)
+
+
+def about_launch_gap(measured: Measurement) -> str:
+    """Say what the fitted gap before each kernel tells about the step; empty if it is usual."""
+    gap_us = measured.launch_gap_us
+    if gap_us is None or GAP_LIMITS_US["gpu"][0] < gap_us <= _USUAL_GAP_US:
+        return ""
+    if gap_us > _USUAL_GAP_US:
+        return (
+            f"The GPU waits {ms(gap_us)} before each kernel, usually at most {ms(_USUAL_GAP_US)}: "
+            f"the step is bound by what launches the kernels, so a plan that moves kernels gains "
+            f"little. Larger batches, or fewer and larger ops, help."
+        )
+    return (
+        "The kernels alone take longer than the measured step, as if some ran at the same time, so "
+        "predictions may be too long."
+    )
 
 
 def _without_tracing(profile: Profile, cluster: Cluster) -> Profile:

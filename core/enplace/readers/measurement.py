@@ -176,6 +176,7 @@ _READ: dict[str, Read] = {
     "config": _mapping,
     "backward": _list(_count),
     "split_lengths": _each(_each(_count)),
+    "batch_shapes": _list(_list(_count)),
     "evaluation": _evaluation,
 }
 """Reader of each key whose name is also that of its field."""

@@ -29,6 +29,7 @@ from enplace.disk import (
 from enplace.errors import FileError
 from enplace.machine.claims import check_claims
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
@@ -81,7 +82,8 @@ class LonePlan:
     ----------
     problem : Problem
         The plan's ops, split ones as their parts, without edges other than the order that a person
-        wants, and with a microsecond each; and the plan's cluster.
+        wants, and with a microsecond each; and the plan's cluster. Of the measurement, it has the
+        shapes of the batches.
     plan : Plan
     pins : mapping of int to int
         Device number by op number.
@@ -163,6 +165,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         names = list(_placements(data, cluster.index, cluster.name))
         graph, predicted = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
+        shapes = {key: graph[key] for key in ("batch_shapes",) if key in graph}
+        profile = replace(profile, measured=measurement_from_json(shapes, "profile"))
         known = "step_time_us" in predicted
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
         peaks = take(predicted, "peak_bytes", dict, "predicted", {})

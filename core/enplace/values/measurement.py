@@ -127,6 +127,8 @@ class Measurement:
     split_lengths : mapping
         By op name and dimension, the largest number of equal parts. An op in this mapping cannot be
         split along any other dimension.
+    batch_shapes : tuple of tuple of int
+        Shape of each part of a batch, as the step takes them.
     evaluation : Evaluation or None
         The evaluation of a batch that no single device can hold.
     other : mapping
@@ -157,5 +159,6 @@ class Measurement:
     config: Mapping[str, Any] = field(default_factory=dict)
     backward: tuple[int, ...] | None = None
     split_lengths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    batch_shapes: tuple[tuple[int, ...], ...] = ()
     evaluation: Evaluation | None = None
     other: Mapping[str, Any] = field(default_factory=dict)

@@ -53,6 +53,7 @@ def _head(result: Result) -> dict[str, Any]:
     bound_us = result.step_bound_us
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
+    shapes = profile.measured.batch_shapes
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     return {
         "format": f"{NAME}/{VERSION}",
@@ -60,6 +61,7 @@ def _head(result: Result) -> dict[str, Any]:
             "name": profile.name,
             "fingerprint": problem.measured_profile.fingerprint,
             "ops": profile.n_ops,
+            **({"batch_shapes": shapes} if shapes else {}),
         },
         "method": plan.method,
         "policy": plan.policy,

@@ -125,6 +125,18 @@ def test_run_prints_the_same_figures_as_text(enplace, profiled):
     assert any("loss differs by" in line for line in lines)
 
 
+def test_run_and_tune_say_first_whether_one_device_is_faster(enplace, profiled):
+    words = ["--profile", "P.enplace", "--trust"]
+    found = enplace("run", "train.py", "plan.json", *words, "--json").document
+    assert found["step_time_us"] > found["stock_step_time_us"]
+    slower = "One device is faster: nothing to split. It takes 0.40 ms, the plan +0.5 %."
+    assert found["verdict"] == slower
+    assert enplace("run", "train.py", "plan.json", *words).out.splitlines()[2] == found["verdict"]
+    tuned = enplace("tune", "train.py", "plan.json", *words, "--method", "heft", "-o", "b.json")
+    assert tuned.out.startswith(slower)
+    assert "by itself" in tuned.out
+
+
 def test_prediction_errors_have_a_caveat_on_logical_cpus_only(enplace, profiled):
     words = ["--profile", "P.enplace", "--trust"]
     assert "share caches" not in enplace("run", "train.py", "plan.json", *words).out
@@ -163,9 +175,9 @@ def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder)
     enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
     seen = []
 
-    def spy(source, *rest):
+    def spy(source, *rest, **options):
         seen.append(source.arguments)
-        return run_job(source, *rest)
+        return run_job(source, *rest, **options)
 
     run_job = tuning_process.run_job
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,9 @@
-"""What a person reads on a terminal while a command works."""
+"""What a person reads while a command works."""
+
+import io
+import re
+import sys
+import threading
 
 import numpy as np
 from numba import njit
@@ -35,3 +40,35 @@ def test_a_command_says_that_it_compiles(monkeypatch):
     with progress.compiling_bar():
         pass
     assert len(bar.texts) == 1
+
+
+class Log(io.StringIO):
+    """A stderr that is not a terminal; ``written`` is set with its second line."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text):
+        super().write(text)
+        if self.getvalue().count("\n") > 1:
+            self.written.set()
+        return len(text)
+
+
+def test_a_log_gets_lines_of_progress_even_if_the_work_reports_nothing_new(monkeypatch):
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    monkeypatch.setattr(progress, "EVERY_S", 0.001)
+    with progress.work_bar() as report:
+        report("Measuring steps", 0.4)
+        assert log.written.wait(60)
+    assert re.search(r"^enplace: Measuring steps, 40 %, 0\.\d s$", log.getvalue(), re.MULTILINE)
+
+
+def test_a_short_command_writes_no_progress_to_a_log(monkeypatch):
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.progress_bar(1) as (begin, _):
+        begin("heft")
+    assert not log.getvalue()

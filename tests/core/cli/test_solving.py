@@ -259,6 +259,15 @@ def test_a_plan_that_separates_colocated_ops_is_simulated_with_a_note(enplace, f
     assert done.document["step_time_us"] == free.document["step_time_us"]
 
 
+def test_a_plan_that_does_not_beat_one_device_is_called_useless_first(enplace, folder):
+    words = ("p.json", "--cluster", "c.json", "--method")
+    done = enplace("place", *words, "single")
+    assert done.out.splitlines()[2].startswith("One device is as fast: nothing to split.")
+    found = enplace("place", *words, "random", "--json").document
+    slower = found["step_time_us"] > found["one_device_step_time_us"]
+    assert found["verdict"].startswith("One device is faster: nothing to split.") == slower
+
+
 def test_compare_lists_the_methods_asked_for(enplace, folder):
     methods = ("--methods", "single,expert,heft")
     done = enplace("compare", "p.json", "--cluster", "c.json", *methods, "--json")
@@ -266,7 +275,9 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert [entry["method"] for entry in done.document["methods"]] == ["single", "expert", "heft"]
     assert all(entry["error"] is None for entry in done.document["methods"])
     plain = enplace("compare", "p.json", "--cluster", "c.json", *methods)
-    assert [line.split()[0] for line in plain.out.splitlines()] == [
+    first, _, *lines = plain.out.splitlines()
+    assert first == done.document["verdict"]
+    assert [line.split()[0] for line in lines] == [
         "method",
         "single",
         "expert",

@@ -11,6 +11,7 @@ from enplace.placers.references import (
     reference_schedule,
     reference_schedules,
     result_for,
+    verdict,
 )
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -39,3 +40,12 @@ def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monke
     problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
     schedule = place(problem, "single").schedule
     assert result_for(exporters()[form], schedule, problem).schedule is schedule
+
+
+def test_a_plan_is_compared_with_the_fastest_way_to_use_one_device():
+    nan = float("nan")
+    assert verdict(90.0, nan, nan) == ""
+    assert verdict(90.0, nan, 100.0) == "One device takes 0.10 ms, the plan −10.0 %."
+    slower = "One device is faster: nothing to split. It takes 0.080 ms, the plan +12.5 %."
+    assert verdict(90.0, 80.0, 100.0) == slower
+    assert verdict(90.0, 90.0).startswith("One device is as fast: nothing to split.")

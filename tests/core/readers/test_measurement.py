@@ -40,6 +40,7 @@ FULL = Measurement(
     config={"batch": 8},
     backward=(0,),
     split_lengths={"a": {"batch": 8}},
+    batch_shapes=((8, 4), (8,), ()),
     evaluation=Evaluation(OFF, OFF, 32, (8, 16), 2, 40.0),
     other={"from_a_newer_enplace": [1]},
 )

@@ -15,9 +15,10 @@ from enplace.machine.host_links import send_us
 from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.readers import read_profile, recorded_plan, with_costs_of
-from enplace.readers.calibration import GAP_LIMITS_US
+from enplace.readers.calibration import GAP_LIMITS_US, about_launch_gap
 from enplace.readers.clusters import cluster_from
 from enplace.readers.gpu_profile import HOST_TO_GPU
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from inputs import LAYER_RATE, RATE, tarnawski, tf_profile
@@ -183,11 +184,23 @@ def test_the_launch_gap_makes_simulated_and_measured_step_equal(tmp_path: Path) 
     assert profile.time_us[3, 0] == pytest.approx(2 * 11.75)
 
 
-@pytest.mark.parametrize(
-    ("step_us", "gap"), [(1.0, GAP_LIMITS_US["gpu"][0]), (5000.0, GAP_LIMITS_US["gpu"][1])]
-)
-def test_an_implausible_launch_gap_is_clipped(tmp_path: Path, step_us: float, gap: float) -> None:
-    assert read(tmp_path, tf_profile(step_us)).measured.launch_gap_us == gap
+def test_the_gap_of_a_launch_bound_step_is_fitted_and_reported(tmp_path: Path) -> None:
+    profile = read(tmp_path, tf_profile(5000.0))
+    cluster = cluster_from("local", profile)
+    step = simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
+    assert step == pytest.approx(5000.0)
+    assert "bound by what launches the kernels" in about_launch_gap(profile.measured)
+
+
+def test_kernels_longer_than_the_step_are_reported(tmp_path: Path) -> None:
+    measured = read(tmp_path, tf_profile(1.0)).measured
+    assert measured.launch_gap_us == GAP_LIMITS_US["gpu"][0]
+    assert "longer than the measured step" in about_launch_gap(measured)
+
+
+def test_a_usual_launch_gap_needs_no_remark() -> None:
+    for gap_us in (None, 1.5, 4.0):
+        assert about_launch_gap(Measurement(launch_gap_us=gap_us)) == ""
 
 
 def test_host_work_takes_no_gpu_time(tmp_path: Path) -> None:

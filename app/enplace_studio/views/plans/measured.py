@@ -86,8 +86,9 @@ class ResultCard(QFrame):
         error = step_error(current.schedule, current.run)
         set_role(self.off, "good" if error is not None and abs(error) <= CLOSE else "dim")
         self.off.setText(describe_prediction(current.schedule, error))
-        self.caveat.setText(current.run.caveat)
-        self.caveat.setVisible(bool(current.run.caveat))
+        caveat = " ".join(filter(None, (current.run.about_batches, current.run.caveat)))
+        self.caveat.setText(caveat)
+        self.caveat.setVisible(bool(caveat))
         self._show(facts_of(current.run))
 
     def _show(self, facts: list[Fact]) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,13 +21,15 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check, check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
-from enplace.frameworks.tensorflow.devices import DevicesError, short_name
+from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
     Movers,
+    batch_tensors,
     bound_ops,
     function_name,
     function_of,
@@ -36,7 +38,7 @@ from enplace.frameworks.tensorflow.exchange import (
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
-from enplace.frameworks.tensorflow.scripts import plain_keras
+from enplace.frameworks.tensorflow.scripts import is_compiled, one_replica, plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.readers.plans import read_plan_alone
@@ -46,6 +48,15 @@ from enplace.values.device_names import task_of
 from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
+_KINDS = ("CPU", "GPU")
+
+_DROPPED = {
+    "jit_compile": "XLA does not compile the training step, because a plan places single ops; "
+    "the step may be slower than without the plan and round differently",
+    "steps_per_execution": "steps_per_execution is 1, because a plan is for one step; callbacks "
+    "run after each batch, and Python runs between steps",
+}
+"""What changes where a wish of the script cannot be obeyed."""
 
 _for_good = ExitStack()
 
@@ -116,9 +127,10 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     """Run the training of this process as a plan says, from now on.
 
     Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
-    runs anything. Keras then builds graphs of ops, one step each, as it does for a profile.
-    Functions with exactly the plan's ops run placed, and their variables move to the planned
-    devices. All others run unchanged.
+    runs anything. It does not start TensorFlow: the script can still set threads, memory growth and
+    visible devices afterwards. Keras then builds graphs of ops, one step each, as it does for a
+    profile. Functions with exactly the plan's ops run placed, and their variables move to the
+    planned devices. All others run unchanged.
 
     Parameters
     ----------
@@ -137,13 +149,15 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     FileError, ClusterError
         If the file is damaged or not a plan.
     DevicesError
-        If this process does not have the plan's devices.
+        If this process does not have the plan's devices; when training begins, if the script has
+        hidden them since.
     """
     application = Application(os.fspath(path))
     placer = _Placer(application, order)
     _make_devices(placer.problem.cluster)
     # A step that XLA compiles as a whole cannot use variables on several devices.
-    _for_good.enter_context(plain_keras())
+    _for_good.enter_context(plain_keras(_say_dropped))
+    _for_good.enter_context(one_replica())
     call = ConcreteFunction._call_flat
 
     @wraps(call)
@@ -166,6 +180,12 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     ConcreteFunction._call_flat = placed_call
     atexit.register(_report_at_exit, application)
     return application
+
+
+@cache
+def _say_dropped(argument: str) -> None:
+    """Say once that a wish of the script is not obeyed; see :func:`plain_keras`."""
+    print(f"enplace: {_DROPPED[argument]}", file=sys.stderr)
 
 
 def _report_at_exit(application: Application) -> None:
@@ -298,7 +318,10 @@ class _Placer:
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
         fix = "profile the model again and make a new plan"
         if has_replicas(new):
-            fix = "a plan is for one replica: leave out the tf.distribute strategy"
+            fix = (
+                "a plan is for one replica: leave out the tf.distribute strategy, or give it one "
+                "device, such as 'CPU:0'"
+            )
         line = (
             f"{self._application.path} does not fit the function {name}, which runs unchanged: "
             f"{', '.join(parts)}; {fix}"
@@ -307,6 +330,9 @@ class _Placer:
         print(f"enplace: {line}", file=sys.stderr)
 
     def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
+        _check_devices(self._devices)  # the script may have hidden or split some
+        if is_compiled(function):
+            _say_dropped("jit_compile")
         flat = split_flat(function, whole, self._plan.splits)
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()
@@ -322,9 +348,21 @@ class _Placer:
         plan, graph_def = self._plan, flat.graph_def
         order = device_orders(graph_def, self.problem, plan, plan.position) if self._ordered else []
         placed_graph = place_graph(graph_def, self._planned | bound, order, _HOST)
-        placed = function_of(function, flat, placed_graph, captured)
+        batch = batch_tensors(function, flat)
+        with tf.device(_HOST):
+            seen = {
+                name: tf.Variable(tf.zeros([0], tf.int64), trainable=False, shape=[None])
+                for name, shape in batch.items()
+                if not shape.is_fully_defined()
+            }
+        placed = function_of(function, flat, placed_graph, captured, seen)
 
         def report(partitions: Sequence[GraphDef]) -> None:
+            given = [
+                seen[n].numpy() if n in seen else shape.as_list() for n, shape in batch.items()
+            ]
+            if other := about_other_batches(self.problem.profile.measured.batch_shapes, given):
+                print(f"enplace: {self._application.path}: {other}", file=sys.stderr)
             self._application.functions.append(
                 PlacedFunction(
                     function_name(function),
@@ -354,24 +392,40 @@ def _step_of(flat: FlatGraph) -> Step:
 
 
 def _make_devices(cluster: Cluster) -> None:
-    """Make the logical CPUs and GPUs that the plan names, unless they exist."""
+    """Make the logical CPUs and GPUs that the plan names, unless they exist.
+
+    TensorFlow is not started, so that the script can still set threads, memory growth and so on.
+    """
     wanted = device_names(cluster)
     if task := next(filter(None, map(task_of, wanted)), ""):
         raise DevicesError(
             f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
         )
     with suppress(RuntimeError):  # TensorFlow runs already; the devices may exist
-        for kind in ("CPU", "GPU"):
+        for kind in _KINDS:
             pairs = zip(cluster.devices, wanted, strict=True)
             of_kind = [device for device, name in pairs if f":{kind}:" in name]
             _split(kind, of_kind)
-    there = {short_name(device.name) for device in tf.config.list_logical_devices()}
+    _check_devices(wanted)
+
+
+def _check_devices(wanted: Sequence[str]) -> None:
+    """Refuse a plan for devices that TensorFlow does not have here, or will not once it starts."""
+    there = [
+        f"/device:{kind}:{i}"
+        for kind in _KINDS
+        for i in range(sum(map(_n_logical, tf.config.get_visible_devices(kind))))
+    ]
     if missing := [name for name in wanted if name not in there]:
         raise DevicesError(
             f"the plan uses {missing[0]}, which this process does not have (it has "
-            f"{', '.join(sorted(there))}); place the model for this machine's devices, and call "
+            f"{', '.join(there)}); place the model for this machine's devices, and call "
             f"enplace.apply at the start of the script"
         )
+
+
+def _n_logical(physical: Any) -> int:
+    return len(tf.config.get_logical_device_configuration(physical) or [physical])
 
 
 def _split(kind: str, devices: Sequence[Device]) -> None:
@@ -384,3 +438,19 @@ def _split(kind: str, devices: Sequence[Device]) -> None:
     share, more = divmod(len(devices), len(physical))
     for i, device in enumerate(physical):
         tf.config.set_logical_device_configuration(device, [logical] * (share + (i < more)))
+    _allow_memory_growth()
+
+
+def _allow_memory_growth() -> None:
+    """Let a script ask for memory growth as before: TensorFlow raises if a GPU is split.
+
+    The parts of a split GPU have a fixed limit instead.
+    """
+    set_growth = tf.config.experimental.set_memory_growth
+
+    @wraps(set_growth)
+    def set_unless_split(device: Any, enable: bool) -> None:
+        if not tf.config.get_logical_device_configuration(device):
+            set_growth(device, enable)
+
+    tf.config.experimental.set_memory_growth = set_unless_split

@@ -68,7 +68,8 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
     if has_replicas(node.name for node in flat.graph_def.node):
         raise LoadError(
             "the script already splits its batch over replicas with tf.distribute, and Enplace "
-            "places the step of one; run it without the strategy, or with one replica"
+            "places the step of one; run it without the strategy, or with one replica, as "
+            "tf.distribute.MirroredStrategy(['CPU:0'])"
         )
     graph_def = GraphDef()
     graph_def.CopyFrom(flat.graph_def)

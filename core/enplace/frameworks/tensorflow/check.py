@@ -165,6 +165,11 @@ def op_times_us(stats: StepStats, names: Mapping[str, int]) -> tuple[FloatArray,
     return start - first, finish - first
 
 
+def first_start_us(stats: StepStats) -> float:
+    """Return when the first op of a full trace started, by the system's clock."""
+    return min(begin for _, begin, _ in _rows(stats))
+
+
 def _rows(stats: StepStats) -> Iterable[tuple[str, float, float]]:
     for device in stats.dev_stats:
         for row in device.node_stats:

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
+from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -27,6 +28,8 @@ CPU_TO_CPU = (5.0, 1e-4)
 """A preset: nothing is copied between logical CPUs, so nothing can be measured."""
 
 MAX_CPUS = 64
+
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _GPU_SHARE = 0.85
 """Usable share of a GPU's memory; the context and the libraries' workspace take the rest."""
@@ -47,7 +50,8 @@ class Devices:
     cluster : Cluster
         With preset links until they are measured.
     config : ConfigProto
-        For a session with these devices, graphs not rewritten, one thread for each device.
+        For a session with these devices, graphs not rewritten, one thread for each device. Beside
+        GPUs, an op of the host may use all cores.
     """
 
     text: str
@@ -139,6 +143,7 @@ def _gpus(text: str, count: int) -> Devices:
     parts = [share + (gpu < more) for gpu in range(used)]
     usable_bytes = int(gpu_bytes() * _GPU_SHARE)
     config = _config({"CPU": 1}, count + 1)
+    config.intra_op_parallelism_threads = 0  # an op of the host has TensorFlow's own threads
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
     for gpu, n_parts in enumerate(parts):
@@ -202,8 +207,28 @@ def _with_preset_links(devices: list[Device], description: str) -> Cluster:
 
 
 def host_bytes() -> int:
-    """Return the memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the memory of this machine, or what its control groups allow, as in a container."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Read the limits of this process's control groups, of version 1 and 2, and of all above."""
+    limits = []
+    for line in _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (
+            (_CGROUPS / "memory", "memory.limit_in_bytes")
+            if controllers
+            else (_CGROUPS, "memory.max")
+        )
+        folder = root / path.lstrip("/")
+        for each in (folder, *folder.parents):
+            file = each / name
+            if file.exists() and (text := file.read_text().strip()).isdigit():
+                limits.append(int(text))
+    return limits
 
 
 def gpu_bytes() -> int:

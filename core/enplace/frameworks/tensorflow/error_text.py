@@ -1,10 +1,37 @@
-"""TensorFlow's errors in one line: they begin with where the error happened."""
+"""TensorFlow's errors in one line: they begin with where the error happened.
+
+This module works without TensorFlow.
+"""
 
 from __future__ import annotations
 
 import re
+from math import prod
 
-from enplace.text import UNPRINTABLE
+from enplace.text import UNPRINTABLE, shortened, size
+
+OUT_OF_MEMORY = (
+    "ResourceExhausted",
+    "RESOURCE_EXHAUSTED",
+    "OUT_OF_MEMORY",
+    "OOM when allocating",
+    "std::bad_alloc",
+    "MemoryError",
+    "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "without BLAS support",
+    "No DNN in stream executor",
+    "cuDNN failed to initialize",
+)
+"""Texts of errors where memory is full; the last ones where a library gets none for its handle."""
+
+_ALLOCATED = re.compile(
+    r"OOM when allocating tensor with shape\s*\[(?P<shape>[\d,]*)\] and type (?P<type>\w+)"
+    r"(?: on \S*device:(?P<device>\w+:\d+))?"
+)
+_NODE = re.compile(r"\{\{node ([^}\s]+)\}\}")
+_VALUE_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "double": 8, "int64": 8}
 
 _HEADING = re.compile(
     r"Graph execution error:|Detected at node|Node: |File \"|<stack traces|in user code:|"
@@ -27,3 +54,27 @@ def first_line(error: BaseException) -> str:
         lines.reverse()
     found = next((line for line in lines if line and not _HEADING.match(line)), "")
     return UNPRINTABLE.sub(" ", found)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of TensorFlow's means that memory is full, whoever noticed it."""
+    kind = type(error).__name__
+    return any(word in kind or word in str(error) for word in OUT_OF_MEMORY)
+
+
+def describe_out_of_memory(text: str) -> str:
+    """Say in one line which op got no memory for what, as far as TensorFlow's text tells."""
+    node, asked = _NODE.search(text), _ALLOCATED.search(text)
+    op = f" in op '{shortened(node[1])}'" if node else ""
+    tensor = f" ({_describe_tensor(asked)})" if asked else ""
+    fix = "use a smaller batch, or more or larger devices"
+    return UNPRINTABLE.sub(" ", f"TensorFlow ran out of memory{op}{tensor}; {fix}")
+
+
+def _describe_tensor(asked: re.Match[str]) -> str:
+    """Describe the tensor for which there was no memory."""
+    lengths = [int(length) for length in asked["shape"].split(",") if length]
+    value_bytes = _VALUE_BYTES.get(asked["type"])
+    amount = size(prod(lengths) * value_bytes) if value_bytes else asked["type"]
+    where = f" on {asked['device']}" if asked["device"] else ""
+    return f"for a tensor of {amount}, {' × '.join(map(str, lengths))}{where}"

@@ -21,12 +21,17 @@ from tensorflow.python.framework.importer import import_graph_def
 from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.devices import short_name
 from enplace.frameworks.tensorflow.graph import FlatGraph, consumers_of
 
 
 def function_of(
-    function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef, captured: Sequence[Any]
+    function: ConcreteFunction,
+    flat: FlatGraph,
+    graph_def: GraphDef,
+    captured: Sequence[Any],
+    seen: Mapping[str, Any],
 ) -> ConcreteFunction:
     """Make a function like another one, but with this graph.
 
@@ -38,6 +43,8 @@ def function_of(
         Its nodes, with devices and order.
     captured : sequence of tensors
         Tensors that the other function captures, in the order of ``flat.captures``.
+    seen : mapping of str to variable
+        Tensors whose shapes the function writes into variables, whenever it runs.
     """
     running = context.context()
     for body in graph_def.library.function:  # inlining adds functions for branches and loops
@@ -52,8 +59,14 @@ def function_of(
     graph.inputs = inner[: len(flat.arguments)]
     for outer, placeholder in zip(captured, inner[len(flat.arguments) :], strict=True):
         graph.add_capture(outer, placeholder)
+    with graph.as_default():
+        notes = [
+            variable.assign(tf.shape(graph.get_tensor_by_name(tensor), variable.dtype)).op
+            for tensor, variable in seen.items()
+        ]
     graph.outputs = [graph.get_tensor_by_name(name) for name in flat.outputs]
-    graph.control_outputs = [graph.get_operation_by_name(name) for name in flat.control_outputs]
+    effects = [graph.get_operation_by_name(name) for name in flat.control_outputs]
+    graph.control_outputs = [*effects, *notes]
     graph.structured_outputs = function.graph.structured_outputs
     return ConcreteFunction.from_func_graph(graph, function.function_type, {})
 
@@ -109,6 +122,20 @@ def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dic
         for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
         if id(tensor) in known
     }
+
+
+def batch_tensors(function: ConcreteFunction, flat: FlatGraph) -> dict[str, tf.TensorShape]:
+    """Find the tensors of a batch, in the order of a profile, and what the trace knows of each."""
+    found = {
+        f"{name}:0": inner.shape
+        for name, inner in zip(flat.arguments, function.inputs, strict=False)
+        if inner.dtype not in (tf.resource, tf.variant)
+    }
+    for node in flat.graph_def.node:
+        if node.op in GET_NEXT:
+            shapes = map(tf.TensorShape, node.attr["output_shapes"].list.shape)
+            found |= {f"{node.name}:{i}": shape for i, shape in enumerate(shapes)}
+    return found
 
 
 def read_by_datasets() -> set[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
+from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.processes.worker import handler_program, signal_name
 from enplace.writers.registry import Exporter
@@ -67,15 +68,6 @@ _KINDS = (
     ),
 )
 
-_OUT_OF_MEMORY = (
-    "ResourceExhausted",
-    "RESOURCE_EXHAUSTED",
-    "OUT_OF_MEMORY",
-    "OOM when allocating",
-    "std::bad_alloc",
-    "MemoryError",
-)
-
 
 def recognise(path: Path) -> tuple[Path, str]:
     """Return the path of a model, and its kind.
@@ -114,8 +106,8 @@ def _kind_of_file(path: Path) -> str:
 
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if TensorFlow is known to end so."""
-    if any(word in last_lines for word in _OUT_OF_MEMORY):
-        return "TensorFlow ran out of memory; use a smaller batch, or more or larger devices"
+    if any(word in last_lines for word in OUT_OF_MEMORY):
+        return describe_out_of_memory(last_lines)
     if code == -signal.SIGKILL:
         return (
             "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -231,6 +233,29 @@ def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
         for tensor in node.input:
             consumers[node_of(tensor)].append(node.name)
     return consumers
+
+
+def held_by(graphs: Iterable[GraphDef]) -> dict[str, str]:
+    """Map each op inside of a loop or a branch to the op of its graph that holds it."""
+    found: dict[str, str] = {}
+    for graph in graphs:
+        bodies = {body.signature.name: body for body in graph.library.function}
+        for holder in graph.node:
+            for body in _called_from([holder], bodies):
+                found |= dict.fromkeys((node.name for node in body.node_def), holder.name)
+    return found
+
+
+def _called_from(nodes: Iterable[NodeDef], bodies: dict[str, FunctionDef]) -> list[FunctionDef]:
+    """Find the functions that nodes call, and those that these call."""
+
+    def called(nodes: Iterable[NodeDef]) -> list[str]:
+        values = [value for node in nodes for value in node.attr.values()]
+        functions = [f for value in values for f in (value.func, *value.list.func)]
+        return [function.name for function in functions if function.name in bodies]
+
+    names = reached(called(nodes), lambda name: called(bodies[name].node_def))
+    return [bodies[name] for name in names]
 
 
 def reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:

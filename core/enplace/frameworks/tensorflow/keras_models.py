@@ -26,7 +26,7 @@ def load_keras(source: Source) -> Step:
         If the file is not a Keras model, or does not say enough to train it.
     """
     recorder = Recorder(source.name, lambda: source.path)
-    with plain_keras(recorder.saw_xla), recorder.hooked():
+    with plain_keras(recorder.dropped), recorder.hooked():
         model = _read(source)
         losses = _compile(model, source)
         dataset = _dataset(model, losses, source)

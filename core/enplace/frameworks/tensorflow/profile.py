@@ -18,13 +18,19 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import held_by, node_of
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.links import measure_links
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
 from enplace.frameworks.tensorflow.split import split_lengths
 from enplace.frameworks.tensorflow.step import OpenStep, Step
-from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes, trimmed
+from enplace.frameworks.tensorflow.trace import (
+    OpTrace,
+    check_kernels,
+    op_traces,
+    peak_bytes,
+    trimmed,
+)
 from enplace.names.scopes import traced_scopes
 from enplace.readers.calibration import calibrate
 from enplace.readers.ties import colocation_groups
@@ -58,12 +64,18 @@ def profile_step(
         ``warm_ups``, ``split_lengths`` (see
         :func:`~enplace.frameworks.tensorflow.split.split_lengths`) and ``op_overhead_us`` or
         ``launch_gap_us``.
+
+    Raises
+    ------
+    LoadError
+        If the kernels of a GPU were not traced.
     """
     with serving(devices) as target:
         check_devices(target, devices, devices.names)
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
-    ops = op_traces(traces)
+    ops = op_traces(traces, held_by([step.graph_def]))
+    check_kernels(ops)
     measured = Measurement(
         step_time_us=float(np.median(times_us)),
         op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
@@ -82,6 +94,7 @@ def profile_step(
         function=step.function,
         left_out=tuple(step.left_out),
         compiled=step.compiled,
+        batch_shapes=step.batch_shapes,
     )
     profile = _assemble(step, ops, measured)
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])
@@ -94,7 +107,7 @@ def profile_step(
 def graph_profile(step: Step, devices: Devices) -> Profile:
     """Return the graph of a step with the sizes known before it runs, and no times."""
     nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
-    return _assemble(step, {}, Measurement(op_devices=nowhere))
+    return _assemble(step, {}, Measurement(op_devices=nowhere, batch_shapes=step.batch_shapes))
 
 
 def _one_thread(devices: Devices) -> ConfigProto:

@@ -20,9 +20,9 @@ from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
 from enplace.disk import naming, read_bytes
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import held_by, node_of
 from enplace.frameworks.tensorflow.step import LoadError
-from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
+from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
 from enplace.values.limits import MAX_TIME_US
@@ -177,7 +177,9 @@ def _of_labels(rows: Sequence[Any]) -> list[_Node]:
 
 
 def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> Profile:
-    traces, called = op_traces([metadata.step_stats]), _names(nodes)
+    traces = op_traces([metadata.step_stats], held_by(metadata.partition_graphs))
+    check_kernels(traces)
+    called = _names(nodes)
     number = {node.name: i for i, node in enumerate(nodes)}
     by_reference = {
         (row.node_name, output.slot)

@@ -15,16 +15,20 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.measured import MeasuredRun, may_round
+from enplace.frameworks.measured import MeasuredRun, may_round, quartiles_us
+from enplace.frameworks.tensorflow.batches import about_other_batches
+from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.check import (
     check_placement,
     count_violations,
+    first_start_us,
     not_in_plan,
     op_times_us,
 )
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
+from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.rewrite import (
     count_inputs,
@@ -62,6 +66,7 @@ class _Way:
     losses: list[Values] = field(default_factory=list)
     variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     traces: list[Any] = field(default_factory=list)
+    starts_us: list[float] = field(default_factory=list)
     after_first: Mapping[str, NDArray[Any]] | None = None
     fits: bool = True
 
@@ -80,6 +85,7 @@ def run_plan(
     ordered: bool = True,
     progress: Progress = lambda message, fraction: None,
     compare: bool = True,
+    repeat: int = 1,
 ) -> MeasuredRun:
     """Run steps placed, the same steps unplaced, and the same steps as TensorFlow would by itself.
 
@@ -100,6 +106,8 @@ def run_plan(
         Its cluster maps the plan's device numbers to devices.
     ordered : bool
         Whether each device follows the plan's order rather than TensorFlow's own.
+    repeat : int
+        How often to do all of this, in sessions of their own.
 
     Raises
     ------
@@ -111,6 +119,7 @@ def run_plan(
     RunError
         If TensorFlow refuses the placed graph.
     """
+    profiled = problem.measured_profile.measured.batch_shapes
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
     problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
     at = device_names(problem.cluster)
@@ -129,10 +138,9 @@ def run_plan(
         other_bits = _nudged(whole) if rounds else whole
         nudged = _Way("Running with changed last bits of the variables", other_bits, plain.config)
         runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
-        if rounds:
+        runs = repeat * (runs if compare else [(placed, steps)])
+        if rounds and compare:
             runs.insert(2, (nudged, 0))
-        if not compare:
-            runs = [(placed, steps)]
         for number, (way, n_steps) in enumerate(runs, 1):
             report = _share(progress, way.what, (number - 1) / len(runs), 1 / len(runs))
             if way.fits:
@@ -144,9 +152,14 @@ def run_plan(
         "warm_ups": WARM_UPS,
         "traced_steps": len(placed.traces),
         "unplaced_step_time_us": _median(plain.times_us),
+        "unplaced_quartiles_us": quartiles_us(plain.times_us),
+        "stock_quartiles_us": quartiles_us(stock.times_us),
+        "input_us": _input_us(step, placed),
+        "start_us": _median(placed.starts_us),
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
+        "other_batches": about_other_batches(profiled, whole.batch_shapes),
         "compiled": whole.compiled,
         "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
         "tensorflow": tf.__version__,
@@ -175,7 +188,7 @@ def _seen(
     start, finish = times[_median_step(times)]
     can = ordered_ops(step.graph_def)
     in_order = [[profile.index[name] for name in names if name in can] for names in order]
-    traces = op_traces(trace.step_stats for trace in placed.traces)
+    traces = _op_traces(step, placed)
     return MeasuredRun(
         profile=profile,
         plan=plan,
@@ -216,12 +229,15 @@ def _run_part(
                 progress("", (i + 1) / (WARM_UPS + steps))
             way.variables = opened.values(step.variables)
             for _ in range(traced):
+                began_us = time.time_ns() / 1e3
                 way.traces.append(_traced(opened))
-    except tf.errors.ResourceExhaustedError:
-        if way.graph is not None:
-            raise
-        way.give_up()
+                way.starts_us.append(first_start_us(way.traces[-1].step_stats) - began_us)
     except (tf.errors.OpError, ValueError) as error:
+        if is_out_of_memory(error):
+            if way.graph is not None:
+                raise
+            way.give_up()
+            return
         raise RunError(
             f"TensorFlow refuses the graph: {first_line(error) or 'it gives no reason'}"
         ) from error
@@ -248,6 +264,18 @@ def _traced(opened: OpenStep) -> Any:
     full = tf.compat.v1.RunOptions.FULL_TRACE
     opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
     return metadata
+
+
+def _op_traces(step: Step, placed: _Way) -> dict[str, OpTrace]:
+    held = held_by([step.graph_def])
+    return op_traces((trace.step_stats for trace in placed.traces), held)
+
+
+def _input_us(step: Step, placed: _Way) -> float | None:
+    """Return how long a step waits for its batch: the median time of the ops that fetch it."""
+    getters = [n.name for n in step.graph_def.node if n.op in GET_NEXT]
+    traces = _op_traces(step, placed)
+    return _median(np.sum([traces[n].host_us for n in getters if n in traces], axis=0).tolist())
 
 
 def _anywhere(config: ConfigProto) -> ConfigProto:

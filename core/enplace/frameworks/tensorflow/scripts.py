@@ -17,12 +17,13 @@ from typing import Any
 from unittest.mock import patch
 
 import tensorflow as tf
+from tensorflow.python.distribute import input_lib
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 import enplace
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.frameworks.trust import place_of
@@ -60,18 +61,18 @@ def load_script(source: Source) -> Step:
         If the script ends or fails before it trains, or trains without a graph.
     """
     recorder = Recorder(source.name, _place_in(source))
-    with plain_keras(recorder.saw_xla), recorder.hooked():
+    with plain_keras(recorder.dropped), one_replica(), recorder.hooked():
         try:
             _run(source)
         except _EnoughError:
             raise
         except SystemExit as end:
             recorder.ended(_why_ended(source, end), printed=True)
-        except (MemoryError, tf.errors.ResourceExhaustedError):
-            if not recorder.has_step:
-                raise  # not the script's fault
         except BaseException as error:
-            recorder.ended(_why_failed(source, error), printed=True)
+            if not is_out_of_memory(error):
+                recorder.ended(_why_failed(source, error), printed=True)
+            elif not recorder.has_step:
+                raise  # not the script's fault
     return recorder.step()
 
 
@@ -158,9 +159,9 @@ class Recorder:
             self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
         )
 
-    def saw_xla(self) -> None:
-        """Remember that the user's own step is compiled by XLA."""
-        self._compiled = True
+    def dropped(self, argument: str) -> None:
+        """Remember whether the user's own step is compiled by XLA; see :func:`plain_keras`."""
+        self._compiled |= argument == "jit_compile"
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
@@ -246,13 +247,13 @@ def is_compiled(function: ConcreteFunction) -> bool:
 
 
 @contextmanager
-def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
+def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
     """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
 
     Parameters
     ----------
-    saw_xla : callable
-        Called whenever Keras would have compiled a model.
+    dropped : callable
+        Called with ``jit_compile`` or ``steps_per_execution`` whenever Keras would have done so.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
@@ -268,11 +269,28 @@ def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
         wanted = given.arguments.get("jit_compile", "auto")
         # Keras's own default compiles on machines with a GPU.
         if wanted is True or (wanted == "auto" and tf.config.list_physical_devices("GPU")):
-            saw_xla()
+            dropped("jit_compile")
+        if given.arguments.get("steps_per_execution", 1) != 1:
+            dropped("steps_per_execution")
         given.arguments.update(jit_compile=False, steps_per_execution=1)
         return compile_model(*given.args, **given.kwargs)
 
     with patch.object(trainer, "compile", plain_compile):
+        yield
+
+
+@contextmanager
+def one_replica() -> Iterator[None]:
+    """Let a tf.distribute strategy with one replica take its batches as without a strategy.
+
+    Its step would ask its iterator for a batch that may be missing, as on some of many replicas.
+    """
+    usual = input_lib._enable_get_next_as_optional
+
+    def may_be_missing(strategy: Any, *args: Any) -> bool:
+        return bool(strategy.num_replicas_in_sync > 1 and usual(strategy, *args))
+
+    with patch.object(input_lib, "_enable_get_next_as_optional", may_be_missing):
         yield
 
 

@@ -91,6 +91,11 @@ class Step:
     left_out: tuple[str, ...] = ()
     compiled: bool = False
 
+    @property
+    def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of each part of the first batch."""
+        return tuple(part.shape for part in self.batches[0]) if self.batches else ()
+
 
 class OpenStep:
     """A step in a session, its variables at their recorded values.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import short_name
 from enplace.frameworks.tensorflow.step import LoadError
+from enplace.text import count
 from enplace.values.limits import MAX_BYTES
 from enplace.values.profile import FloatArray
 
@@ -52,8 +53,15 @@ class OpTrace:
     temporary_bytes: int = 0
 
 
-def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
-    """Collect every op that left a row in some step, by name."""
+def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[str, OpTrace]:
+    """Collect every op that left a row in some step, by name.
+
+    Parameters
+    ----------
+    held_by : mapping of str to str
+        The loop or branch that gets the time of a kernel inside of it; see
+        :func:`~enplace.frameworks.tensorflow.graph.held_by`.
+    """
     found: dict[str, OpTrace] = {}
     for stats in steps:
         kernels: dict[str, list[float]] = {}
@@ -65,11 +73,45 @@ def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
             elif "/stream:" not in device.device and "/memcpy" not in device.device:
                 for row in device.node_stats:
                     _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
+        by_op: dict[str, list[float]] = {}
         for name, times in kernels.items():
+            by_op.setdefault(name if name in found else _holder(name, held_by), []).extend(times)
+        for name, times in by_op.items():
             trace = found.setdefault(name, OpTrace())
             trace.kernel_us.append(sum(times))
             trace.n_kernels = len(times)
     return found
+
+
+def check_kernels(traces: Mapping[str, OpTrace]) -> None:
+    """Refuse traces of ops on a GPU without any kernel: all their costs would be 0.
+
+    Raises
+    ------
+    LoadError
+        With what keeps TensorFlow from tracing kernels.
+    """
+    on_gpu = [name for name, trace in traces.items() if "GPU" in trace.device.upper()]
+    if on_gpu and not any(trace.n_kernels for trace in traces.values()):
+        raise LoadError(
+            f"the trace has no kernels of the GPU, where {count(len(on_gpu), 'op')} ran: it needs "
+            f"NVIDIA's CUPTI library (pip install 'tensorflow[and-cuda]', or the folder of "
+            f"libcupti.so in LD_LIBRARY_PATH), and the right to use it (driver option "
+            f"NVreg_RestrictProfilingToAdminUsers=0; in a container, --cap-add=SYS_ADMIN)"
+        )
+
+
+def _holder(name: str, held_by: Mapping[str, str]) -> str:
+    """Return the op of the graph that a kernel belongs to.
+
+    Inside of a loop, TensorFlow puts the name of a call before those of the ops it inlines.
+    """
+    outer = name
+    while outer:
+        if outer in held_by:
+            return held_by[outer]
+        outer = outer.rpartition("/")[0]
+    return name
 
 
 def _read_row(trace: OpTrace, row: Any, device: str) -> None:

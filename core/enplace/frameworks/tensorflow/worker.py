@@ -15,7 +15,11 @@ from enplace.errors import DoesNotFitError, EnplaceError, PlanError
 from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
 from enplace.frameworks.source import source_from_json
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import (
+    describe_out_of_memory,
+    first_line,
+    is_out_of_memory,
+)
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes import codecs
 from enplace.processes.main import Connection, failure
@@ -173,6 +177,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         details["steps"],
         ordered=details["order"],
         compare=details["compare"],
+        repeat=details["repeat"],
         progress=report,
     )
     return run_message(run)
@@ -180,8 +185,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
 def _is_whole(profile: Profile) -> bool:
     """Return whether a profile surely has every op of its model."""
-    if profile.measured == Measurement():
-        return True
+    if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
+        return True  # that of a plan's file
     return profile.measured.source.get("kind") not in (None, "trace")
 
 
@@ -208,13 +213,8 @@ def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> N
 def _failure(error: BaseException) -> Message:
     if isinstance(error, EnplaceError):
         return failure(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
-        return failure(
-            DoesNotFitError(
-                f"TensorFlow ran out of memory ({_brief(error)}); "
-                f"use a smaller batch, or more or larger devices"
-            )
-        )
+    if is_out_of_memory(error):
+        return failure(DoesNotFitError(describe_out_of_memory(str(error))))
     traceback.print_exception(error)
     return failure(WorkerError(f"TensorFlow failed: {_brief(error)}"))
 

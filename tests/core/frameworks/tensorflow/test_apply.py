@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.apply import _allow_memory_growth
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.profile import graph_profile
@@ -106,6 +108,77 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     summary = f"{placed['checked']} of {placed['checked']} ops run where planned"
     assert summary in placed["summary"]
     assert summary in stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("style", "plain", "asking", "said"),
+    [
+        ("fit", "loss_of, j", "loss_of, steps_per_execution=4, j", "steps_per_execution is 1"),
+        ("fit", "jit_compile=globals", "jit_compile=True or globals", "XLA does not compile"),
+        ("custom", "@tf.function", "@tf.function(jit_compile=True)", "XLA does not compile"),
+    ],
+)
+def test_wishes_of_the_script_that_the_plan_forbids_are_named_once(
+    style, plain, asking, said, planned
+):
+    script = write_script(planned[style], style, PLACED, REPORT)
+    script.write_text(script.read_text().replace(plain, asking))
+    done = run_python(planned[style], str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("style", "plain", "larger"),
+    [("fit", "x, y, batch_size=8", "x, y, batch_size=16"), ("custom", "+ 8)", "+ 9)")],
+)
+def test_other_batches_than_those_of_the_plan_are_named(style, plain, larger, planned):
+    script = write_script(planned[style], style, PLACED, REPORT)
+    done = run_python(planned[style], str(script))
+    assert "other batches" not in done.stderr
+    script.write_text(script.read_text().replace(plain, larger))
+    done = run_python(planned[style], str(script))
+    size = larger.strip("xy, batch_size=+)")
+    assert f"shapes are {size} × 4, {size}, and those of the profile 8 × 4, 8" in done.stderr
+    assert "ops run where planned" in done.stderr
+
+
+CONFIGURED = """
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+tf.config.set_visible_devices([], "GPU")
+"""
+
+
+def test_a_script_configures_tensorflow_after_the_plan_is_applied(planned):
+    placed, _ = run_placed(planned["fit"], "fit", PLACED + CONFIGURED)
+    assert placed["as_planned"] == placed["checked"] > 100
+
+
+def test_devices_that_the_script_takes_away_again_are_missed_when_it_trains(planned):
+    one = (
+        "cpus = tf.config.list_physical_devices('CPU')\n"
+        "one = [tf.config.LogicalDeviceConfiguration()]\n"
+        "tf.config.set_logical_device_configuration(cpus[0], one)\n"
+    )
+    script = write_script(planned["fit"], "fit", PLACED + CONFIGURED + one)
+    done = run_python(planned["fit"], str(script))
+    assert done.returncode == 1
+    assert "uses /device:CPU:1, which this process does not have" in done.stderr
+
+
+def test_memory_growth_is_for_gpus_that_the_plan_does_not_split(monkeypatch):
+    asked = []
+    split = {"GPU:0": [tf.config.LogicalDeviceConfiguration(1024)] * 2}
+    monkeypatch.setattr(
+        tf.config.experimental, "set_memory_growth", lambda gpu, on: asked.append((gpu, on))
+    )
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", split.get)
+    _allow_memory_growth()
+    for gpu in ("GPU:0", "GPU:1"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    assert asked == [("GPU:1", True)]
 
 
 def test_a_plan_does_not_change_the_kernels_of_a_script(planned):

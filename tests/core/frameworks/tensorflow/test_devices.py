@@ -25,6 +25,27 @@ def test_logical_cpus_share_memory_and_have_one_thread_each(monkeypatch):
     assert (found.host, found.tasks) == ("/device:CPU:0", [])
 
 
+@pytest.mark.parametrize(
+    ("own", "limits"),
+    [
+        ("0::/job/task\n", {"job/task/memory.max": "max", "job/memory.max": "1000"}),
+        (
+            "3:cpu,cpuacct:/a\n4:memory:/b\n",
+            {"memory/b/memory.limit_in_bytes": "1000", "a/memory.max": "5"},
+        ),
+        ("0::/elsewhere\n", {"memory.max": "1000"}),
+    ],
+)
+def test_the_memory_of_a_container_is_what_it_may_use(own, limits, tmp_path, monkeypatch):
+    (tmp_path / "own").write_text(own)
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(module, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(module, "_CGROUPS", tmp_path)
+    assert module.host_bytes() == 1000
+
+
 def test_more_logical_cpus_than_cores_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     found = parse_devices("cpu:4")
@@ -49,6 +70,11 @@ def test_gpus_come_with_their_host(two_gpus):
     assert found.config.gpu_options.visible_device_list == "0,1"
     assert [device.chip for device in found.cluster.devices] == ["", "", ""]
     assert parse_devices("gpu:1").config.gpu_options.visible_device_list == "0"
+
+
+def test_ops_of_the_host_beside_gpus_keep_the_threads_of_tensorflow(two_gpus):
+    assert parse_devices("gpu:2").config.intra_op_parallelism_threads == 0  # as many as cores
+    assert parse_devices("cpu:2").config.intra_op_parallelism_threads == 1
 
 
 def test_logical_gpus_of_one_chip_share_its_memory_and_run_in_turn(two_gpus):

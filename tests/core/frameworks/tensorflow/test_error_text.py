@@ -4,7 +4,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.error_text import (
+    describe_out_of_memory,
+    first_line,
+    is_out_of_memory,
+)
 
 SHAPES = "Incompatible shapes: [2] vs. [3]"
 
@@ -80,3 +84,41 @@ def test_an_error_without_a_message_shows_its_type():
 def test_a_name_in_an_error_does_not_control_the_terminal():
     error = ValueError("Node 'a\x9b2J\u202eb': invalid")
     assert first_line(error) == "Node 'a 2J b': invalid"
+
+
+ALLOCATOR = (
+    "Graph execution error:\n\nDetected at node dense/MatMul defined at (most recent call last):\n"
+    "OOM when allocating tensor with shape[32768,65536] and type float on "
+    "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n"
+    "\t [[{{node dense/MatMul}}]]\nHint: If you want to see a list of allocated tensors..."
+)
+CUBLAS = (
+    "Attempting to perform BLAS operation using StreamExecutor without BLAS support\n"
+    "\t [[{{node dense/MatMul}}]]"
+)
+CUDNN = "Failed to get convolution algorithm. This is probably because cuDNN failed to initialize"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            tf.errors.ResourceExhaustedError(None, None, ALLOCATOR),
+            "out of memory in op 'dense/MatMul' (for a tensor of 8.0 GiB, 32768 × 65536 on GPU:0);",
+        ),
+        (tf.errors.InternalError(None, None, CUBLAS), "out of memory in op 'dense/MatMul';"),
+        (tf.errors.UnknownError(None, None, CUDNN), "out of memory;"),
+        (RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), "out of memory;"),
+        (MemoryError(), "out of memory;"),
+    ],
+)
+def test_any_lack_of_memory_is_one_line_with_the_op_and_its_tensor(error, line):
+    assert is_out_of_memory(error)
+    found = describe_out_of_memory(str(error))
+    assert line in found
+    assert "use a smaller batch" in found
+    assert "\n" not in found
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    assert not is_out_of_memory(tf.errors.InvalidArgumentError(None, None, SHAPES))

@@ -145,6 +145,35 @@ def test_a_script_with_a_custom_loop_is_loaded(tmp_path):
     assert not step.compiled
 
 
+ONE_REPLICA = """
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+with strategy.scope():
+    weight = tf.Variable(tf.ones((4, 2)), name="weight")
+    optimizer = keras.optimizers.SGD(0.1)
+data = tf.data.Dataset.from_tensor_slices((x, y)).batch(7)  # the last one is smaller
+batches = iter(strategy.experimental_distribute_dataset(data))
+
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ weight - y) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    return loss
+
+@tf.function
+def train_step(batches):
+    return strategy.reduce("SUM", strategy.run(step, args=next(batches)), axis=None)
+
+for _ in range(6):
+    train_step(batches)
+"""
+
+
+def test_a_strategy_with_one_replica_is_taken(tmp_path):
+    step = load(source_of(script(tmp_path, ONE_REPLICA)))
+    assert step.trainable == {"weight"}
+    assert step.batch_shapes[0] == (7, 4)
+
+
 def test_a_jit_compiled_function_is_recognised(tmp_path):
     text = LOOP.replace("@tf.function", "@tf.function(jit_compile=True)")
     assert load(source_of(script(tmp_path, text))).compiled

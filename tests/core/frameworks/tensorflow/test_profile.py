@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.fit import fit_line
+from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.profile import profile_step
-from enplace.frameworks.tensorflow.trace import op_traces, trimmed
+from enplace.frameworks.tensorflow.step import LoadError
+from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces, trimmed
 from enplace.machine import simulate
 from enplace.readers import calibration, recorded_plan
 from enplace.readers.clusters import cluster_from
@@ -90,9 +93,49 @@ def test_gpu_kernels_are_summed_from_the_row_of_all_streams():
         stream = stats.dev_stats.add(device=name)
         stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=20_000)
         stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=10_000)
-    trace = op_traces([stats])["a/MatMul"]
+    trace = op_traces([stats], {})["a/MatMul"]
     assert (trace.device, trace.n_kernels) == ("/device:GPU:0", 2)
     assert (trace.kernel_us, trace.host_us) == ([30.0], [5.0])
+
+
+def test_kernels_inside_of_a_loop_are_booked_on_the_loop():
+    """A loop's own row has no kernels: they have the names of the ops in its body."""
+    graph = GraphDef()
+    loop = graph.node.add(name="lstm/while", op="While")
+    loop.attr["body"].func.name = "body"
+    branch = graph.node.add(name="branch", op="Case")
+    branch.attr["branches"].list.func.add(name="other")
+    graph.node.add(name="lstm/while/after", op="Mul")
+    body, cell, other = (graph.library.function.add() for _ in range(3))
+    body.signature.name, cell.signature.name, other.signature.name = "body", "cell", "other"
+    call = body.node_def.add(name="lstm/while/call", op="PartitionedCall")
+    call.attr["f"].func.name = "cell"
+    body.node_def.add(name="lstm/while/add", op="AddV2")
+    cell.node_def.add(name="MatMul", op="MatMul")
+    other.node_def.add(name="Square", op="Square")
+    stats = StepStats()
+    stream = stats.dev_stats.add(device="/device:GPU:0/stream:all")
+    for name in ("lstm/while/add", "lstm/while/call/MatMul", "lstm/while/after", "Square"):
+        stream.node_stats.add(node_name=f"{name}:Op", op_end_rel_nanos=10_000)
+    host = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
+    for name in ("lstm/while", "branch", "lstm/while/after"):
+        host.node_stats.add(node_name=name, op_end_rel_nanos=5000)
+    traces = op_traces([stats], held_by([graph]))
+    found = {name: (trace.n_kernels, trace.kernel_us) for name, trace in traces.items()}
+    assert found == {
+        "lstm/while": (2, [20.0]),
+        "branch": (1, [10.0]),
+        "lstm/while/after": (1, [10.0]),
+    }
+
+
+def test_a_gpu_trace_without_kernels_is_refused_with_the_remedy():
+    traces = {"a": OpTrace("/device:GPU:0", [5.0]), "b": OpTrace("/device:CPU:0", [5.0])}
+    with pytest.raises(LoadError, match=r"where 1 op ran.*CUPTI.*LD_LIBRARY_PATH.*SYS_ADMIN"):
+        check_kernels(traces)
+    traces["b"] = OpTrace("/device:GPU:0", [5.0], [3.0], 1)
+    check_kernels(traces)
+    check_kernels({"a": OpTrace("/device:CPU:0", [5.0])})
 
 
 def test_the_slowest_tenth_is_ignored():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from enplace.cli.runs import describe_run
 from enplace.errors import DeadlockError
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message
 from enplace.frameworks.source import source_of
@@ -32,12 +33,16 @@ def all_steps(tmp_path_factory):
     return {style: step_of_script(folder, style) for style in STYLES}
 
 
-def assert_exact(run):
+def assert_same_result(run):
     assert run.ops_checked > 100
     assert run.ops_on_planned_device == run.ops_checked
     assert run.order_violations == 0
     assert run.loss_difference == 0.0
     assert run.weights_difference == 0.0
+
+
+def assert_exact(run):
+    assert_same_result(run)
     assert len(run.step_times_us) == N_STEPS
     assert min(run.step_time_us, run.stock_step_time_us, run.predicted_step_time_us) > 0
 
@@ -91,7 +96,7 @@ def test_a_machine_that_slows_down_affects_all_three_variants_alike(
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     ticks = chain.from_iterable((0, 1_000_000 * number) for number in count())
-    clock = SimpleNamespace(perf_counter_ns=lambda: next(ticks))
+    clock = SimpleNamespace(perf_counter_ns=lambda: next(ticks), time_ns=lambda: 0)
     monkeypatch.setattr(running, "time", clock)
     run = run_plan(step, problem, scattered_plan(problem), two_cpus, N_STEPS)
     assert run.step_time_us == run.stock_step_time_us == run.facts["unplaced_step_time_us"]
@@ -148,6 +153,34 @@ def test_a_strict_order_that_contradicts_the_graph_is_refused(all_steps, two_cpu
     turned = replace(plan, position=plan.position[::-1].copy())
     with pytest.raises(DeadlockError, match="order"):
         run_plan(step, problem, turned, two_cpus, 5)
+
+
+def test_a_repeated_run_shows_its_spread_and_the_time_outside_of_ops(all_steps, two_cpus):
+    step = all_steps["fit"]
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 4, repeat=2)
+    assert len(run.step_times_us) == 8
+    assert_same_result(run)
+    found = run.to_json()
+    low, high = found["step_quartiles_us"]
+    assert low <= run.step_time_us <= high
+    for name, middle in (("unplaced", run.one_device_us), ("stock", run.stock_step_time_us)):
+        low, high = run.facts[f"{name}_quartiles_us"]
+        assert low <= middle <= high
+    assert min(run.outside) > 0
+    text = describe_run(run, "cpu:2")
+    assert text.count("half of the steps") == 3
+    assert "before the first op" in text
+
+
+def test_a_run_says_that_its_batches_are_not_those_of_the_profile(all_steps, two_cpus):
+    step = all_steps["fit"]
+    half = [tuple(part[:4] for part in batch) for batch in step.batches]
+    for profiled, about in ((step, ""), (replace(step, batches=half), "of the profile 4 × 4, 4")):
+        problem = problem_of(profiled, two_cpus.cluster)
+        run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
+        assert about in run.about_batches
+        assert bool(run.about_batches) == bool(about)
 
 
 def test_missing_devices_are_named(all_steps, two_cpus):

@@ -1,0 +1,28 @@
+"""Whether a model gets batches of the shapes for which its plan was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from enplace.text import listed
+
+Shapes = Sequence[Sequence[int]]
+
+
+def about_other_batches(planned: Shapes, given: Shapes) -> str:
+    """Name the shapes that differ and what to do about it; empty if none do, or none are known."""
+    pairs = list(zip(planned, given, strict=False))
+    differing = [pair for pair in pairs if list(pair[0]) != list(pair[1])]
+    if not differing:
+        return ""
+    profiled, found = (listed([_text(pair[i]) for pair in differing]) for i in (0, 1))
+    return (
+        f"The plan was made for other batches: their shapes are {found}, and those of the profile "
+        f"{profiled}. The prediction is for the latter, and another plan may be faster: profile "
+        f"the model with these batches and make a new plan, or go back to the profiled size "
+        f"(--batch-size, or in the script)."
+    )
+
+
+def _text(shape: Sequence[int]) -> str:
+    return " × ".join(map(str, shape)) or "a single number"
