@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -13,7 +12,6 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
-from enplace.processes.wire import encode
 from enplace.processes.worker import WorkerError, WorkerProgram, do_job, why_it_ended
 
 
@@ -77,31 +75,6 @@ def test_output_of_libraries_and_children_is_kept_apart_from_messages(with_tenso
         do_work(MODEL, REAL_JOB)
     lines = ["a library prints", "a child prints", "straight to the stream"]
     assert caught.value.last_lines.splitlines() == lines
-
-
-def test_the_worker_ends_with_the_process_that_started_it(with_tensorflow, tmp_path):
-    with_tensorflow(
-        f"""
-        import os, time
-        pid = os.fork()
-        if pid:
-            open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{pid}}")
-            print("there", flush=True)
-        time.sleep(3600)
-        """
-    )
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        FRAMEWORK.worker.command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-    )
-    process.stdin.write(b"".join(map(encode, REAL_JOB)))
-    process.stdin.flush()
-    assert process.stderr.readline() == b"there\n"
-    process.stdin.close()
-    process.wait(timeout=300)
-    process.stdout.close()
-    process.stderr.close()
-    assert all(is_gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
 def test_modules_in_the_current_folder_do_not_shadow_libraries(
