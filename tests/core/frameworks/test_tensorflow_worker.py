@@ -1,7 +1,5 @@
 """TensorFlow's worker, with a fake TensorFlow module."""
 
-import os
-import select
 import signal
 import sys
 import textwrap
@@ -13,17 +11,6 @@ from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes.worker import WorkerError, WorkerProgram, do_job, why_it_ended
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended or is about to."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    ended, _, _ = select.select([handle], [], [], 1)
-    os.close(handle)
-    return bool(ended)
 
 
 @pytest.fixture
