@@ -22,7 +22,7 @@ from enplace_studio.session import to_project
 
 log = logging.getLogger(__name__)
 
-AUTOSAVE_MS = 500
+AUTOSAVE_MS = 300
 """Time from the first change that is not in the copy to the next copy."""
 
 RETRY_MS = 10_000

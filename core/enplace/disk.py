@@ -24,21 +24,21 @@ import numpy as np
 from enplace.errors import EnplaceError, FileError, ReaderGoneError
 from enplace.text import UNPRINTABLE, instead, size
 
-MAX_FILE_BYTES = 256 << 20
-"""Largest input, measured after unpacking."""
+MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 2 << 30
+"""Largest text and largest archive, measured after unpacking."""
 
-MAX_RATIO, SMALL_BYTES = 100, 32 << 20
-"""How many times its packed size an input may have; small ones may have more, because a constant
-column packs a thousandfold."""
+MAX_RATIO, SMALL_BYTES, LARGE_RATIO = 100, 32 << 20, 20
+"""How many times its packed size an input may have. Small ones may have more, because a constant
+column packs a thousandfold; an archive of more than :data:`MAX_FILE_BYTES` may have less."""
 
-MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 2 << 30, 128 << 20
-MAX_GROWTH, MAX_PACKED_GROWTH = 16, 300
-"""Most memory that parsed JSON may take. Above a little, also how many times the size of its text,
-and of its packed file, without the characters: it is some 13 times in plans and profiles, and 175
-times at most of the file."""
+MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 1200 << 20, 380 << 20
+MAX_GROWTH, MAX_PACKED_GROWTH = 24, 20
+"""Most memory that JSON may take, with its text. Above a little, also how many times the size of
+the text, or of the packed file: it is at most 20 times the text in plans, where a character may
+take four bytes, and 15 times the file in large archives."""
 
-MAX_TEXT_BYTES = 1 << 10
-"""How much memory the texts of a file may take on average, above a little."""
+MAX_TEXT_LENGTH = 1 << 20
+"""Most characters of one text."""
 
 _OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _NUMBER_BYTES, _SLOT_BYTES = 240, 90, 56, 32, 8
 _KEYS_OF_OBJECT, _KEY_BYTES = 16, 150
@@ -51,7 +51,7 @@ _FIXES = {
     errno.ELOOP: "choose a file that is not part of a cycle of links",
 }
 
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"
 _MOST_LINKS = 40
 _CHUNK_BYTES = 1 << 20
 _STREAMS = re.compile(r"/proc/(?P<process>\d+)(/task/\d+)?/fd")
@@ -205,11 +205,15 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
     Raises
     ------
     FileError
-        If it cannot be read or is larger than ``most_bytes``; names the file.
+        If it cannot be read or is larger than ``most_bytes`` (:data:`MAX_ARCHIVE_BYTES` for a zip);
+        names the file.
     """
     with naming(path):
         try:
             with open(path, "rb") as file:
+                head = file.peek(len(ZIP_MAGIC))
+                if head.startswith(ZIP_MAGIC):
+                    most_bytes = max(most_bytes, MAX_ARCHIVE_BYTES)
                 n_bytes = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
                 # It takes that much memory at once.
                 content = b"" if n_bytes > most_bytes else file.read(n_bytes + 1)
@@ -235,7 +239,7 @@ def _gunzip(packed: bytes) -> bytes:
         raise FileError("damaged gzip data; copy the file again") from None
     if len(content) > most:
         raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
-    _check_memory(content, MAX_PACKED_GROWTH * len(packed))
+    check_memory(content, packed_bytes=len(packed), fix="unpack it first if you trust it")
     return content
 
 
@@ -252,25 +256,46 @@ def gather(stream: gzip.GzipFile | IO[bytes], most_bytes: int) -> bytes:
 
 def most_unpacked_bytes(packed_bytes: int) -> int:
     """Return how many bytes an honest file of this size unpacks to at most."""
-    return min(MAX_FILE_BYTES, max(SMALL_BYTES, MAX_RATIO * packed_bytes))
+    usual = min(MAX_FILE_BYTES, max(SMALL_BYTES, MAX_RATIO * packed_bytes))
+    return max(usual, min(MAX_ARCHIVE_BYTES, LARGE_RATIO * packed_bytes))
 
 
-def _check_memory(text: bytes, most_bytes: int) -> None:
-    """Refuse JSON that would fill the memory, before it is parsed."""
-    rough = _Count(*_count_marks(text), text.count(b'"') // 2, len(text))
-    if sum(_parsed_bytes(text, rough)) < LITTLE_MEMORY_BYTES:
+def check_memory(
+    *texts: bytes, packed_bytes: int | None = None, fix: str = "do not trust it"
+) -> None:
+    """Refuse JSON that would fill the memory, before it is parsed.
+
+    Parameters
+    ----------
+    texts : bytes
+        All JSON of a file.
+    packed_bytes : int, optional
+        The size of the file, if it is compressed.
+    fix : str
+        What to do, for the message.
+
+    Raises
+    ------
+    FileError
+        If it takes more memory than any real profile.
+    """
+    growth_bytes = MAX_GROWTH * sum(map(len, texts))
+    if packed_bytes is not None:
+        growth_bytes = MAX_PACKED_GROWTH * packed_bytes
+    most_bytes = min(MAX_MEMORY_BYTES, max(LITTLE_MEMORY_BYTES, growth_bytes))
+    widths = list(map(_width, texts))
+    rough = zip(texts, widths, map(_count_roughly, texts), strict=True)
+    if sum(_memory_bytes(len(text), width, count) for text, width, count in rough) <= most_bytes:
         return
-    count = _count(text)
-    values_bytes, characters_bytes = _parsed_bytes(text, count)
-    if (
-        values_bytes > max(LITTLE_MEMORY_BYTES, most_bytes)
-        or characters_bytes > max(LITTLE_MEMORY_BYTES, MAX_TEXT_BYTES * count.texts)
-        or values_bytes + characters_bytes > MAX_MEMORY_BYTES
-    ):
-        found = size(values_bytes + characters_bytes)
-        raise FileError(
-            f"would take {found} of memory, far more than any real profile; do not trust it"
-        )
+    found_bytes = 0
+    for text, width in zip(texts, widths, strict=True):
+        for count in _counts(text):
+            if found_bytes + _memory_bytes(len(text), width, count) > most_bytes:
+                raise FileError(
+                    f"would take over {size(most_bytes)} of memory, far more than a real file of "
+                    f"this size; {fix}"
+                )
+        found_bytes += _memory_bytes(len(text), width, count)
 
 
 class _Count(NamedTuple):
@@ -284,9 +309,15 @@ class _Count(NamedTuple):
     text_bytes: int
 
 
-def _count(text: bytes) -> _Count:
-    """Count what makes up a JSON text, without a copy of it."""
+def _count_roughly(text: bytes) -> _Count:
+    """Count from above: marks in texts as well, and every byte as part of a text."""
+    return _Count(*_count_marks(text), text.count(b'"') // 2, len(text))
+
+
+def _counts(text: bytes) -> Iterator[_Count]:
+    """Count what makes up a JSON text, without a copy of it; yield what is found so far."""
     view, at, totals = memoryview(text), 0, np.zeros(len(_Count._fields), dtype=np.int64)
+    yield _Count(*totals.tolist())
     while at < len(text):
         piece = _PIECE.match(text, at)
         if piece is None:
@@ -294,7 +325,7 @@ def _count(text: bytes) -> _Count:
         bare, n_texts = _TEXT.subn(b'"', view[at : piece.end()])
         totals += [*_count_marks(bare), n_texts, piece.end() - at - len(bare)]
         at = piece.end()
-    return _Count(*totals.tolist())
+        yield _Count(*totals.tolist())
 
 
 def _count_marks(text: bytes) -> tuple[int, int, int, int]:
@@ -305,36 +336,37 @@ _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _PIECE = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]++|\\.)*+"){1,4096}+', re.DOTALL)
 """Some texts and what stands between them."""
 
-_WIDTHS = (
-    (4, re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")),
-    (2, re.compile(rb"[\xc4-\xef]|\\u")),
-)
+
+def _memory_bytes(n_bytes: int, width: int, count: _Count) -> int:
+    """Estimate from above how much memory JSON takes while it is parsed.
+
+    It is there three times: as bytes, as a text, and as values. ``width`` is that of a character.
+    """
+    n_containers = count.objects + count.lists
+    n_numbers = max(0, count.commas + n_containers - (count.texts - count.keys))
+    return (
+        n_bytes
+        + width * (n_bytes + count.text_bytes)
+        + _OBJECT_BYTES * count.objects
+        + _LIST_BYTES * count.lists
+        + _TEXT_BYTES * count.texts
+        + _NUMBER_BYTES * n_numbers
+        + _SLOT_BYTES * (count.commas + n_containers)
+        + _KEY_BYTES * max(0, count.keys - _KEYS_OF_OBJECT * count.objects)
+    )
 
 
-def _widest(text: bytes) -> int:
+def _width(text: bytes) -> int:
     """Return how many bytes each character of a text takes, if all are in one text with it."""
     if text.isascii() and b"\\u" not in text:
         return 1
     return next((width for width, needs in _WIDTHS if needs.search(text)), 1)
 
 
-def _parsed_bytes(text: bytes, count: _Count) -> tuple[int, int]:
-    """Estimate from above how much memory JSON takes when it is parsed: values and characters.
-
-    The text and the values each have their characters.
-    """
-    n_containers = count.objects + count.lists
-    n_numbers = max(0, count.commas + n_containers - (count.texts - count.keys))
-    n_empty = text.count(b',""')  # all are one object
-    values_bytes = (
-        _OBJECT_BYTES * count.objects
-        + _LIST_BYTES * count.lists
-        + _TEXT_BYTES * (count.texts - n_empty)
-        + _NUMBER_BYTES * n_numbers
-        + _SLOT_BYTES * (count.commas + n_containers)
-        + _KEY_BYTES * max(0, count.keys - _KEYS_OF_OBJECT * count.objects)
-    )
-    return values_bytes, _widest(text) * (len(text) + count.text_bytes)
+_WIDTHS = (
+    (4, re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")),
+    (2, re.compile(rb"[\xc4-\xef]|\\u")),
+)
 
 
 def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
@@ -353,10 +385,7 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
     try:
         if not _JSON_START.match(content):
             raise json.JSONDecodeError("it begins with neither { nor [", "", 0)
-        most_bytes = MAX_GROWTH * len(content)
-        if packed_bytes is not None:
-            most_bytes = min(most_bytes, MAX_PACKED_GROWTH * packed_bytes)
-        _check_memory(content, most_bytes)
+        check_memory(content, packed_bytes=packed_bytes)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):
@@ -440,6 +469,8 @@ def take(
         return default
     if value is None:
         raise FileError(f"{_at(where)}'{key}' is missing; add it")
+    if isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
+        raise FileError(f"{_at(where, key)}a text of {len(value):,} characters; shorten it")
     if isinstance(value, str) and UNPRINTABLE.search(value):
         raise FileError(f"{_at(where, key)}must be printable text, not {shown(value)}; correct it")
     if not isinstance(value, kind):

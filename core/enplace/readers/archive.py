@@ -11,14 +11,16 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from enplace.disk import (
+    ZIP_MAGIC,
     check_format,
+    check_memory,
     gather,
     is_object,
     most_unpacked_bytes,
@@ -32,7 +34,7 @@ from enplace.disk import (
 from enplace.errors import EnplaceError, FileError, ProfileError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
-from enplace.readers.plan_facts import facts_from_json
+from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.registry import Content, reader
 from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
@@ -41,7 +43,6 @@ from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 
 NAME, VERSION = "enplace", 1
-ZIP_MAGIC = b"PK"
 
 MAX_MEMBERS = 10_000
 MAX_PLANS = MAX_MEMBERS // 2
@@ -65,6 +66,9 @@ PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
 
 TEXTS = ("op_names", "op_types", "scopes", "colocation")
 DTYPES = {"time_us": "<f8"}
+WHOLE = ("|u1", "<i4", "<i8")
+"""Types of whole numbers in a file; in memory all are int64."""
+
 ARRAYS = (
     "time_us",
     "persistent_bytes",
@@ -145,7 +149,22 @@ class _Members(NamedTuple):
 
 
 def _open(content: bytes) -> _Members:
-    return _Members(_unzip(content, PROJECT_MEMBERS, len(content)), len(content))
+    members = _Members(_unzip(content, PROJECT_MEMBERS, len(content)), len(content))
+    check_members(members.content, members.packed_bytes)
+    return members
+
+
+def check_members(content: Mapping[str, bytes], packed_bytes: int) -> None:
+    """Refuse the members of an archive if they are too large for its size; the writer asks too.
+
+    Raises
+    ------
+    FileError
+        One line that names no file.
+    """
+    _check_size(sum(map(len, content.values())), packed_bytes)
+    texts = [text for name, text in content.items() if name.endswith(".json")]
+    check_memory(*texts, packed_bytes=packed_bytes)
 
 
 def _profile_from(members: _Members) -> Profile:
@@ -156,7 +175,7 @@ def _profile_from(members: _Members) -> Profile:
     for key, values in texts.items():
         if not all(isinstance(value, str) for value in values):
             raise FileError(f"profile.json.{key}: must hold texts only; export the profile again")
-    arrays = _arrays(members, "profile.npz", dict.fromkeys(ARRAYS, "<i8") | DTYPES)
+    arrays = _arrays(members, "profile.npz", ARRAYS)
     block = take(data, "measured", dict, "profile.json", {})
     measured = measurement_from_json(block, "profile.json.measured")
     columns: dict[str, Any] = {key: tuple(values) for key, values in texts.items()} | arrays
@@ -182,7 +201,7 @@ def _project_from(profile: Profile, members: _Members) -> Project:
     arrays = _arrays(
         members,
         "plans.npz",
-        {f"{key}_{i}": "<i8" for i in range(len(plans)) for key in ("device", "position")},
+        [f"{key}_{i}" for i in range(len(plans)) for key in ("device", "position")],
     )
     splits = splits_from_json(data, where)
     shown_graph = split_profile(profile, splits)
@@ -274,7 +293,7 @@ def _plan(
             policy=take(data, "policy", str, where),
             links=take(data, "links", str, where),
             splits=splits,
-            **facts_from_json(take(data, "facts", dict, where, {})),
+            **facts_in_file(take(data, "facts", dict, where, {})),
         )
     except EnplaceError as error:
         raise FileError(f"{where}: {error}") from None
@@ -319,7 +338,10 @@ def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ..
         raise FileError("is encrypted; save it without a password")
     if any(info.compress_type not in _USUAL for info in infos):
         raise FileError("is packed in an unusual way; export it again")
-    total = sum(info.file_size for info in infos)
+    _check_size(sum(info.file_size for info in infos), packed)
+
+
+def _check_size(total: int, packed: int) -> None:
     if total > most_unpacked_bytes(packed):
         raise FileError(
             f"unpacks from {packed} to {total} bytes, far beyond any real profile; do not trust it"
@@ -340,7 +362,7 @@ def _member(members: _Members, name: str) -> bytes:
     return members.content[name]
 
 
-def _arrays(members: _Members, name: str, wanted: Mapping[str, str]) -> dict[str, Any]:
+def _arrays(members: _Members, name: str, wanted: Sequence[str]) -> dict[str, Any]:
     packed = _member(members, name)
     try:
         content = _unzip(packed, tuple(f"{key}.npy" for key in wanted), members.packed_bytes)
@@ -350,22 +372,33 @@ def _arrays(members: _Members, name: str, wanted: Mapping[str, str]) -> dict[str
         if f"{key}.npy" not in content:
             raise FileError(f"{name}: '{key}.npy' is missing; export the file again")
     return {
-        k: _array(content[f"{k}.npy"], dtype, f"{name}: {k}.npy") for k, dtype in wanted.items()
+        key: _array(content[f"{key}.npy"], DTYPES.get(key, ""), f"{name}: {key}.npy")
+        for key in wanted
     }
 
 
 def _array(content: bytes, dtype: str, where: str) -> Any:
-    """Read an array after checking that its header matches the bytes that follow."""
+    """Read an array after checking that its header matches the bytes that follow.
+
+    Parameters
+    ----------
+    dtype : str
+        Its type; empty for one of whole numbers, which is returned as int64.
+    """
     head = _HEADER.match(content)
     if head is None:
         raise FileError(f"{where} is not an array; export the file again")
     shape = tuple(int(length) for length in head["shape"].split(b",") if length)
-    body = content[head.end() :]
-    fits = len(body) == math.prod(shape) * np.dtype(dtype).itemsize
-    n_dimensions = 2 if dtype == "<f8" else 1
-    if head["type"] != dtype.encode() or not fits or len(shape) != n_dimensions:
+    body, found = content[head.end() :], head["type"].decode("latin-1")
+    known = found in ((dtype,) if dtype else WHOLE)
+    n_dimensions = 2 if dtype else 1
+    if not (
+        known
+        and len(shape) == n_dimensions
+        and len(body) == math.prod(shape) * np.dtype(found).itemsize
+    ):
         raise FileError(f"{where} has a wrong type or size; export the file again")
-    array = np.frombuffer(body, dtype=dtype)
+    array = np.frombuffer(body, dtype=found)
     if head["fortran"] == b"True":
-        return array.reshape(shape[::-1]).T.copy()
-    return array.reshape(shape).copy()
+        array = array.reshape(shape[::-1]).T
+    return array.reshape(shape).astype(dtype or np.int64)

@@ -22,6 +22,8 @@ _FIELDS = (
 )
 _MOST_SUBGRAPHS = 1 << 31
 
+PROVEN_BY_AUTHOR = "Proven best, says its file."
+
 _OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
 """Details from which older files left it to the reader to infer the rivals."""
 
@@ -45,6 +47,14 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "seed": seed if type(seed) is int else None,
         "details": {key: value for key, value in facts.items() if key not in known},
     }
+
+
+def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the same from a file, which proves nothing: it may be a stranger's, or out of date."""
+    found = facts_from_json(facts)
+    if found["proven"]:
+        found["note"] = " ".join(filter(None, (found["note"], PROVEN_BY_AUTHOR)))
+    return found | {"bound_us": None, "proven": False, "rivals": None}
 
 
 def _subgraph(numbers: Any) -> IntArray | None:

@@ -30,7 +30,7 @@ from enplace.errors import FileError
 from enplace.machine.claims import check_claims
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
-from enplace.readers.plan_facts import facts_from_json
+from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
@@ -40,8 +40,6 @@ from enplace.values.profile import KINDS, IntArray, Profile, make_profile
 
 NAME, VERSION = "enplace-plan", 1
 NOWHERE = -1
-NOTHING_PROVEN = {"bound_us": None, "proven": False, "rivals": None}
-"""A file is no proof: it may be a stranger's, and the costs may have changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +118,7 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         device = np.array([where.get(name, NOWHERE) for name in profile.op_names], dtype=np.int64)
         listed = [profile.index[name] for name in where if name in profile.index]
         order = [*listed, *(profile.index[name] for name in missing)]
-        facts = facts_from_json(take(data, "facts", dict, "", {})) | NOTHING_PROVEN
+        facts = facts_in_file(take(data, "facts", dict, "", {}))
         if missing or unknown:
             facts["subgraph"] = None
         plan = Plan(

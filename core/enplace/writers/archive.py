@@ -10,9 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import dump_json, write_atomically
-from enplace.readers.archive import ARRAYS, DTYPES, NAME, TEXTS, VERSION, Project
-from enplace.values.profile import Profile
+from enplace.disk import dump_json, naming, write_atomically
+from enplace.errors import FileError
+from enplace.readers.archive import (
+    ARRAYS,
+    DTYPES,
+    MAX_PLANS,
+    NAME,
+    TEXTS,
+    VERSION,
+    WHOLE,
+    Project,
+    check_members,
+)
+from enplace.values.profile import IntArray, Profile
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
 from enplace.writers.plan_facts import facts_to_json
@@ -41,8 +52,10 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
     Raises
     ------
     FileError
-        If the file cannot be written.
+        If the file cannot be written, or could not be read again.
     """
+    if len(project.plans) > MAX_PLANS:
+        raise FileError(f"{path}: holds {len(project.plans):,} plans; remove some")
     members = _profile_members(project.profile) | {
         "project.json": dump_json(_project_to_json(project)).encode(),
         "plans.npz": _npz(
@@ -53,7 +66,9 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
             }
         ),
     }
-    write_atomically(path, _zip(members, packed))
+    with naming(path):
+        content = _zip_to_read(members, packed)
+    write_atomically(path, content)
 
 
 def _profile_members(profile: Profile) -> dict[str, bytes]:
@@ -91,6 +106,18 @@ def _project_to_json(project: Project) -> dict[str, Any]:
     }
 
 
+def _zip_to_read(members: Mapping[str, bytes], packed: bool) -> bytes:
+    """Make a zip that the reader takes: one that packs too well looks like a bomb."""
+    content = _zip(members, packed)
+    try:
+        check_members(members, len(content))
+    except FileError:
+        if packed:
+            return _zip_to_read(members, packed=False)
+        raise FileError("too large to be read again; remove some plans") from None
+    return content
+
+
 def _zip(members: Mapping[str, bytes], packed: bool = True) -> bytes:
     buffer = io.BytesIO()
     how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
@@ -101,12 +128,19 @@ def _zip(members: Mapping[str, bytes], packed: bool = True) -> bytes:
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
-    """Make an npz without compressing its members: the outer zip does that."""
+    """Make an npz without compressing its members: the outer zip does that.
+
+    Whole numbers are of the smallest type that holds them.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            member = io.BytesIO()
-            little = array.astype(DTYPES.get(name, "<i8"), copy=False)
-            np.lib.format.write_array(member, little, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+            little = array.astype(DTYPES.get(name) or _whole_type(array), copy=False)
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, little, allow_pickle=False)
     return buffer.getvalue()
+
+
+def _whole_type(array: IntArray) -> str:
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    return next(t for t in WHOLE if np.iinfo(t).min <= low and high <= np.iinfo(t).max)

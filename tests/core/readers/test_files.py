@@ -284,7 +284,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
     path, members = valid_archive
     monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
     pack(path, members | {"profile.json": b" " * (4 << 20)})
-    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked the bomb"))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("unpacked the bomb"))
     with pytest.raises(FileError, match="do not trust it"):
         read_profile(path)
 
@@ -308,11 +308,11 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
     monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
     monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
     pack(path, members | {"profile.json": bomb})
-    with pytest.raises(FileError, match=r"profile\.json: would take \d+.* MiB of memory"):
+    with pytest.raises(FileError, match=r"would take over \d+.* MiB of memory"):
         read_profile(path)
     packed = path.with_suffix(".json.gz")
     packed.write_bytes(gzip.compress(bomb))
-    with pytest.raises(FileError, match="far more than any real profile"):
+    with pytest.raises(FileError, match="far more than a real file of this size"):
         read_profile(packed)
 
 
@@ -321,10 +321,8 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
     [
         b"[" + b'{"a":1},' * 100_000 + b"1]",
         b"{" + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}",
-        b'{"name": "' + b"a" * 3_000_000 + b'"}',
-        b'{"name": "' + "\u00d7".encode() + b"[" * 2_500_000 + b'"}',
     ],
-    ids=["tiny objects", "many keys", "a long text", "a long text full of brackets"],
+    ids=["tiny objects", "many keys"],
 )
 def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
@@ -333,14 +331,14 @@ def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
     monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
     path = tmp_path / "p.json"
     path.write_bytes(text)
-    with pytest.raises(FileError, match="far more than any real profile"):
+    with pytest.raises(FileError, match="far more than a real file of this size"):
         read_profile(path)
 
 
 def test_a_text_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 1 << 20)
     path = tmp_path / "p.json"
-    path.write_bytes(b'{"name": "' + b"a" * 5_000_000)
+    path.write_bytes(b'{"name": "' + b"[" * 1_000_000)
     with pytest.raises(FileError, match="a text never ends"):
         read_profile(path)
 
@@ -745,3 +743,71 @@ def test_a_mistake_in_a_plan_file_is_located(
     with pytest.raises(EnplaceError, match=message) as caught:
         read_plan(path, PROBLEM)
     assert str(caught.value).startswith(str(path))
+
+
+def test_a_project_that_packs_too_well_is_written_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans that are alike pack like a bomb, which no reader takes."""
+    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 10)
+    monkeypatch.setattr(disk_module, "MAX_RATIO", 3)
+    monkeypatch.setattr(disk_module, "LARGE_RATIO", 3)
+    plan = plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0))
+    plans = tuple((f"plan {i}", plan) for i in range(50))
+    write_project(tmp_path / "p.enplace", Project(PROFILE, plans=plans))
+    assert len(read_project(tmp_path / "p.enplace").plans) == 50
+
+
+def test_a_project_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.enplace"
+    write_project(path, Project(PROFILE))
+    before = path.read_bytes()
+    plan = plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0))
+    many = Project(PROFILE, plans=tuple((f"plan {i}", plan) for i in range(5001)))
+    with pytest.raises(FileError, match="holds 5,001 plans; remove some"):
+        write_project(path, many)
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
+    monkeypatch.setattr(disk_module, "MAX_MEMORY_BYTES", 100)
+    with pytest.raises(FileError, match="too large to be read again"):
+        write_project(path, Project(PROFILE))
+    assert path.read_bytes() == before
+
+
+def test_a_file_proves_nothing(tmp_path: Path) -> None:
+    """It may be a stranger's."""
+    device = np.zeros(PROFILE.n_ops, dtype=np.int64)
+    lie = Plan(
+        device,
+        np.arange(PROFILE.n_ops),
+        "mine",
+        objective="throughput",
+        value_us=1.0,
+        bound_us=1.0,
+        proven=True,
+    )
+    write_project(tmp_path / "p.enplace", Project(PROFILE, plans=(("lie", lie),)))
+    ((_, plan),) = read_project(tmp_path / "p.enplace").plans
+    assert (plan.proven, plan.bound_us, plan.rivals) == (False, None, None)
+    assert plan.note == "Proven best, says its file."
+
+
+@pytest.mark.parametrize("largest", [200, 70_000, 1 << 40])
+def test_whole_numbers_take_no_more_room_than_they_need(tmp_path: Path, largest: int) -> None:
+    profile = replace(PROFILE, persistent_bytes=np.array([0, 0, 0, largest]))
+    write_profile(tmp_path / "p.enplace", profile)
+    found = read_profile(tmp_path / "p.enplace")
+    np.testing.assert_array_equal(found.persistent_bytes, profile.persistent_bytes)
+    assert found.persistent_bytes.dtype == np.int64
+
+
+def test_an_endless_name_is_refused_before_it_is_looked_at(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, members = valid_archive
+    monkeypatch.setattr(disk_module, "MAX_TEXT_LENGTH", 100)
+    data = json.loads(members["profile.json"]) | {"name": "a" * 101}
+    pack(path, members | {"profile.json": json.dumps(data).encode()})
+    with pytest.raises(FileError, match="name: a text of 101 characters; shorten it"):
+        read_profile(path)
