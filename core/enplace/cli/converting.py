@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -151,16 +150,16 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     model = None if chosen.splits else problem
     schedule = simulate(problem, chosen)
     result = result_for(exporters()[form], schedule, model)
-    write_atomically(output, exporters()[form].text(result))
-    written = os.path.getsize(output)
+    content = exporters()[form].text(result).encode()
+    write_atomically(output, content)
     return Answer(
         {
             "format": form,
             "file": output,
-            "bytes": written,
+            "bytes": len(content),
             "step_time_us": schedule.makespan_us,
             "feasible": schedule.fits,
         },
-        f"{output} written, {size(written)}."
+        f"{output} written, {size(len(content))}."
         + ("" if schedule.fits else " Note that the plan does not fit in memory."),
     )
