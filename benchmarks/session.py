@@ -37,6 +37,7 @@ from enplace.writers import write_profile
 from enplace_studio.application import make_application
 from enplace_studio.background import Background
 from enplace_studio.pictures import write_picture
+from enplace_studio.sweep import COMPUTE
 from enplace_studio.window import MainWindow
 
 BEAT_MS, STALL_MS = 5, 50
@@ -143,7 +144,7 @@ def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
         for at in itertools.chain(range(-20, 21, 4), [0]):
             view.findChildren(QSlider)[0].setValue(at)
             QTest.qWait(50)
-        view.toggle_curve(0)
+        view.toggle_curve(COMPUTE)
     with pulse.during("export"):
         _export(window, path.parent)
 
