@@ -1,8 +1,9 @@
-"""Long files: lists, objects and texts of a valid file, repeated, so that counts meet."""
+"""Long files: lists, objects and texts of a valid file, repeated, so that counts meet; bombs."""
 
 from __future__ import annotations
 
 import copy
+import gzip
 import io
 import json
 import random
@@ -13,12 +14,17 @@ COUNTS = (300, 3_000, 30_000)
 WHOLE = (0, 2, 100, 5_000, 1_000_000, 1 << 40)
 LENGTHS = (200, 4_000, 100_000)
 MOST_BYTES = 20_000_000
+MANY = (1_000, 100_000, 1_000_000)
+FILLINGS = (b'"",', b'"ab",', b"1.5,", b"[],", b"{},", b'{"a":1},')
+PACKED, SWOLLEN = 0.3, 0.3
+"""How often a file is packed, and how often it is a bomb."""
 
 
 def multiply(content: bytes, draw: random.Random) -> bytes:
     """Lengthen one to four values of a JSON file, or of a JSON member of a zip."""
     if not content.startswith(b"PK"):
-        return _multiply(content, draw)
+        longer = _multiply(content, draw)
+        return gzip.compress(longer, 1, mtime=0) if draw.random() < PACKED else longer
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = draw.choice(sorted(name for name in members if name.endswith(".json")))
@@ -35,7 +41,16 @@ def _multiply(content: bytes, draw: random.Random) -> bytes:
     for _ in range(draw.randint(1, 4)):
         holder, key = draw.choice(list(_places(data, 6)))
         holder[key] = _longer(holder[key], draw)
-    return json.dumps(data[0]).encode()
+    text = json.dumps(data[0]).encode()
+    return _swell(text, draw) if draw.random() < SWOLLEN and text.startswith(b"{") else text
+
+
+def _swell(text: bytes, draw: random.Random) -> bytes:
+    """Add what takes little room in a packed file and much memory: an unknown key, and blanks."""
+    values = [draw.choice(FILLINGS) * draw.choice(MANY) for _ in range(draw.randint(1, 3))]
+    wide = draw.choice((b'"a"', b'"\xf0\x9f\x99\x82"', b'"\\ud83d\\ude42"'))
+    blanks = b" " * draw.choice((0, 0, 60 * MANY[-1]))
+    return b'{"swollen": [' + b"".join(values) + wide + b"]," + blanks + text[1:]
 
 
 def _longer(value: Any, draw: random.Random) -> Any:
