@@ -32,10 +32,10 @@ MAX_RATIO, SMALL_BYTES, LARGE_RATIO = 100, 32 << 20, 20
 column packs a thousandfold; an archive of more than :data:`MAX_FILE_BYTES` may have less."""
 
 MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 1200 << 20, 380 << 20
-MAX_GROWTH, MAX_PACKED_GROWTH = 24, 20
+MAX_GROWTH, MAX_VALUE_GROWTH, MAX_PACKED_GROWTH = 24, 14, 20
 """Most memory that JSON may take, with its text. Above a little, also how many times the size of
-the text, or of the packed file: it is at most 20 times the text in plans, where a character may
-take four bytes, and 15 times the file in large archives."""
+the text, how many times that without characters, and how many times the packed file. Plans need
+most: 20 times, where a character may take four bytes, and 13. Large archives need 15 times."""
 
 MAX_TEXT_LENGTH = 1 << 20
 """Most characters of one text."""
@@ -261,7 +261,10 @@ def most_unpacked_bytes(packed_bytes: int) -> int:
 
 
 def check_memory(
-    *texts: bytes, packed_bytes: int | None = None, fix: str = "do not trust it"
+    *texts: bytes,
+    packed_bytes: int | None = None,
+    most_bytes: int = MAX_MEMORY_BYTES,
+    fix: str = "do not trust it",
 ) -> None:
     """Refuse JSON that would fill the memory, before it is parsed.
 
@@ -271,6 +274,8 @@ def check_memory(
         All JSON of a file.
     packed_bytes : int, optional
         The size of the file, if it is compressed.
+    most_bytes : int
+        For a format of small files.
     fix : str
         What to do, for the message.
 
@@ -279,23 +284,27 @@ def check_memory(
     FileError
         If it takes more memory than any real profile.
     """
-    growth_bytes = MAX_GROWTH * sum(map(len, texts))
+    n_bytes = sum(map(len, texts))
+    growth = (MAX_VALUE_GROWTH * n_bytes, MAX_GROWTH * n_bytes)
     if packed_bytes is not None:
-        growth_bytes = MAX_PACKED_GROWTH * packed_bytes
-    most_bytes = min(MAX_MEMORY_BYTES, max(LITTLE_MEMORY_BYTES, growth_bytes))
+        growth = (MAX_PACKED_GROWTH * packed_bytes,) * 2
+    most = [min(most_bytes, max(LITTLE_MEMORY_BYTES, each)) for each in growth]
     widths = list(map(_width, texts))
-    rough = zip(texts, widths, map(_count_roughly, texts), strict=True)
-    if sum(_memory_bytes(len(text), width, count) for text, width, count in rough) <= most_bytes:
+    found = np.zeros(2, dtype=np.int64)
+    for text, width in zip(texts, widths, strict=True):
+        found += _memory_bytes(len(text), width, _count_roughly(text))
+    if (found <= most).all():
         return
-    found_bytes = 0
+    found[:] = 0
     for text, width in zip(texts, widths, strict=True):
         for count in _counts(text):
-            if found_bytes + _memory_bytes(len(text), width, count) > most_bytes:
+            more = found + _memory_bytes(len(text), width, count)
+            if (more > most).any():
                 raise FileError(
-                    f"would take over {size(most_bytes)} of memory, far more than a real file of "
-                    f"this size; {fix}"
+                    f"would take over {size(int(more[1]))} of memory, far more than a real file "
+                    f"of this size; {fix}"
                 )
-        found_bytes += _memory_bytes(len(text), width, count)
+        found = more
 
 
 class _Count(NamedTuple):
@@ -337,23 +346,23 @@ _PIECE = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]++|\\.)*+"){1,4096}+', re.DOTA
 """Some texts and what stands between them."""
 
 
-def _memory_bytes(n_bytes: int, width: int, count: _Count) -> int:
-    """Estimate from above how much memory JSON takes while it is parsed.
+def _memory_bytes(n_bytes: int, width: int, count: _Count) -> tuple[int, int]:
+    """Estimate from above how much memory JSON takes while it is parsed: its values, and all.
 
-    It is there three times: as bytes, as a text, and as values. ``width`` is that of a character.
+    Its characters are there three times: as bytes, as a text and in values. ``width`` is how many
+    bytes each takes in the latter two.
     """
     n_containers = count.objects + count.lists
     n_numbers = max(0, count.commas + n_containers - (count.texts - count.keys))
-    return (
-        n_bytes
-        + width * (n_bytes + count.text_bytes)
-        + _OBJECT_BYTES * count.objects
+    values_bytes = (
+        _OBJECT_BYTES * count.objects
         + _LIST_BYTES * count.lists
         + _TEXT_BYTES * count.texts
         + _NUMBER_BYTES * n_numbers
         + _SLOT_BYTES * (count.commas + n_containers)
         + _KEY_BYTES * max(0, count.keys - _KEYS_OF_OBJECT * count.objects)
     )
+    return values_bytes, values_bytes + n_bytes + width * (n_bytes + count.text_bytes)
 
 
 def _width(text: bytes) -> int:
@@ -369,13 +378,17 @@ _WIDTHS = (
 )
 
 
-def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
+def parse_json(
+    content: bytes, packed_bytes: int | None = None, most_bytes: int = MAX_MEMORY_BYTES
+) -> Any:
     """Parse JSON; faults name line and column.
 
     Parameters
     ----------
     packed_bytes : int, optional
         The size of the compressed file that it was in.
+    most_bytes : int
+        Most memory that it may take; :data:`LITTLE_MEMORY_BYTES` for a format of small files.
 
     Raises
     ------
@@ -385,7 +398,7 @@ def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
     try:
         if not _JSON_START.match(content):
             raise json.JSONDecodeError("it begins with neither { nor [", "", 0)
-        check_memory(content, packed_bytes=packed_bytes)
+        check_memory(content, packed_bytes=packed_bytes, most_bytes=most_bytes)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):

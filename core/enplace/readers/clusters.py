@@ -6,7 +6,7 @@ import os
 from functools import cache
 from importlib.resources import files as resource_files
 
-from enplace.disk import naming, parse_json, read_bytes
+from enplace.disk import LITTLE_MEMORY_BYTES, naming, parse_json, read_bytes
 from enplace.errors import ClusterError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import instead
@@ -48,7 +48,7 @@ def cluster_from(text: str, profile: Profile) -> Cluster:
         return presets()[text]
     if text.endswith(".json") or os.sep in text:
         with naming(text):
-            return cluster_from_json(parse_json(read_bytes(text)))
+            return cluster_from_json(parse_json(read_bytes(text), most_bytes=LITTLE_MEMORY_BYTES))
     raise ClusterError(
         f"there is no cluster '{text}', nor is that a .json file; {instead(text, presets())}"
     )

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from enplace.disk import check_format, is_object, naming, only, parse_json, read_bytes, shown, take
+from enplace.disk import (
+    LITTLE_MEMORY_BYTES,
+    check_format,
+    is_object,
+    naming,
+    only,
+    parse_json,
+    read_bytes,
+    shown,
+    take,
+)
 from enplace.errors import FileError, PinConflictError
 from enplace.values.problem import Problem, order_problem
 
@@ -45,7 +55,7 @@ def read_constraints(path: str | os.PathLike[str], problem: Problem) -> Constrai
         If the file is damaged, or its constraints contradict each other or the graph.
     """
     with naming(path):
-        data = is_object(parse_json(read_bytes(path)), "")
+        data = is_object(parse_json(read_bytes(path), most_bytes=LITTLE_MEMORY_BYTES), "")
         if "format" not in data:
             raise FileError(f"no constraints: 'format' is missing; it should be {NAME}/{VERSION}")
         check_format(data, NAME, VERSION)
