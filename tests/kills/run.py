@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -74,8 +75,8 @@ HOSTS = {
     "hosts": {HOST: "127.0.0.1:28765"},
 }
 
-_NO_ERROR = ("  | ", "serving ")
-"""Starts of lines that belong to an error, or that a command prints while it works."""
+_NO_ERROR = re.compile(r"  \| |serving |enplace: .* s$")
+"""Lines that belong to an error, or that a command prints while it works."""
 
 
 def kill_studio(draw: random.Random) -> list[str]:
@@ -195,7 +196,7 @@ def _disturb(
             process.communicate()
             return [f"{name} goes on"]
         faults = _lives_on(children)
-        lines = [line for line in errors.splitlines() if line and not line.startswith(_NO_ERROR)]
+        lines = [line for line in errors.splitlines() if line and not _NO_ERROR.match(line)]
         if "Traceback" in errors or len(lines) > 1:
             faults.append(f"not one line: {errors.strip()[-200:]!r}")
         if process.returncode > 0 and not lines:
@@ -253,7 +254,7 @@ KINDS: dict[str, Callable[[random.Random], list[str]]] = {
     "studio": kill_studio,
     "solver of the studio": kill_solver,
     **{f"Ctrl-C: {name}": partial(interrupt, name) for name in COMMANDS},
-    **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run", "tune")},
+    **{f"worker of {name}": partial(kill_worker, name) for name in ("profile", "run")},
     "command of a silent host": kill_command_of_silent_host,
 }
 
