@@ -22,7 +22,7 @@ def measurement_to_json(measured: Measurement) -> dict[str, Any]:
     if measured.evaluation is not None:
         values["evaluation"] = asdict(measured.evaluation)
     known = {
-        _KEYS.get(name, name): value
+        _KEYS.get(name, name): _plain(value)
         for name, value in values.items()
         if value is not None and (name in _MAY_BE_EMPTY or value not in ("", (), {}))
     }
@@ -31,6 +31,10 @@ def measurement_to_json(measured: Measurement) -> dict[str, Any]:
 
 _MAY_BE_EMPTY = ("links", "backward")
 """Fields for which empty does not mean unknown."""
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _link(link: MeasuredLink) -> dict[str, Any]:

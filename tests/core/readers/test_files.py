@@ -769,7 +769,7 @@ def test_a_project_that_could_not_be_read_again_is_not_written(
     with pytest.raises(FileError, match="holds 5,001 plans; remove some"):
         write_project(path, many)
     monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
-    monkeypatch.setattr(disk_module, "MAX_MEMORY_BYTES", 100)
+    monkeypatch.setattr(disk_module, "MAX_PACKED_GROWTH", 0)
     with pytest.raises(FileError, match="too large to be read again"):
         write_project(path, Project(PROFILE))
     assert path.read_bytes() == before

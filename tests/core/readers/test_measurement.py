@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,11 @@ FULL = Measurement(
 def test_a_written_measurement_reads_back_the_same(measured: Measurement) -> None:
     text = dump_json(measurement_to_json(measured))
     assert measurement_from_json(json.loads(text)) == measured
+
+
+def test_what_is_written_is_plain_data_that_needs_no_file() -> None:
+    measured = replace(FULL, links=None)
+    assert measurement_from_json(measurement_to_json(measured)) == measured
 
 
 def test_null_means_unknown() -> None:
