@@ -34,7 +34,10 @@ _MAY_BE_EMPTY = ("links", "backward")
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    """Turn tuples into lists, at any depth."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _link(link: MeasuredLink) -> dict[str, Any]:
