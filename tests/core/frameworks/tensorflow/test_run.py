@@ -49,7 +49,7 @@ def assert_exact(run):
 
 def test_a_run_reports_what_the_allocators_held_where_they_say_so(all_steps, two_cpus, monkeypatch):
     monkeypatch.setattr(running, "peak_bytes", lambda traces: {"/device:CPU:1": 7, "": 9})
-    step = all_steps[STYLES[0]]
+    step = all_steps[next(iter(STYLES))]
     problem = problem_of(step, two_cpus.cluster)
     run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
     assert run_from(run_message(run), problem).allocator_peak_bytes == {"CPU:1": 7}
