@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from enplace.errors import ClusterError
+from enplace.frameworks.nvml import visible_cards
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.measurement import Measurement
@@ -18,7 +19,7 @@ _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 def usual_devices() -> str:
     """Return the devices on which a model is most likely profiled here."""
-    return "gpu:all" if _NVIDIA_DRIVER.exists() else "cpu:2"
+    return "gpu:all" if _NVIDIA_DRIVER.exists() or visible_cards() else "cpu:2"
 
 
 def devices_for(cluster: Cluster, measured: Measurement) -> str:

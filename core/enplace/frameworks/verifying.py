@@ -18,6 +18,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.measured import MeasuredRun, median_us
+from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tuning_process import runs_on
@@ -25,7 +26,7 @@ from enplace.placers import PlaceOptions, Progress, place
 from enplace.placers.references import verdict
 from enplace.processes.worker import Report, ignore, never
 from enplace.readers.clusters import cluster_from
-from enplace.text import count, percent
+from enplace.text import count, percent, size
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
@@ -292,10 +293,11 @@ def machine_facts(found: Verification) -> dict[str, str]:
         f"{framework_of(profile).name} {profile.measured.framework_version}".strip()
         for profile in found.profiles
     }
-    gpus = {profile.measured.gpu for profile in found.profiles} - {""}
+    gpus = [f"{card.name}, {size(card.total_bytes)}" for card in visible_cards()]
     facts = {
         "devices": found.devices,
-        "GPU": ", ".join(sorted(gpus)),
+        "GPUs": "; ".join(gpus),
+        "driver": driver_version(),
         "cores": str(len(os.sched_getaffinity(0))),
         "system": platform.platform(),
         "Python": platform.python_version(),

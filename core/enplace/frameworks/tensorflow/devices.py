@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -17,6 +19,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
 from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.nvml import Card, matched, visible_cards
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.cluster_json import cluster_from_json
@@ -132,7 +135,8 @@ def _cpus(text: str, count: int) -> Devices:
 
 def _gpus(text: str, count: int) -> Devices:
     """Take the GPUs and the host; the GPUs are logical if the machine has fewer."""
-    physical = len(tf.config.list_physical_devices("GPU"))
+    gpus = tf.config.list_physical_devices("GPU")
+    physical = len(gpus)
     count = count or physical
     if not physical or not count:
         raise DevicesError(
@@ -141,21 +145,52 @@ def _gpus(text: str, count: int) -> Devices:
     used = min(count, physical)
     share, more = divmod(count, used)
     parts = [share + (gpu < more) for gpu in range(used)]
-    usable_bytes = int(gpu_bytes() * _GPU_SHARE)
+    cards = _cards_of(gpus)
+    free_bytes = [card.free_bytes for card in cards] or [gpu_bytes()] * physical
     config = _config({"CPU": 1}, count + 1)
     config.intra_op_parallelism_threads = 0  # an op of the host has TensorFlow's own threads
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
+    card_of: list[int] = []
     for gpu, n_parts in enumerate(parts):
-        chip, part = (f"GPU {gpu}", usable_bytes // n_parts) if n_parts > 1 else ("", usable_bytes)
+        chip, part = f"GPU {gpu}" * (n_parts > 1), int(free_bytes[gpu] * _GPU_SHARE) // n_parts
+        card_of += [gpu] * n_parts
         limits = config.gpu_options.experimental.virtual_devices.add()
         limits.memory_limit_mb.extend([part >> 20] * n_parts)
         devices += [
             Device(f"GPU:{len(devices) + i}", "gpu", part, chip=chip) for i in range(n_parts)
         ]
     devices.append(Device("CPU:0", "cpu", host_bytes(), lanes=count + 1))
-    described = "The GPUs of this machine and its host."
-    return Devices(text, _with_preset_links(devices, described), config)
+    names = f" ({', '.join(card.name for card in cards[:used])})" if cards else ""
+    described = f"The GPUs of this machine{names} and its host."
+    cluster = _with_preset_links(devices, described)
+    return Devices(text, _without_nvlink(cluster, card_of, cards), config)
+
+
+def _cards_of(gpus: Sequence[Any]) -> list[Card]:
+    """Return what NVML knows of TensorFlow's GPUs, in their order; empty if that is unknown."""
+    cards = visible_cards()
+    return matched(cards, [_model_name(gpu) for gpu in gpus]) if cards else []
+
+
+def _model_name(gpu: Any) -> str:
+    """Return the model of a GPU, without starting it."""
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", ""))
+
+
+def _without_nvlink(cluster: Cluster, card_of: Sequence[int], cards: Sequence[Card]) -> Cluster:
+    """Give two cards that no NVLink joins the costs of a copy over the bus, until measured."""
+
+    def cost(link: Link) -> Link:
+        if not cards or max(link.source, link.target) >= len(card_of):
+            return link
+        a, b = cards[card_of[link.source]], cards[card_of[link.target]]
+        if a is b or b.uuid in a.nvlinks:
+            return link
+        b0_us, b1_us_per_byte = GPU_TO_HOST
+        return replace(link, b0_us=b0_us, b1_us_per_byte=b1_us_per_byte)
+
+    return replace(cluster, links=tuple(map(cost, cluster.links)))
 
 
 def _hosts(path: str) -> Devices:
@@ -244,5 +279,7 @@ def gpu_bytes() -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
     sizes = re.findall(r"^\d+", done.stdout, re.MULTILINE) if done else []
     if not sizes:
-        raise DevicesError("nvidia-smi does not report the GPUs' memory; install it")
+        raise DevicesError(
+            "neither NVML nor nvidia-smi reports the GPUs' memory; run: pip install 'enplace[gpu]'"
+        )
     return min(map(int, sizes)) << 20
