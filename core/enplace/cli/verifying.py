@@ -9,6 +9,7 @@ import click
 
 from enplace.cli.answer import NO, YES, Answer, command, table
 from enplace.cli.inputs import check_outputs
+from enplace.cli.models import device_options
 from enplace.cli.options import FILE
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
@@ -19,25 +20,21 @@ if TYPE_CHECKING:
 
 
 @command("verify")
-@click.option(
-    "--devices",
-    metavar="DEVICES",
-    help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts. "
-    "[default: the GPUs of this machine; without any, cpu:2]",
-)
+@device_options
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="report.html", help="Write the report."
 )
 def verify(devices: str | None, output: str) -> Answer:
     """Check on this machine that plans run as planned and as fast as predicted.
 
+    Without --devices, this is about the GPUs of this machine (two logical ones, if it has one) or,
+    if it has none, two logical CPUs.
     Small models that ship with Enplace are profiled, placed by four methods and run, as 'profile',
     'place' and 'run' would do it. The report is one web page; send it with a bug report. Exit
     status 1 if a plan did not run as planned.
     """
     from enplace.disk import write_atomically
     from enplace.frameworks import verifying
-    from enplace.frameworks.devices import usual_devices
     from enplace.frameworks.registry import usual_framework
     from enplace.frameworks.verification_page import verification_html
 
@@ -45,7 +42,10 @@ def verify(devices: str | None, output: str) -> Answer:
     began_s = time.monotonic()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
         found = verifying.verify(
-            usual_framework(), devices or usual_devices(), report=report, cancelled=stopped
+            usual_framework(),
+            devices or verifying.devices_to_verify(),
+            report=report,
+            cancelled=stopped,
         )
     write_atomically(output, verification_html(found))
     took_s = time.monotonic() - began_s

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from enplace import __version__
 from enplace.errors import CancelledError, EnplaceError
+from enplace.frameworks.devices import usual_devices
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.measured import MeasuredRun, median_us
@@ -202,6 +203,12 @@ class Verification:
                 said = verdict(fastest.step_time_us, *map(median_us, rivals))
                 found[model] = f"Fastest: {fastest.plan.method}. {said}".strip()
         return found
+
+
+def devices_to_verify() -> str:
+    """Return the usual devices; two logical GPUs if there is a single card, so that plans split."""
+    usual = usual_devices()
+    return "gpu:2" if usual == "gpu:all" and len(visible_cards()) == 1 else usual
 
 
 def verify(

@@ -13,6 +13,7 @@ from enplace.frameworks.tensorflow import framework
 from enplace.frameworks.verifying import METHODS
 from enplace.text import ms
 from fake_framework import code_to_use_worker, use_worker
+from fake_nvml import gpu, install
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 MODELS = ["mlp", "convolutions", "attention"]
@@ -174,3 +175,18 @@ def test_ctrl_c_ends_it_in_one_line(folder):
     assert process.returncode == 130
     assert err.splitlines()[-1] == "enplace: interrupted"
     assert not Path("report.html").exists()
+
+
+def test_chosen_gpus_are_verified(enplace):
+    words = ["--gpus", "0,2", "--gpu-memory", "12GiB", "-o", "report.html", "--json"]
+    found = enplace("verify", *words).document
+    assert found["devices"] == found["machine"]["devices"] == "gpu:#0,2@12GiB"
+    assert {check["facts"]["devices"] for check in found["checks"]} == {"gpu:#0,2@12GiB"}
+
+
+def test_a_single_card_is_verified_as_two_logical_gpus(enplace, monkeypatch):
+    install(monkeypatch, gpu())
+    done = enplace("verify", "-o", "report.html", "--json")
+    assert done.document["devices"] == "gpu:2"
+    assert done.document["machine"]["GPUs"] == "H200, 141 GiB"
+    assert done.document["machine"]["driver"] == "570.1"

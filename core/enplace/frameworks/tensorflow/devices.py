@@ -18,7 +18,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
-from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.devices import LOCAL, read_size
 from enplace.frameworks.nvml import Card, matched, visible_cards
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
@@ -116,7 +116,9 @@ def parse_devices(text: str) -> Devices:
         return _hosts(text)
     kind, number = match[1].lower(), match[2].lower()
     if kind == "gpu":
-        return _gpus(text, 0 if number == "all" else int(number))
+        return _gpus(text, number, read_size(match[3] or ""))
+    if match[3] or number.startswith("#"):
+        raise DevicesError(f"'{text}': only GPUs can be chosen one by one or be given less memory")
     return _cpus(text, len(os.sched_getaffinity(0)) if number == "all" else int(number))
 
 
@@ -133,11 +135,24 @@ def _cpus(text: str, count: int) -> Devices:
     return Devices(text, cluster, _config({"CPU": count}, 1 if shared else count))
 
 
-def _gpus(text: str, count: int) -> Devices:
-    """Take the GPUs and the host; the GPUs are logical if the machine has fewer."""
+def _gpus(text: str, which: str, most_bytes: int) -> Devices:
+    """Take the GPUs and the host; the GPUs are logical if the machine has fewer.
+
+    Parameters
+    ----------
+    which : str
+        How many, or after ``#`` their numbers; only those are visible then.
+    most_bytes : int
+        The most memory that each may use; 0 for no limit.
+    """
     gpus = tf.config.list_physical_devices("GPU")
     physical = len(gpus)
-    count = count or physical
+    chosen = which[1:].split(",") if which.startswith("#") else []
+    if physical < len(chosen):
+        raise DevicesError(
+            f"'{text}': of these GPUs, TensorFlow finds {physical} here; 'nvidia-smi -L' lists them"
+        )
+    count = len(chosen) or (physical if which == "all" else int(which))
     if not physical or not count:
         raise DevicesError(
             f"'{text}': TensorFlow finds no GPU here; check its driver, or use cpu:2"
@@ -154,6 +169,7 @@ def _gpus(text: str, count: int) -> Devices:
     card_of: list[int] = []
     for gpu, n_parts in enumerate(parts):
         chip, part = f"GPU {gpu}" * (n_parts > 1), int(free_bytes[gpu] * _GPU_SHARE) // n_parts
+        part = min(part, most_bytes or part)
         card_of += [gpu] * n_parts
         limits = config.gpu_options.experimental.virtual_devices.add()
         limits.memory_limit_mb.extend([part >> 20] * n_parts)

@@ -88,6 +88,16 @@ def test_logical_gpus_of_one_chip_share_its_memory_and_run_in_turn(two_gpus):
     assert all(sum(each) <= 10 << 10 for each in limits)
 
 
+def test_chosen_gpus_are_all_that_is_visible_and_may_have_less_memory(two_gpus):
+    found = parse_devices("gpu:#3,1@2GiB")
+    assert found.config.gpu_options.visible_device_list == "0,1"
+    assert [device.capacity_bytes for device in found.cluster.devices[:2]] == [2 * GIB, 2 * GIB]
+    limits = found.config.gpu_options.experimental.virtual_devices
+    assert [list(each.memory_limit_mb) for each in limits] == [[2048], [2048]]
+    with pytest.raises(DevicesError, match="TensorFlow finds 2 here"):
+        parse_devices("gpu:#0,1,2")
+
+
 def cost(cluster, a, b):
     (link,) = [each for each in cluster.links if (each.source, each.target) == (a, b)]
     return link.b0_us, link.b1_us_per_byte
@@ -149,6 +159,8 @@ def test_host_addresses_are_kept_in_the_cluster(tmp_path):
     [
         ("cpu:0", "use 1 to"),
         ("cpu:65", "use 1 to"),
+        ("cpu:#1", "only GPUs"),
+        ("cpu:2@1GiB", "only GPUs"),
         ("gpu:all", "no GPU"),
         ("gpu:2", "no GPU"),
         ("tpu:1", "neither cpu:N"),
