@@ -25,6 +25,7 @@ class FakeNvml:
 
     def __init__(self, gpus, driver=True):
         self.gpus, self.driver, self.is_open = gpus, driver, False
+        self.refused = ""
 
     def nvmlInit(self):  # noqa: N802
         if not self.driver:
@@ -38,6 +39,8 @@ class FakeNvml:
         if not name.startswith("nvml"):
             raise AttributeError(name)
         assert self.is_open, "NVML is not open"
+        if name == self.refused:
+            raise NVMLError("No Permission")
         return {
             "nvmlSystemGetDriverVersion": lambda: b"570.1",
             "nvmlDeviceGetCount": lambda: len(self.gpus),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,13 @@ def visible_cards() -> list[Card]:
     ``CUDA_VISIBLE_DEVICES`` chooses them by number or by the start of their UUID, up to the first
     that does not exist. CUDA shows a single slice, and no other GPU beside it.
     """
-    with _nvml() as nvml:
-        return _shown(_cards(nvml), os.environ.get("CUDA_VISIBLE_DEVICES")) if nvml else []
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return _ask(lambda nvml: _shown(_cards(nvml), shown), [])
 
 
 def driver_version() -> str:
     """Return the version of NVIDIA's driver; empty if NVML cannot be asked."""
-    with _nvml() as nvml:
-        return _text(nvml.nvmlSystemGetDriverVersion()) if nvml else ""
+    return _ask(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion()), "")
 
 
 def matched(cards: Sequence[Card], names: Sequence[str]) -> list[Card]:
@@ -57,6 +58,8 @@ def matched(cards: Sequence[Card], names: Sequence[str]) -> list[Card]:
 
     CUDA puts the fastest card first, NVML the first slot. Empty if they do not name the same cards.
     """
+    if len(cards) == len(names) and len({card.name for card in cards}) == 1:
+        return list(cards)  # whatever a framework calls them
     left, found = list(cards), []
     for name in names:
         card = next((card for card in left if card.name == name), None)
@@ -67,23 +70,20 @@ def matched(cards: Sequence[Card], names: Sequence[str]) -> list[Card]:
     return [] if left else found
 
 
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """Open NVML; yield None without its package or without a driver."""
+def _ask(question: Callable[[Any], Answer], unknown: Answer) -> Answer:
+    """Ask NVML; the answer is unknown without its package or a driver, or if it refuses."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        yield None
-        return
+        return unknown
     try:
         nvml.nvmlInit()
+        try:
+            return question(nvml)
+        finally:
+            nvml.nvmlShutdown()
     except nvml.NVMLError:
-        yield None
-        return
-    try:
-        yield nvml
-    finally:
-        nvml.nvmlShutdown()
+        return unknown
 
 
 def _cards(nvml: Any) -> list[list[Card]]:

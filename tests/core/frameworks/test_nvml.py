@@ -72,6 +72,19 @@ def test_without_a_driver_or_the_package_nothing_is_known(monkeypatch):
     assert (visible_cards(), driver_version()) == ([], "")
 
 
+def test_if_the_driver_refuses_a_question_nothing_is_known(monkeypatch):
+    fake = install(monkeypatch, gpu(uuid="GPU-a", slices=[gpu()]))
+    fake.refused = "nvmlDeviceGetMemoryInfo"
+    assert visible_cards() == []
+    assert not fake.is_open
+
+
+def test_equal_cards_may_have_another_name_in_the_framework(monkeypatch):
+    install(monkeypatch, *PAIR)
+    cards = visible_cards()
+    assert matched(cards, ["NVIDIA H200", "NVIDIA H200"]) == cards
+
+
 def test_cards_that_differ_are_numbered_as_the_framework_does(monkeypatch):
     install(monkeypatch, gpu("T4", "GPU-t"), gpu("H200", "GPU-h"))
     cards = visible_cards()
