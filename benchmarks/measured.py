@@ -65,13 +65,13 @@ def _run_all(model: str, count: int, what: str, folder: Path) -> list[float]:
     script = [str(SCRIPTS / f"{model}.py"), *_arguments(MODELS[model])]
     devices = ["--devices", f"cpu:{count}", "--trust"]
     profile, plan = str(folder / "profile.enplace"), str(folder / "plan.json")
-    _enplace("profile", *script, *devices, "-o", profile)
+    enplace("profile", *script, *devices, "-o", profile)
     title(f"{model} on {count} logical CPUs {what}: predicted / measured ms, error, overhead")
     errors = []
     for method in METHODS:
         where = ["--cluster", "local", "--method", method]
-        _enplace("place", profile, *where, "--time-limit", "5", "-o", plan)
-        done = _enplace("run", *script, plan, *devices, "--profile", profile, "--steps", str(STEPS))
+        enplace("place", profile, *where, "--time-limit", "5", "-o", plan)
+        done = enplace("run", *script, plan, *devices, "--profile", profile, "--steps", str(STEPS))
         errors.append(done["predicted_step_time_us"] / done["step_time_us"] - 1)
         figure(method, *_cells(done, errors[-1]))
     return errors
@@ -93,7 +93,7 @@ def _arguments(words: tuple[str, ...]) -> list[str]:
     return [f"--arg={word}" for word in words]
 
 
-def _enplace(*words: str) -> dict[str, Any]:
+def enplace(*words: str) -> dict[str, Any]:
     """Run a command; return its JSON document."""
     command = [str(Path(sys.executable).with_name("enplace")), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,8 +9,11 @@ import pytest
 
 from enplace.errors import CancelledError
 from enplace.frameworks.jobs import do_work, profile_job
+from enplace.frameworks.registry import usual_framework
 from enplace.frameworks.source import Source, source_of
 from enplace.frameworks.trust import trust
+from enplace.frameworks.verification_page import verification_html
+from enplace.frameworks.verifying import verify
 from enplace.readers import read_profile
 from readme import commands, limit_search, shell, without_progress
 
@@ -138,3 +141,15 @@ def test_cancelling_interrupts_tensorflow(workspace, monkeypatch):
     job = profile_job(source, "cpu:2", steps=10, warm_ups=1)
     with pytest.raises(CancelledError):
         do_work(source, job, cancelled=(workspace / "begun").exists)
+
+
+def test_verify_runs_a_bundled_model_exactly_as_planned_on_logical_cpus():
+    framework = usual_framework()
+    attention = [script for script in framework.bundled if script.stem == "attention"]
+    found = verify(framework, "cpu:2", attention, ("single", "round-robin"), steps=4)
+    assert found.as_planned, found.advice
+    assert found.verdict.startswith("Runs as planned: 2 of 2 plans exact, median")
+    first, second = found.checks
+    assert [device.measured_busy_us > 0 for device in first.devices] == [True, False]
+    assert [device.measured_busy_us > 0 for device in second.devices] == [True, True]
+    assert "CPU 1, measured" in verification_html(found)

@@ -21,7 +21,16 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from enplace.cli import about, compiling, converting, differing, profiling, running, solving
+from enplace.cli import (
+    about,
+    compiling,
+    converting,
+    differing,
+    profiling,
+    running,
+    solving,
+    verifying,
+)
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, INTERRUPTED_LINE, NO, PIPE_CLOSED, cli
 from enplace.errors import (
     CancelledError,
@@ -44,6 +53,7 @@ __all__ = [
     "run",
     "running",
     "solving",
+    "verifying",
 ]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +33,37 @@ _OPTIONS = {
     "--signature": "Function of a saved model that has several.",
 }
 
+
+def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--devices``, ``--gpus`` and ``--gpu-memory``, as one text called ``devices``."""
+
+    @functools.wraps(function)
+    def choose(*words: Any, devices: str | None, gpus: str, gpu_memory: str, **more: Any) -> Any:
+        from enplace.frameworks.devices import choose_gpus
+
+        return function(*words, devices=choose_gpus(devices, gpus, gpu_memory), **more)
+
+    return all_of(
+        click.option(
+            "--devices",
+            metavar="DEVICES",
+            help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
+        ),
+        click.option(
+            "--gpus",
+            default="",
+            metavar="0,2",
+            help="Use only these GPUs, by their numbers among those that CUDA shows.",
+        ),
+        click.option(
+            "--gpu-memory",
+            default="",
+            metavar="12GiB",
+            help="Use at most this much memory of each GPU.",
+        ),
+    )(choose)
+
+
 model_options = all_of(
     click.argument("model", type=FILE),
     click.option(
@@ -56,11 +89,7 @@ model_options = all_of(
         metavar="NAME",
         help="The framework that opens MODEL. [default: what the script imports]",
     ),
-    click.option(
-        "--devices",
-        metavar="DEVICES",
-        help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
-    ),
+    device_options,
     click.option(
         "--trust", is_flag=True, help="Let MODEL's code run without asking whether you trust it."
     ),

@@ -75,8 +75,7 @@ def profile(
     unchanged until it trains. A recorded trace holds the measurement already, so nothing runs.
     """
     from enplace.frameworks.devices import usual_devices
-    from enplace.frameworks.jobs import do_work, profile_job
-    from enplace.processes.codecs import profile_from
+    from enplace.frameworks.jobs import measure_profile
     from enplace.readers.calibration import about_launch_gap
     from enplace.writers import write_profile
 
@@ -84,8 +83,9 @@ def profile(
     check_outputs((output,), source.path)
     where = None if source.is_recorded else devices or usual_devices()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        job = profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
-        measured = profile_from(do_work(source, job, report, stopped))
+        measured = measure_profile(
+            source, where or "", steps, warm_ups, batch_sizes or (), report, stopped
+        )
     write_profile(output, measured)
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},

@@ -155,12 +155,6 @@ def _verdict(trial: Trial, tuned: Tuning) -> str:
 
 def _faults(number: int, run: MeasuredRun) -> str:
     """Say how the plan of a round did not run as planned; empty if it did."""
-    elsewhere = run.ops_checked - run.ops_on_planned_device
-    faults = [
-        f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
-        f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
-        "a different result from the run without the plan" * run.changes_result,
-    ]
-    text = ", ".join(filter(None, faults))
+    text = ", ".join(run.faults)
     where = f"Round {number}" if number else "The first plan"
     return f"{where} did not run as planned: {text}." if text else ""

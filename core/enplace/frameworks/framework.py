@@ -79,6 +79,8 @@ class Framework:
         :class:`enplace.errors.FileError` if it is not a model of this framework.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
+    bundled : tuple of Path
+        Small scripts that ship with Enplace, by which ``verify`` judges a machine.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Framework:
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
     exporters: tuple[Exporter, ...]
+    bundled: tuple[Path, ...] = ()
 
     @property
     def is_installed(self) -> bool:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from enplace.frameworks.source import Source
-from enplace.processes.codecs import plan_message, problem_to_json, profile_message
+from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
 from enplace.processes.wire import Message
 from enplace.processes.worker import Report, do_job, ignore, never
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.profile import Profile
 
 Job = tuple[Message, ...]
 
@@ -78,3 +79,17 @@ def do_work(
 ) -> Message:
     """Have a worker of the model's framework do a job; see :func:`do_job`."""
     return do_job(source.framework.worker, job, progress, cancelled)
+
+
+def measure_profile(
+    source: Source,
+    devices: str,
+    steps: int,
+    warm_ups: int,
+    batch_sizes: Sequence[int] = (),
+    progress: Report = ignore,
+    cancelled: Callable[[], bool] = never,
+) -> Profile:
+    """Have a worker profile a model, and return the profile; see :func:`profile_job`."""
+    job = profile_job(source, devices, steps, warm_ups, batch_sizes)
+    return profile_from(do_work(source, job, progress, cancelled))

@@ -15,7 +15,7 @@ from enplace.placers.references import verdict
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
-from enplace.text import finite
+from enplace.text import count, finite
 from enplace.values.arrays import freeze_arrays
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
@@ -64,6 +64,12 @@ def may_round(plan: Plan, cluster: Cluster) -> bool:
 def quartiles_us(times_us: Sequence[float] | FloatArray) -> list[float]:
     """Return the limits of the middle half of some times; empty if there are none."""
     return [float(each) for each in np.percentile(times_us, (25, 75))] if len(times_us) else []
+
+
+def median_us(times_us: Sequence[float]) -> float:
+    """Return the median of the times that are known; NaN if none is."""
+    known = [each for each in times_us if math.isfinite(each)]
+    return float(np.median(known)) if known else math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +137,23 @@ class MeasuredRun:
         freeze_arrays(self)
 
     @property
+    def busy_us(self) -> FloatArray:
+        """Compute time of the ops on each device, overheads as calibrated; shape (n_devices,)."""
+        time_us, device = with_measured_costs(self).time_us, self.op_device
+        seen = np.flatnonzero(device != NOT_SEEN)
+        at = device[seen]
+        spent_us = np.nan_to_num(time_us[seen, self.cluster.kind[at]] / self.cluster.speed[at])
+        busy_us = np.zeros(self.cluster.n_devices)
+        np.add.at(busy_us, at, spent_us)
+        return busy_us
+
+    @property
+    def allocator_peak_bytes(self) -> Mapping[str, int]:
+        """The most that the allocator of a device held, by name; not all devices report it."""
+        found: Mapping[str, int] = self.facts.get("allocator_peak_bytes", {})
+        return found
+
+    @property
     def framework(self) -> Framework:
         """The framework that ran it."""
         return framework_of(self.profile)
@@ -171,6 +194,17 @@ class MeasuredRun:
         """
         in_place = self.ops_on_planned_device == self.ops_checked
         return in_place and not self.order_violations and not self.changes_result
+
+    @property
+    def faults(self) -> list[str]:
+        """How it did not run as planned; empty if it did."""
+        elsewhere = self.ops_checked - self.ops_on_planned_device
+        faults = [
+            f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
+            f"{count(self.order_violations, 'op')} out of order" * bool(self.order_violations),
+            "a different result from the run without the plan" * self.changes_result,
+        ]
+        return [*filter(None, faults)]
 
     @property
     def drift(self) -> str:

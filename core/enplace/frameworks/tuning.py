@@ -7,14 +7,12 @@ slower. We also roll back a plan that does not run as planned: its time is not t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from enplace.frameworks.measured import (
     MeasuredRun,
+    median_us,
     with_measured_costs,
     with_measured_links,
 )
@@ -71,12 +69,12 @@ class Tuning:
     @property
     def one_device_us(self) -> float:
         """The median step without a plan, of all trials; NaN if unknown."""
-        return _median([trial.run.one_device_us for trial in self.trials])
+        return median_us([trial.run.one_device_us for trial in self.trials])
 
     @property
     def stock_us(self) -> float:
         """The median step of the framework by itself, of all trials; NaN if unknown."""
-        return _median([trial.run.stock_step_time_us for trial in self.trials])
+        return median_us([trial.run.stock_step_time_us for trial in self.trials])
 
     @property
     def verdict(self) -> str:
@@ -111,11 +109,6 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
         kept = _is_better(measured, tuning.best)
         tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
     return _learn(tuning, tuning.best)
-
-
-def _median(times_us: Sequence[float]) -> float:
-    known = [each for each in times_us if math.isfinite(each)]
-    return float(np.median(known)) if known else math.nan
 
 
 def _learn(tuning: Tuning, trial: Trial) -> Tuning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 
 import numpy as np
@@ -16,48 +16,15 @@ from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers.graph_svg import graph_svg
 from enplace.writers.memory_svg import memory_svg
-from enplace.writers.palette import DARK, LIGHT, device_class, picture_style
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
 from enplace.writers.timeline_svg import busy_fraction, timeline_svg
+from enplace.writers.web_page import chip, fact, page, pairs, section
 
 MAX_CONSTRAINTS, FEW_SCOPES = 60, 4
 
 VALUES = {THROUGHPUT: "time per sample", LATENCY: "latency of a query"}
 """What a plan minimises if that is not the step time."""
-
-_STYLE = """
-body{margin:0;padding:24px;background:var(--bg);color:var(--text);
-font:13px/1.5 Inter,system-ui,sans-serif}
-main{max-width:1200px;margin:auto}
-h1{font-size:20px;font-weight:600;margin:0 0 4px}
-h2{font-size:13px;font-weight:600;margin:0 0 8px}
-p{margin:0 0 16px;color:var(--dim)}
-section{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px;
-margin-bottom:10px;overflow-x:auto}
-.facts{display:flex;flex-wrap:wrap;gap:10px 40px}
-.facts b{display:block;font-size:20px;font-weight:600}
-.facts span,.dim{color:var(--dim)}
-.bad{color:var(--bad)}.good{color:var(--good)}
-table{border-collapse:collapse;width:100%}
-th{font-weight:500;color:var(--dim);text-align:right}
-td{text-align:right;border-top:1px solid var(--line);padding:4px 0 4px 16px}
-th:first-child,td:first-child{text-align:left;padding-left:0}
-table.settings td{text-align:left;overflow-wrap:anywhere}
-pre{background:var(--lane);border-radius:6px;padding:8px 12px;margin:4px 0 12px;overflow-x:auto;
-font:12px/1.5 ui-monospace,monospace}
-svg{display:block;width:100%;height:auto}
-svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
-@page{size:A4;margin:12mm}
-@media print{
-body{padding:0;font-size:10px;background:none;-webkit-print-color-adjust:exact;print-color-adjust:exact}
-section{break-inside:avoid;overflow:visible;margin-bottom:8px}
-h2{break-after:avoid}
-svg:not(.chip){max-height:245mm}
-pre{white-space:pre-wrap}
-tr{break-inside:avoid}
-}
-"""
 
 
 @exporter("html", title="report", suffix=".html", shows_bound=True, shows_references=True)
@@ -73,28 +40,15 @@ def report_html(result: Result) -> str:
     }
     pictures = (graph_svg(schedule), timeline_svg(result), memory_svg(schedule))
     parts = [
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{escape(profile.name)}: placement</title>",
-        f"<style>{_variables()}{_STYLE}{picture_style()}</style></head>\n<body><main>",
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
         f"{escape(cluster.description)} All times are predicted.</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),
-        *(f"<section><h2>{title}</h2>{body}</section>" for title, body in sections.items()),
+        *(section(title, body) for title, body in sections.items()),
     ]
-    return "\n".join([*parts, "</main></body></html>"]) + "\n"
-
-
-def _variables() -> str:
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in tokens.items())
-        for tokens in (LIGHT, DARK)
-    )
-    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return page(f"{profile.name}: placement", parts)
 
 
 def _facts(result: Result) -> Iterator[str]:
@@ -104,29 +58,25 @@ def _facts(result: Result) -> Iterator[str]:
     fits = '<b class="good">fits</b>' if schedule.fits else '<b class="bad">does not fit</b>'
     bound_us = result.step_bound_us
     if bound_us is None:
-        yield _fact(ms(schedule.makespan_us), "step time")
+        yield fact(ms(schedule.makespan_us), "step time")
     else:
         prover = f" by {result.proven_by}" if result.proven_by else ""
         meaning = f"step time, proven{prover} not below {ms(bound_us)}"
-        yield _fact(ms(schedule.makespan_us), meaning)
-        yield _fact(gap_text(result.gap, schedule.fits), "at most left to gain")
+        yield fact(ms(schedule.makespan_us), meaning)
+        yield fact(gap_text(result.gap, schedule.fits), "at most left to gain")
     if result.objective in VALUES:
         least = "" if result.bound_us is None else f", not below {ms(result.bound_us)}"
-        yield _fact(ms(result.value_us), f"{VALUES[result.objective]}{least}")
-    yield _fact(
+        yield fact(ms(result.value_us), f"{VALUES[result.objective]}{least}")
+    yield fact(
         count(len(schedule.transfer_tensor), "transfer"),
         f"{size(float(schedule.transfer_bytes.sum()))} in {ms(float(sent))}",
     )
-    yield _fact(
+    yield fact(
         ms(path.compute_us),
         f"computing on the critical path, {ms(path.transfer_us)} sending, "
         f"{ms(path.waiting_us)} waiting",
     )
     yield f"<div>{fits}<span>memory</span></div>"
-
-
-def _fact(value: str, meaning: str) -> str:
-    return f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>"
 
 
 def _compared(result: Result) -> str:
@@ -164,12 +114,8 @@ def _devices(schedule: Schedule) -> str:
     for number, device in enumerate(schedule.problem.cluster.devices):
         peak, capacity = int(schedule.peak_bytes[number]), int(device.capacity_bytes)
         warning = ' class="bad"' if peak > capacity else ""
-        chip = (
-            f'<svg class="chip" viewBox="0 0 10 10"><rect class="{device_class(number)}" '
-            f'width="10" height="10" rx="2"/></svg>'
-        )
         rows.append(
-            f"<tr><td>{chip}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"
+            f"<tr><td>{chip(number)}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"
             f"<td>{ms(float(schedule.busy_us[number]))}</td><td>{percent(fractions[number])}</td>"
             f"<td{warning}>{size(peak)} of {size(capacity)}</td>"
             f"<td{warning}>{percent(peak / capacity)}</td></tr>"
@@ -202,7 +148,7 @@ def _constraints(problem: Problem) -> str:
     more = len(rows) - MAX_CONSTRAINTS
     if more > 0:
         rows = [*rows[:MAX_CONSTRAINTS], ("and", count(more, "more constraint"))]
-    return _pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
+    return pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
 
 
 def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -239,15 +185,7 @@ def _settings(schedule: Schedule) -> str:
         *((key.replace("_", " "), _shown(value)) for key, value in facts),
         ("fingerprint of the graph", problem.measured_profile.fingerprint),
     ]
-    return _pairs(rows)
-
-
-def _pairs(rows: Sequence[tuple[str, str]]) -> str:
-    """Make a table of a fact in each row: what it is, and its value."""
-    cells = "".join(
-        f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in rows
-    )
-    return f'<table class="settings">{cells}</table>'
+    return pairs(rows)
 
 
 def _shown(value: object) -> str:

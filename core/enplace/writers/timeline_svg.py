@@ -47,7 +47,7 @@ def timeline_svg(result: Result) -> str:
     end = bottom + 20 + legend_height(meanings, MARGIN, RIGHT)
     parts = [*_head(result), *time_axis(schedule.makespan_us, TOP, bottom)]
     for number, track in enumerate(rows):
-        parts += _row(track, TOP + ROW * number)
+        parts += track_row(track, TOP + ROW * number)
         parts += draw(schedule, track, TOP + ROW * number + ROW / 2)
     parts.append(_critical_path(schedule, rows))
     parts += legend(meanings, MARGIN, bottom + 30, RIGHT)
@@ -85,7 +85,7 @@ def _busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
 def time_axis(makespan_us: float, top: float, bottom: float) -> Iterator[str]:
     """Draw a line and its time, in ms, for each tick of the axis."""
     for time in ticks_us(makespan_us):
-        x = _x(time, makespan_us)
+        x = x_of(time, makespan_us)
         yield f'<path class="line" d="M{x:.1f} {top - 6:g}V{bottom:g}"/>'
         yield (
             f'<text class="dim" x="{x:.1f}" y="{top - 12:g}" font-size="11" '
@@ -102,11 +102,13 @@ def ticks_us(makespan_us: float) -> list[float]:
     return [step * i for i in range(int(makespan_us / step) + 1)]
 
 
-def _x(time_us: float, makespan_us: float) -> float:
+def x_of(time_us: float, makespan_us: float) -> float:
+    """Return where a time is on the axis."""
     return LEFT + (RIGHT - LEFT) * time_us / (makespan_us or 1.0)
 
 
-def _row(track: Track, y: int) -> Iterator[str]:
+def track_row(track: Track, y: int) -> Iterator[str]:
+    """Draw the name of a row and the empty lane beside it."""
     name = escape(elide_middle(track.name, 24))
     title = f"<title>{escape(track.name)}</title>"
     yield f'<text class="text" x="{MARGIN}" y="{y + 16}">{name}{title}</text>'
@@ -123,8 +125,8 @@ def _bars(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
     colour, end = _colour(track), schedule.makespan_us
     times = zip(track.numbers.tolist(), track.start_us, track.finish_us, strict=True)
     for number, start, finish in times:
-        x = _x(start, end)
-        width = max(_x(finish, end) - x - 0.4, 0.4)
+        x = x_of(start, end)
+        width = max(x_of(finish, end) - x - 0.4, 0.4)
         tip = f"{_name(schedule, track, number)}, {ms(start)} to {ms(finish)}"
         yield (
             f'<rect class="{colour}" x="{x:.1f}" y="{middle - BAR / 2:g}" '
@@ -181,7 +183,7 @@ def _critical_path(schedule: Schedule, rows: list[Track]) -> str:
     ):
         row = int((row_of_transfer if sends else row_of_op)[number])
         if row >= 0:
-            points += [(_x(time, schedule.makespan_us), row) for time in (start, finish)]
+            points += [(x_of(time, schedule.makespan_us), row) for time in (start, finish)]
     corners = [
         point
         for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False)

@@ -6,17 +6,20 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
-from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.devices import LOCAL, read_size
+from enplace.frameworks.nvml import Card, matched, visible_cards
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.cluster_json import cluster_from_json
@@ -113,7 +116,9 @@ def parse_devices(text: str) -> Devices:
         return _hosts(text)
     kind, number = match[1].lower(), match[2].lower()
     if kind == "gpu":
-        return _gpus(text, 0 if number == "all" else int(number))
+        return _gpus(text, number, read_size(match[3] or ""))
+    if match[3] or number.startswith("#"):
+        raise DevicesError(f"'{text}': only GPUs can be chosen one by one or be given less memory")
     return _cpus(text, len(os.sched_getaffinity(0)) if number == "all" else int(number))
 
 
@@ -130,10 +135,24 @@ def _cpus(text: str, count: int) -> Devices:
     return Devices(text, cluster, _config({"CPU": count}, 1 if shared else count))
 
 
-def _gpus(text: str, count: int) -> Devices:
-    """Take the GPUs and the host; the GPUs are logical if the machine has fewer."""
-    physical = len(tf.config.list_physical_devices("GPU"))
-    count = count or physical
+def _gpus(text: str, which: str, most_bytes: int) -> Devices:
+    """Take the GPUs and the host; the GPUs are logical if the machine has fewer.
+
+    Parameters
+    ----------
+    which : str
+        How many, or after ``#`` their numbers; only those are visible then.
+    most_bytes : int
+        The most memory that each may use; 0 for no limit.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    physical = len(gpus)
+    chosen = which[1:].split(",") if which.startswith("#") else []
+    if physical < len(chosen):
+        raise DevicesError(
+            f"'{text}': of these GPUs, TensorFlow finds {physical} here; 'nvidia-smi -L' lists them"
+        )
+    count = len(chosen) or (physical if which == "all" else int(which))
     if not physical or not count:
         raise DevicesError(
             f"'{text}': TensorFlow finds no GPU here; check its driver, or use cpu:2"
@@ -141,21 +160,53 @@ def _gpus(text: str, count: int) -> Devices:
     used = min(count, physical)
     share, more = divmod(count, used)
     parts = [share + (gpu < more) for gpu in range(used)]
-    usable_bytes = int(gpu_bytes() * _GPU_SHARE)
+    cards = _cards_of(gpus)
+    free_bytes = [card.free_bytes for card in cards] or [gpu_bytes()] * physical
     config = _config({"CPU": 1}, count + 1)
     config.intra_op_parallelism_threads = 0  # an op of the host has TensorFlow's own threads
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
+    card_of: list[int] = []
     for gpu, n_parts in enumerate(parts):
-        chip, part = (f"GPU {gpu}", usable_bytes // n_parts) if n_parts > 1 else ("", usable_bytes)
+        chip, part = f"GPU {gpu}" * (n_parts > 1), int(free_bytes[gpu] * _GPU_SHARE) // n_parts
+        part = min(part, most_bytes or part)
+        card_of += [gpu] * n_parts
         limits = config.gpu_options.experimental.virtual_devices.add()
         limits.memory_limit_mb.extend([part >> 20] * n_parts)
         devices += [
             Device(f"GPU:{len(devices) + i}", "gpu", part, chip=chip) for i in range(n_parts)
         ]
     devices.append(Device("CPU:0", "cpu", host_bytes(), lanes=count + 1))
-    described = "The GPUs of this machine and its host."
-    return Devices(text, _with_preset_links(devices, described), config)
+    names = f" ({', '.join(card.name for card in cards[:used])})" if cards else ""
+    described = f"The GPUs of this machine{names} and its host."
+    cluster = _with_preset_links(devices, described)
+    return Devices(text, _without_nvlink(cluster, card_of, cards), config)
+
+
+def _cards_of(gpus: Sequence[Any]) -> list[Card]:
+    """Return what NVML knows of TensorFlow's GPUs, in their order; empty if that is unknown."""
+    cards = visible_cards()
+    return matched(cards, [_model_name(gpu) for gpu in gpus]) if cards else []
+
+
+def _model_name(gpu: Any) -> str:
+    """Return the model of a GPU, without starting it."""
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", ""))
+
+
+def _without_nvlink(cluster: Cluster, card_of: Sequence[int], cards: Sequence[Card]) -> Cluster:
+    """Give two cards that no NVLink joins the costs of a copy over the bus, until measured."""
+
+    def cost(link: Link) -> Link:
+        if not cards or max(link.source, link.target) >= len(card_of):
+            return link
+        a, b = cards[card_of[link.source]], cards[card_of[link.target]]
+        if a is b or b.uuid in a.nvlinks:
+            return link
+        b0_us, b1_us_per_byte = GPU_TO_HOST
+        return replace(link, b0_us=b0_us, b1_us_per_byte=b1_us_per_byte)
+
+    return replace(cluster, links=tuple(map(cost, cluster.links)))
 
 
 def _hosts(path: str) -> Devices:
@@ -244,5 +295,7 @@ def gpu_bytes() -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
     sizes = re.findall(r"^\d+", done.stdout, re.MULTILINE) if done else []
     if not sizes:
-        raise DevicesError("nvidia-smi does not report the GPUs' memory; install it")
+        raise DevicesError(
+            "neither NVML nor nvidia-smi reports the GPUs' memory; run: pip install 'enplace[gpu]'"
+        )
     return min(map(int, sizes)) << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from importlib.resources import files as resource_files
 from pathlib import Path
 
 from enplace.errors import FileError
@@ -155,4 +156,8 @@ FRAMEWORK = Framework(
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,
     exporters=(Exporter("python", "Python module", ".py", python_snippet),),
+    bundled=tuple(
+        Path(str(resource_files("enplace_resources"))) / "verify" / f"{name}.py"
+        for name in ("mlp", "convolutions", "attention")
+    ),
 )

@@ -38,8 +38,9 @@ from enplace.frameworks.tensorflow.rewrite import (
 )
 from enplace.frameworks.tensorflow.split import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step
-from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
+from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes
 from enplace.machine import simulate
+from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -156,6 +157,7 @@ def run_plan(
         "stock_quartiles_us": quartiles_us(stock.times_us),
         "input_us": _input_us(step, placed),
         "start_us": _median(placed.starts_us),
+        "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
@@ -336,6 +338,13 @@ def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:
     for op, output in zip(profile.tensor_op.tolist(), profile.tensor_output.tolist(), strict=True):
         held[op] += rows[op].output_bytes.get(output, 0)
     return held
+
+
+def _allocator_peaks(placed: _Way, cluster: Cluster) -> dict[str, int]:
+    """Return the most that each device's allocator held in the traced steps, where it says so."""
+    name_of = {at: d.name for at, d in zip(device_names(cluster), cluster.devices, strict=True)}
+    peaks = peak_bytes(trace.step_stats for trace in placed.traces)
+    return {name_of[at]: peak for at, peak in peaks.items() if at in name_of}
 
 
 def _median(times_us: Sequence[float]) -> float | None:

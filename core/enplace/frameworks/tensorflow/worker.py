@@ -12,6 +12,7 @@ from dataclasses import replace
 from textwrap import shorten
 
 from enplace.errors import DoesNotFitError, EnplaceError, PlanError
+from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
 from enplace.frameworks.source import source_from_json
@@ -99,8 +100,9 @@ def _start_tensorflow(devices: str) -> None:
     # A user's own process keeps them (:func:`enplace.apply`).
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    if devices.lower().startswith("cpu:"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
     if importlib.util.find_spec("tensorflow") is None:
         raise EnplaceError(f"TensorFlow is not installed; run: {FRAMEWORK.install_command}")
     try:

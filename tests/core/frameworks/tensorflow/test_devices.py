@@ -11,6 +11,7 @@ from enplace.frameworks.tensorflow import devices as module
 from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices, short_name
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.writers.clusters import cluster_text
+from fake_nvml import GIB, gpu, install
 
 
 def test_logical_cpus_share_memory_and_have_one_thread_each(monkeypatch):
@@ -87,6 +88,40 @@ def test_logical_gpus_of_one_chip_share_its_memory_and_run_in_turn(two_gpus):
     assert all(sum(each) <= 10 << 10 for each in limits)
 
 
+def test_chosen_gpus_are_all_that_is_visible_and_may_have_less_memory(two_gpus):
+    found = parse_devices("gpu:#3,1@2GiB")
+    assert found.config.gpu_options.visible_device_list == "0,1"
+    assert [device.capacity_bytes for device in found.cluster.devices[:2]] == [2 * GIB, 2 * GIB]
+    limits = found.config.gpu_options.experimental.virtual_devices
+    assert [list(each.memory_limit_mb) for each in limits] == [[2048], [2048]]
+    with pytest.raises(DevicesError, match="TensorFlow finds 2 here"):
+        parse_devices("gpu:#0,1,2")
+
+
+def cost(cluster, a, b):
+    (link,) = [each for each in cluster.links if (each.source, each.target) == (a, b)]
+    return link.b0_us, link.b1_us_per_byte
+
+
+def test_each_card_has_the_memory_that_is_free_on_it_and_its_own_links(two_gpus, monkeypatch):
+    fast = gpu("H200", "GPU-h", free_gib=100, nvlinks=["GPU-i"])
+    install(monkeypatch, gpu("T4", "GPU-t", free_gib=10), fast)
+    monkeypatch.setattr(module, "_model_name", lambda gpu: {"0": "H200", "1": "T4"}[gpu[-1]])
+    found = parse_devices("gpu:3").cluster
+    assert "H200, T4" in found.description
+    gib = [round(each.capacity_bytes / 0.85 / GIB) for each in found.devices[:3]]
+    assert gib == [50, 50, 10]
+    assert cost(found, 0, 1) == module.GPU_TO_GPU
+    assert cost(found, 0, 2) == cost(found, 2, 1) == module.GPU_TO_HOST
+
+
+def test_cards_joined_by_nvlink_are_near(two_gpus, monkeypatch):
+    ends = gpu(uuid="GPU-a", nvlinks=["GPU-b"]), gpu(uuid="GPU-b", nvlinks=["GPU-a"])
+    install(monkeypatch, *ends)
+    monkeypatch.setattr(module, "_model_name", lambda gpu: "H200")
+    assert cost(parse_devices("gpu:all").cluster, 0, 1) == module.GPU_TO_GPU
+
+
 def hosts_file(folder, names, **more):
     path = folder / "cluster.json"
     cluster = {
@@ -124,6 +159,8 @@ def test_host_addresses_are_kept_in_the_cluster(tmp_path):
     [
         ("cpu:0", "use 1 to"),
         ("cpu:65", "use 1 to"),
+        ("cpu:#1", "only GPUs"),
+        ("cpu:2@1GiB", "only GPUs"),
         ("gpu:all", "no GPU"),
         ("gpu:2", "no GPU"),
         ("tpu:1", "neither cpu:N"),

@@ -47,6 +47,15 @@ def assert_exact(run):
     assert min(run.step_time_us, run.stock_step_time_us, run.predicted_step_time_us) > 0
 
 
+def test_a_run_reports_what_the_allocators_held_where_they_say_so(all_steps, two_cpus, monkeypatch):
+    monkeypatch.setattr(running, "peak_bytes", lambda traces: {"/device:CPU:1": 7, "": 9})
+    step = all_steps[next(iter(STYLES))]
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
+    assert run_from(run_message(run), problem).allocator_peak_bytes == {"CPU:1": 7}
+    assert (run.busy_us > 0).all()
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("policy", ["strict", "priority"])
 def test_a_scattered_plan_runs_exactly_as_planned(style, policy, all_steps, two_cpus):

@@ -1,0 +1,114 @@
+"""``verify``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.answer import NO, YES, Answer, command, table
+from enplace.cli.inputs import check_outputs
+from enplace.cli.models import device_options
+from enplace.cli.options import FILE
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.cli.runs import run_numbers
+from enplace.text import ms, percent, seconds
+
+if TYPE_CHECKING:
+    from enplace.frameworks.verifying import PlanCheck, Verification
+
+
+@command("verify")
+@device_options
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="report.html", help="Write the report."
+)
+def verify(devices: str | None, output: str) -> Answer:
+    """Check on this machine that plans run as planned and as fast as predicted.
+
+    Without --devices, this is about the GPUs of this machine (two logical ones, if it has one) or,
+    if it has none, two logical CPUs.
+    Small models that ship with Enplace are profiled, placed by four methods and run, as 'profile',
+    'place' and 'run' would do it. The report is one web page; send it with a bug report. Exit
+    status 1 if a plan did not run as planned.
+    """
+    from enplace.disk import write_atomically
+    from enplace.frameworks import verifying
+    from enplace.frameworks.registry import usual_framework
+    from enplace.frameworks.verification_page import verification_html
+
+    check_outputs((output,))
+    began_s = time.monotonic()
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+        found = verifying.verify(
+            usual_framework(),
+            devices or verifying.devices_to_verify(),
+            report=report,
+            cancelled=stopped,
+        )
+    write_atomically(output, verification_html(found))
+    took_s = time.monotonic() - began_s
+    ends = [f"The report is in {output}; it took {seconds(took_s)}."]
+    return Answer(
+        _numbers(found) | {"seconds": took_s, "report_file": output},
+        "\n\n".join([_first(found), _table(found), _best(found), *ends]),
+        YES if found.as_planned else NO,
+    )
+
+
+def _first(found: Verification) -> str:
+    return "\n".join([found.verdict, *found.advice])
+
+
+def _best(found: Verification) -> str:
+    return "\n".join(f"{model}: {text}" for model, text in found.best.items())
+
+
+def _table(found: Verification) -> str:
+    rows = [["model", "method", "predicted", "measured", "off", "as planned"]]
+    return table(rows + [_row(check) for check in found.checks], "llrrrl")
+
+
+def _row(check: PlanCheck) -> list[str]:
+    names = [check.model, check.method]
+    if check.run is None or check.error is None:
+        return [*names, "", "", "", "did not run"]
+    return [
+        *names,
+        ms(check.run.predicted_step_time_us),
+        ms(check.run.step_time_us),
+        percent(check.error, signed=True),
+        "yes" if check.as_planned else "no",
+    ]
+
+
+def _numbers(found: Verification) -> dict[str, Any]:
+    from enplace.frameworks.verifying import machine_facts
+
+    return {
+        "devices": found.devices,
+        "as_planned": found.as_planned,
+        "verdict": found.verdict,
+        "advice": found.advice,
+        "plans": len(found.checks),
+        "exact": found.exact,
+        "median_error": found.error,
+        "machine": machine_facts(found),
+        "best": found.best,
+        "checks": [_check_numbers(check) for check in found.checks],
+    }
+
+
+def _check_numbers(check: PlanCheck) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    run = run_numbers(check.run) if check.run else {}
+    return run | {
+        "model": check.model,
+        "method": check.method,
+        "as_planned": check.as_planned,
+        "why_not": check.why_not,
+        "error": check.error,
+        "devices": [asdict(device) for device in check.devices],
+    }

@@ -1,0 +1,314 @@
+"""Verify a machine: profile bundled models on it, place them, run every plan, and judge.
+
+Each step is the job that ``profile``, ``place`` and ``run`` do; the models are ours, so nobody is
+asked to trust them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enplace import __version__
+from enplace.errors import CancelledError, EnplaceError
+from enplace.frameworks.devices import usual_devices
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.jobs import measure_profile
+from enplace.frameworks.measured import MeasuredRun, median_us
+from enplace.frameworks.nvml import driver_version, visible_cards
+from enplace.frameworks.registry import framework_of
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tuning_process import runs_on
+from enplace.placers import PlaceOptions, Progress, place
+from enplace.placers.references import verdict
+from enplace.processes.worker import Report, ignore, never
+from enplace.readers.clusters import cluster_from
+from enplace.text import count, percent, size
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+from enplace.values.schedule import Schedule
+
+METHODS = ("single", "round-robin", "heft", "enplace")
+"""One device, the most transfers, a list schedule, and a search."""
+
+PROFILED_STEPS, WARM_UPS, MEASURED_STEPS = 30, 5, 20
+SEARCH_S = 4.0
+
+POOR = 0.15
+"""A median error of the predictions above this is worth a remark."""
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """One device during a plan's step, predicted and measured.
+
+    Attributes
+    ----------
+    measured_peak_bytes : int or None
+        None if the device's allocator does not report it.
+    """
+
+    name: str
+    capacity_bytes: int
+    busy_us: float
+    measured_busy_us: float
+    peak_bytes: int
+    measured_peak_bytes: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCheck:
+    """The plan of one method for one model.
+
+    Attributes
+    ----------
+    schedule : Schedule or None
+        The prediction; None if there is no plan.
+    run : MeasuredRun or None
+        None if it did not run.
+    why_not : str
+        Why there is no plan or no run; empty if it ran.
+    """
+
+    model: str
+    method: str
+    schedule: Schedule | None = None
+    run: MeasuredRun | None = None
+    why_not: str = ""
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether it ran, with every op in its place and in order, and with the same result."""
+        return self.run is not None and self.run.as_planned
+
+    @property
+    def error(self) -> float | None:
+        """The difference of the predicted step time, as a share of the measured one."""
+        if self.run is None or not self.run.step_time_us:
+            return None
+        return self.run.predicted_step_time_us / self.run.step_time_us - 1
+
+    @property
+    def faults(self) -> str:
+        """How it did not run as planned; empty if it did."""
+        return self.why_not or ", ".join(self.run.faults if self.run else ())
+
+    @property
+    def devices(self) -> list[DeviceFigures]:
+        """The figures of each device; empty if it did not run."""
+        if self.schedule is None or self.run is None:
+            return []
+        predicted, run = self.schedule, self.run
+        figures = zip(
+            run.cluster.devices,
+            predicted.busy_us.tolist(),
+            run.busy_us.tolist(),
+            predicted.peak_bytes.tolist(),
+            strict=True,
+        )
+        return [
+            DeviceFigures(
+                device.name,
+                int(device.capacity_bytes),
+                busy_us,
+                measured_us,
+                peak_bytes,
+                run.allocator_peak_bytes.get(device.name),
+            )
+            for device, busy_us, measured_us, peak_bytes in figures
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """What verifying a machine found.
+
+    Attributes
+    ----------
+    devices : str
+        As ``--devices`` names them.
+    profiles : tuple of Profile
+        Of the models that could be profiled.
+    checks : tuple of PlanCheck
+        Each model with each method.
+    """
+
+    devices: str
+    profiles: tuple[Profile, ...]
+    checks: tuple[PlanCheck, ...]
+
+    @property
+    def exact(self) -> int:
+        """How many plans ran as planned."""
+        return sum(check.as_planned for check in self.checks)
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether all plans did."""
+        return self.exact == len(self.checks)
+
+    @property
+    def error(self) -> float | None:
+        """Median difference between predicted and measured steps, in shares of the measured."""
+        errors = [abs(check.error) for check in self.checks if check.error is not None]
+        return statistics.median(errors) if errors else None
+
+    @property
+    def verdict(self) -> str:
+        """The whole finding in one sentence."""
+        start = "Runs as planned" if self.as_planned else "Does not run as planned"
+        found = f"{start}: {self.exact} of {count(len(self.checks), 'plan')} exact"
+        if self.error is None:
+            return f"{found}."
+        return f"{found}, median |predicted − measured| {percent(self.error)} of the measured step."
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do about it: a line for each plan that failed, and a remark on predictions."""
+        lines = [f"{c.model}, {c.method}: {c.faults}." for c in self.checks if not c.as_planned]
+        if lines:
+            lines.append("Send this report with your bug report.")
+        if self.error is not None and self.error > POOR:
+            lines.append(self._about_predictions)
+        return lines
+
+    @property
+    def _about_predictions(self) -> str:
+        caveats = [check.run.caveat for check in self.checks if check.run and check.run.caveat]
+        first = f"Predictions are more than {POOR:.0%} off."
+        if not caveats:
+            return f"{first} Stop whatever else uses these devices, and verify again."
+        cores = len(os.sched_getaffinity(0))
+        return (
+            f"{first} {caveats[0]} Logical CPUs that take turns are predicted better: there are "
+            f"more of them than cores, as with --devices cpu:{2 * cores} here."
+        )
+
+    @property
+    def best(self) -> dict[str, str]:
+        """For each model that ran, whether its fastest plan is worth it, in a sentence."""
+        found = {}
+        for model in dict.fromkeys(check.model for check in self.checks):
+            runs = [c.run for c in self.checks if c.model == model and c.run]
+            if runs:
+                fastest = min(runs, key=lambda run: run.step_time_us)
+                rivals = (
+                    [run.one_device_us for run in runs],
+                    [run.stock_step_time_us for run in runs],
+                )
+                said = verdict(fastest.step_time_us, *map(median_us, rivals))
+                found[model] = f"Fastest: {fastest.plan.method}. {said}".strip()
+        return found
+
+
+def devices_to_verify() -> str:
+    """Return the usual devices; two logical GPUs if there is a single card, so that plans split."""
+    usual = usual_devices()
+    return "gpu:2" if usual == "gpu:all" and len(visible_cards()) == 1 else usual
+
+
+def verify(
+    framework: Framework,
+    devices: str,
+    scripts: Sequence[Path] = (),
+    methods: Sequence[str] = METHODS,
+    steps: int = MEASURED_STEPS,
+    report: Report = ignore,
+    cancelled: Callable[[], bool] = never,
+) -> Verification:
+    """Profile, place and run the framework's bundled models on some devices.
+
+    A model or a plan that fails is part of the answer, unless it is the very first profile: then
+    nothing can be measured here.
+
+    Raises
+    ------
+    EnplaceError
+        If the framework is missing, or the first model cannot be profiled.
+    CancelledError
+        If cancelled.
+    """
+    if not framework.is_installed:
+        raise EnplaceError(f"verify runs models, but {framework.state}")
+    profiles: list[Profile] = []
+    checks: list[PlanCheck] = []
+    scripts = scripts or framework.bundled
+    jobs = len(scripts) * (1 + len(methods))
+    for script in scripts:
+        shown = _share(report, len(checks) + len(profiles), jobs, script.stem)
+        try:
+            profile = measure_profile(
+                source_of(str(script)), devices, PROFILED_STEPS, WARM_UPS, (), shown, cancelled
+            )
+        except CancelledError:
+            raise
+        except EnplaceError as error:
+            if not profiles:
+                raise
+            why = f"the model cannot be profiled: {error}"
+            checks += [PlanCheck(script.stem, method, why_not=why) for method in methods]
+            continue
+        profiles.append(profile)
+        for method in methods:
+            name = f"{script.stem}, {method}"
+            shown = _share(report, len(checks) + len(profiles), jobs, name)
+            checks.append(_check(script, profile, method, devices, steps, shown, cancelled))
+    return Verification(devices, tuple(profiles), tuple(checks))
+
+
+def _check(
+    script: Path,
+    profile: Profile,
+    method: str,
+    devices: str,
+    steps: int,
+    report: Report,
+    cancelled: Callable[[], bool],
+) -> PlanCheck:
+    """Make the plan of one method and run it."""
+
+    def on_progress(progress: Progress) -> None:
+        report("Placing", progress.fraction)
+
+    problem = Problem(profile, cluster_from("local", profile))
+    options = PlaceOptions(time_limit_s=SEARCH_S, progress=on_progress, cancelled=cancelled)
+    schedule = None
+    try:
+        schedule = place(problem, method, options=options).schedule
+        options.check_cancelled()
+        measure = runs_on(source_of(str(script)), devices, steps, True, report, cancelled)
+        run = measure(problem, schedule.plan)
+    except CancelledError:
+        raise
+    except EnplaceError as error:
+        return PlanCheck(script.stem, method, schedule, why_not=str(error))
+    return PlanCheck(script.stem, method, schedule, run)
+
+
+def _share(report: Report, done: int, jobs: int, name: str) -> Report:
+    """Report the progress of one job as that of all."""
+    return lambda message, fraction: report(f"{name}: {message}", (done + (fraction or 0)) / jobs)
+
+
+def machine_facts(found: Verification) -> dict[str, str]:
+    """Describe the machine and the versions, without names of the machine or its user."""
+    versions = {
+        f"{framework_of(profile).name} {profile.measured.framework_version}".strip()
+        for profile in found.profiles
+    }
+    gpus = [f"{card.name}, {size(card.total_bytes)}" for card in visible_cards()]
+    facts = {
+        "devices": found.devices,
+        "GPUs": "; ".join(gpus),
+        "driver": driver_version(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "system": platform.platform(),
+        "Python": platform.python_version(),
+        "framework": ", ".join(sorted(versions)),
+        "Enplace": __version__,
+    }
+    return {name: value for name, value in facts.items() if value}
