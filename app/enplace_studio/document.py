@@ -25,7 +25,7 @@ from enplace_studio import constraints, edits, ordering, stamping
 from enplace_studio.bounds import Bounds
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
-from enplace_studio.project import Constraint, OpenProject, PlanEntry
+from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
 from enplace_studio.reasons import Gap
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
@@ -78,6 +78,8 @@ class Document(QObject):
         self.stamp: Stamp | None = None
         """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
+        self.seen: FileVersion | None = None
+        """The version of the file that the project was read from, or written to."""
         self.view: dict[str, Any] = {}
         """State that views save with a project; JSON values."""
         self.bounds = Bounds(self)

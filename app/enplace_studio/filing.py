@@ -40,7 +40,7 @@ from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
 from enplace_studio.panel import plain_tip
 from enplace_studio.pictures import SUFFIXES, Drawing, write_picture
-from enplace_studio.project import start_project
+from enplace_studio.project import FileVersion, start_project
 from enplace_studio.recovery import Recovery
 from enplace_studio.session import Opened, RecentFiles
 
@@ -54,7 +54,6 @@ _FORMAT = re.compile(rb'^\s*\{\s*"format"\s*:\s*"(?P<name>[a-z-]+)/')
 _HEAD_BYTES = 1000
 
 _Button = QMessageBox.StandardButton
-_Version = tuple[int, int, int] | None
 
 
 def _do_nothing() -> None:
@@ -81,7 +80,6 @@ class Filing(QWidget):
         self.hide()
         self._document, self.recent, self._recovery = document, recent, recovery
         self._opening, self._background = Background(self), Background(self)
-        self._seen: _Version = None
         document.requests.export_plan.connect(self.ask_export_plan)
         document.requests.save_picture.connect(self.ask_save_picture)
 
@@ -146,17 +144,19 @@ class Filing(QWidget):
             return
         before = self._document.project
 
-        def show(opened: Opened, version: _Version) -> None:
+        def show(opened: Opened, version: FileVersion | None) -> None:
             changed = self._document.project is not before
             if changed and not self.may_leave(lambda: show(opened, version)):
                 return
             self._document.open(opened.project, opened.path, opened.view, saved)
-            self._seen = version
+            self._document.seen = version
             then()
 
-        def read_version() -> tuple[Opened, _Version]:
+        def read_version() -> tuple[Opened, FileVersion | None]:
             before = _version_of(path)  # another program may write it while it is read
             opened = read()
+            if opened.is_copy:  # its file may have changed since the copy's author saw it
+                return opened, opened.seen
             return opened, before if opened.path == path else _version_of(opened.path)
 
         self._opening.forget()
@@ -200,18 +200,16 @@ class Filing(QWidget):
             if answer == _Button.Cancel:  # asks again at the next start
                 return
             if answer == _Button.Open:
-                self._recover(path, written_s)
+                self._recover(path)
                 return
             self._recovery.backups.add(path)
 
-    def _recover(self, copy: Path, written_s: float) -> None:
-        def take_over() -> None:
-            file = self._document.path
-            if file is not None and _written_s(file) > written_s:
-                self._seen = None  # it has been saved since, so ask before it is overwritten
-            self._recovery.take_over(copy)
-
-        self._open(lambda: session.open_copy(copy), saved=False, then=take_over)
+    def _recover(self, copy: Path) -> None:
+        self._open(
+            lambda: session.open_copy(copy),
+            saved=False,
+            then=lambda: self._recovery.take_over(copy),
+        )
 
     def ask_open_backup(self) -> None:
         """Ask for a project that was overwritten or discarded; it opens as unsaved."""
@@ -248,7 +246,7 @@ class Filing(QWidget):
         path = self._document.path
         if path is None:
             self.save_as(then)
-        elif _version_of(path) == self._seen or self._ask_to_overwrite(path, then):
+        elif _version_of(path) == self._document.seen or self._ask_to_overwrite(path, then):
             self.save_to(path, then)
 
     def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
@@ -287,20 +285,26 @@ class Filing(QWidget):
         project = session.to_project(opened, self._document.view)
         backups = self._recovery.backups
 
-        def write() -> _Version:
-            backups.add_copy(path)
+        def write() -> tuple[FileVersion | None, str]:
+            fault = ""
+            try:
+                backups.add_copy(path)
+            except EnplaceError as error:  # the new version matters more
+                fault = str(error)
             write_project(path, project)
-            return _version_of(path)
+            return _version_of(path), fault
 
-        def finish(version: _Version) -> None:
-            self._seen = version
+        def finish(version: FileVersion | None, fault: str) -> None:
+            self._document.seen = version
             if self._document.project is opened:  # otherwise it has changed since
                 self._document.mark_saved(path)
             self.recent.add(path)
             self.done.emit(f"Saved {path.name}")
+            if fault:
+                self.failed.emit(f"{path.name} is saved; what it replaced is not kept: {fault}")
             then()
 
-        self._background.start(write, finish, self._fail)
+        self._background.start(write, lambda found: finish(*found), self._fail)
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
         problem = self._document.problem
@@ -489,7 +493,7 @@ def _format_of(path: Path) -> str:
     return found["name"].decode() if found else ""
 
 
-def _version_of(path: Path | None) -> _Version:
+def _version_of(path: Path | None) -> FileVersion | None:
     """Tell one version of a file from another; None without a file."""
     if path is None:
         return None

@@ -15,6 +15,9 @@ from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import Split
 
+FileVersion = tuple[int, int, int]
+"""What tells one version of a file from another: its inode, time in ns and size."""
+
 
 @dataclass(frozen=True, eq=False)
 class PlanEntry:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import glob
 import logging
 import os
-import shutil
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from PySide6.QtCore import QLockFile, QObject, QThreadPool, QTimer, Signal
 
-from enplace.disk import make_private_folder
+from enplace.disk import (
+    MAX_ARCHIVE_BYTES,
+    make_private_folder,
+    read_bytes,
+    shortened_name,
+    write_atomically,
+)
 from enplace.errors import EnplaceError
 from enplace.readers import Project
 from enplace.writers import write_project
@@ -28,6 +33,9 @@ AUTOSAVE_MS = 300
 RETRY_MS = 10_000
 """Time from a copy that could not be written to the next try."""
 
+DISCARDED = "discarded"
+"""Name of the backups of work that was never saved."""
+
 BACKUPS, BACKUPS_IN_ALL = 10, 100
 """Most backups of files with one name, and of all files."""
 
@@ -41,38 +49,45 @@ class Backups:
             make_private_folder(folder)
 
     def add_copy(self, path: Path) -> None:
-        """Copy a project that is about to be overwritten, if there is one."""
-        if not path.exists():
+        """Copy a project that is about to be overwritten, if there is one.
+
+        Raises
+        ------
+        FileError
+            If it cannot be copied.
+        """
+        if not path.is_file():
             return
-        backup = self._new(path.stem)
-        try:
-            shutil.copyfile(path, backup)
-            backup.chmod(0o600)
-        except OSError as error:  # the new version matters more
-            log.warning("backup: %s", error)
-            backup.unlink(missing_ok=True)
+        name = shortened_name(path.stem)
+        write_atomically(self._new(name), read_bytes(path, MAX_ARCHIVE_BYTES))
+        self._prune(name)
 
     def add(self, path: Path) -> None:
         """Turn a copy of unsaved work into a backup, if there is one."""
         try:
             if path.exists():
-                os.replace(path, self._new("discarded"))
+                os.replace(path, self._new(DISCARDED))
         except OSError as error:
             log.warning("backup: %s", error)
+        self._prune(DISCARDED)
 
     def _new(self, name: str) -> Path:
-        """Return the file of a new backup, and remove the oldest ones."""
-        name = name[:100]
-        for files, most in ((f"{glob.escape(name)} ????-??-?? *", BACKUPS), ("*", BACKUPS_IN_ALL)):
-            old = sorted(
-                self.folder.glob(f"{files}.enplace"), key=lambda file: file.stat().st_mtime
-            )
-            for file in old[: max(0, len(old) - most + 1)]:
-                file.unlink(missing_ok=True)
+        """Return the file of a new backup."""
         first = f"{name} {datetime.now():%Y-%m-%d %H.%M.%S}"
         names = (first, *(f"{first} ({number})" for number in range(2, BACKUPS + 2)))
         new = [self.folder / f"{each}.enplace" for each in names]
-        return next(file for file in new if not file.exists())
+        return next((file for file in new if not file.exists()), new[-1])
+
+    def _prune(self, name: str) -> None:
+        """Remove the oldest backups of a name, and of all, where there are too many."""
+        for files, most in ((f"{glob.escape(name)} ????-??-?? *", BACKUPS), ("*", BACKUPS_IN_ALL)):
+            try:
+                found = self.folder.glob(f"{files}.enplace")
+                old = sorted(found, key=lambda file: file.stat().st_mtime)
+                for file in old[: max(0, len(old) - most)]:
+                    file.unlink(missing_ok=True)
+            except OSError as error:  # another window does the same
+                log.warning("backup: %s", error)
 
 
 class Recovery(QObject):
@@ -129,7 +144,9 @@ class Recovery(QObject):
         if opened is None or not self._document.modified:
             self._pool.start(self._remove)
         else:
-            project = to_project(opened, self._document.view, self._document.path)
+            project = to_project(
+                opened, self._document.view, self._document.path, self._document.seen
+            )
             self._pool.start(lambda: self._write(project))
 
     def _write(self, project: Project) -> None:
@@ -166,7 +183,9 @@ class Recovery(QObject):
         opened = self._document.project
         if opened is not None and opened is not self._kept and self._document.modified:
             self._kept = opened
-            project = to_project(opened, self._document.view, self._document.path)
+            project = to_project(
+                opened, self._document.view, self._document.path, self._document.seen
+            )
             self._pool.start(lambda: self._write_backup(project))
 
     def _write_backup(self, project: Project) -> None:

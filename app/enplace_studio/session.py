@@ -26,7 +26,13 @@ from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.project import Constraint, OpenProject, PlanEntry, start_project
+from enplace_studio.project import (
+    Constraint,
+    FileVersion,
+    OpenProject,
+    PlanEntry,
+    start_project,
+)
 
 RECENT_LIMIT = 10
 SHELL = "studio"
@@ -54,11 +60,17 @@ class Opened:
         Where "Save" writes; None if the file is not a project.
     view : mapping
         The saved state of the views.
+    is_copy : bool
+        Whether it is unsaved work that a crash left.
+    seen : FileVersion or None
+        The version of its file that the author of a copy saw.
     """
 
     project: OpenProject
     path: Path | None = None
     view: dict[str, Any] = field(default_factory=dict)
+    is_copy: bool = False
+    seen: FileVersion | None = None
 
 
 def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
@@ -167,8 +179,15 @@ def open_copy(path: Path) -> Opened:
         If it is damaged.
     """
     shell = read_project(path).view.get(SHELL)
-    file = shell.get("file") if isinstance(shell, dict) else None
-    return replace(open_file(path), path=Path(file) if isinstance(file, str) else None)
+    shell = shell if isinstance(shell, dict) else {}
+    file, seen = shell.get("file"), shell.get("seen")
+    numbers = seen if isinstance(seen, list) and [*map(type, seen)] == [int] * 3 else None
+    return replace(
+        open_file(path),
+        path=Path(file) if isinstance(file, str) else None,
+        is_copy=True,
+        seen=(numbers[0], numbers[1], numbers[2]) if numbers else None,
+    )
 
 
 def _scales(value: Any) -> tuple[float, float]:
@@ -229,13 +248,20 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
     return PlanEntry(name, plan, replace(schedule, plan=plan), note)
 
 
-def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None = None) -> Project:
+def to_project(
+    opened: OpenProject,
+    view: Mapping[str, Any],
+    file: Path | None = None,
+    seen: FileVersion | None = None,
+) -> Project:
     """Convert the open project to the form that a file stores.
 
     Parameters
     ----------
     file : Path, optional
         The file that the project belongs to, if it is stored elsewhere.
+    seen : FileVersion, optional
+        The version of that file that its author saw.
     """
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
@@ -243,6 +269,7 @@ def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None =
         "current": numbers.get(opened.current) if opened.current else None,
         "plans": [_details(entry, numbers) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
+        **({"seen": seen} if file and seen else {}),
         **_constraints_to("off", opened.off),
         **_constraints_to("locks", opened.locks),
     }

@@ -128,7 +128,7 @@ def _open_stream(path: Path) -> BinaryIO | None:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    name = f".{target.name[:100]}"
+    name = f".{shortened_name(target.name)}"
     _remove_abandoned_files(target.parent)
     temporary = target.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
@@ -148,6 +148,11 @@ def _replace(target: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def shortened_name(name: str) -> str:
+    """Cut a file's name so that something can be added: names have at most 255 bytes."""
+    return name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
 
 
 def _sync(folder: Path) -> None:

@@ -1,14 +1,15 @@
 import errno
 import json
+import os
 import socket
 import stat
 import zipfile
-from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QCoreApplication
 
 from documents import add_plan, chain_document
+from enplace.disk import write_atomically
 from enplace.errors import EnplaceError, FileError
 from enplace.readers import readers
 from enplace.writers import write_profile, write_project
@@ -183,13 +184,13 @@ def test_a_backup_is_complete_and_private(tmp_path, monkeypatch):
     file = tmp_path / "mine.enplace"
     save(chain_document(), file)
 
-    def fill_disk(source, target):
-        Path(target).write_bytes(Path(source).read_bytes()[:100])
+    def fill_disk(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("enplace_studio.recovery.shutil.copyfile", fill_disk)
+    monkeypatch.setattr(os, "fsync", fill_disk)
     backups = Backups(tmp_path / "backups")
-    backups.add_copy(file)
+    with pytest.raises(FileError, match="free some space"):
+        backups.add_copy(file)
     assert list(backups.folder.iterdir()) == []
     monkeypatch.undo()
     backups.add_copy(file)
@@ -331,3 +332,38 @@ def test_backups_of_the_same_second_are_all_kept(tmp_path):
         (tmp_path / "copy").write_text(content)
         backups.add(tmp_path / "copy")
     assert sorted(path.read_text() for path in backups.folder.iterdir()) == ["one", "two"]
+
+
+def test_a_recovered_copy_remembers_which_version_of_its_file_was_seen(tmp_path):
+    """Another program may have replaced the file since, even by one with an older date."""
+    document = chain_document()
+    seen = (1, 2, 3)
+    project = session.to_project(document.project, {}, tmp_path / "mine", seen)
+    write_project(tmp_path / "copy.enplace", project)
+    found = session.open_copy(tmp_path / "copy.enplace")
+    assert (found.path, found.seen, found.is_copy) == (tmp_path / "mine", seen, True)
+
+
+def test_the_oldest_backup_goes_only_when_the_new_one_is_on_disk(tmp_path, monkeypatch):
+    backups, file = Backups(tmp_path / "backups"), tmp_path / "p.enplace"
+    file.write_bytes(b"x" * 1000)
+    for _ in range(10):
+        backups.add_copy(file)
+    kept = sorted(backups.folder.iterdir())
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(FileError, match="free some space"):
+        backups.add_copy(file)
+    assert sorted(backups.folder.iterdir()) == kept
+
+
+def test_a_long_name_in_any_script_has_backups(tmp_path):
+    backups, file = Backups(tmp_path / "backups"), tmp_path / ("模" * 80 + ".enplace")
+    write_atomically(file, b"one")
+    write_atomically(file, b"two")
+    backups.add_copy(file)
+    (kept,) = backups.folder.iterdir()
+    assert kept.read_bytes() == b"two"

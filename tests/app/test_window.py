@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace.disk import write_atomically
+from enplace.errors import FileError
 from enplace.machine import simulate
 from enplace.machine.pipeline import planned_rule
 from enplace.readers import read_plan
@@ -34,6 +35,7 @@ from enplace_studio.compare_dialog import CompareDialog
 from enplace_studio.document import PlanEntry
 from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.project import start_project
+from enplace_studio.recovery import Backups
 from enplace_studio.session import to_project
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.canvas import Canvas
@@ -865,8 +867,9 @@ def test_a_file_that_another_program_deleted_is_made_again_only_after_asking(
     assert not window.document.modified
 
 
-def test_a_file_saved_after_the_copy_is_not_overwritten_without_asking(
-    window, tmp_path, monkeypatch
+@pytest.mark.parametrize("later_s", [60, -60], ids=["newer", "of an older date"])
+def test_a_file_replaced_after_a_crash_is_not_overwritten_without_asking(
+    window, tmp_path, monkeypatch, later_s
 ):
     path, texts = tmp_path / "mine.enplace", []
     window.studio.files.save_to(path)
@@ -874,8 +877,10 @@ def test_a_file_saved_after_the_copy_is_not_overwritten_without_asking(
     window.document.place([2], 0)
     copy = tmp_path / "copy.enplace"
     opened = window.document.project
-    write_project(copy, to_project(opened, window.document.view, path))
-    os.utime(path, (copy.stat().st_atime, copy.stat().st_mtime + 60))  # by a second window
+    document = window.document
+    write_project(copy, to_project(opened, document.view, path, document.seen))
+    path.write_bytes(path.read_bytes() + b" ")  # by a second window
+    os.utime(path, (copy.stat().st_atime, copy.stat().st_mtime + later_s))
     kept = path.read_bytes()
     window.document.mark_saved(path)
     monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Open)
@@ -888,6 +893,39 @@ def test_a_file_saved_after_the_copy_is_not_overwritten_without_asking(
     window.studio.files.wait()
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
     assert path.read_bytes() == kept
+
+
+def test_a_recovered_project_is_saved_in_its_file_without_a_question(window, tmp_path, monkeypatch):
+    path, document = tmp_path / "mine.enplace", window.document
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    document.place([2], 0)
+    copy = tmp_path / "copy.enplace"
+    write_project(copy, to_project(document.project, document.view, path, document.seen))
+    document.mark_saved(path)
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Open)
+    window.studio.files._ask_to_recover([(copy, "its work", copy.stat().st_mtime)])
+    window.studio.files.wait()
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: pytest.fail(box.text()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert not document.modified
+
+
+def test_work_is_saved_even_if_what_it_replaces_cannot_be_kept(window, tmp_path, monkeypatch):
+    path = tmp_path / "mine.enplace"
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+
+    def fail(self, path):
+        raise FileError("cannot write: No space left on device; free some space on the disk")
+
+    monkeypatch.setattr(Backups, "add_copy", fail)
+    window.document.place([2], 0)
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert not window.document.modified
+    assert "mine.enplace is saved; what it replaced is not kept" in window.banner.text.lower()
 
 
 def test_repainting_loses_no_reference_to_none(qtbot):
