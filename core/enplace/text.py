@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Characters that control a terminal, end a line, turn the text around or are invisible."""
 

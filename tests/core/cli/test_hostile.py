@@ -179,7 +179,19 @@ def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
 
 @pytest.mark.parametrize(
     "character",
-    ["\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\u200f", "\u200b", "\u180e", "\U000e0041"],
+    [
+        "\x85",
+        "\x9b",
+        "\u2028",
+        "\u202e",
+        "\u2066",
+        "\u200f",
+        "\u200b",
+        "\u180e",
+        "\u115f",
+        "\xad",
+        "\U000e0041",
+    ],
 )
 def test_no_name_controls_the_terminal(enplace, folder, character):
     (folder / "odd.json").write_text(json.dumps(model([f"a{character}b", "loss"])))

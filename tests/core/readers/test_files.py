@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import random
+import re
 import stat
 import struct
 import zipfile
@@ -31,6 +32,7 @@ from enplace.readers import (
     read_profile,
     read_project,
 )
+from enplace.values.limits import MAX_BYTES, MAX_NAME
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
@@ -811,3 +813,9 @@ def test_an_endless_name_is_refused_before_it_is_looked_at(
     pack(path, members | {"profile.json": json.dumps(data).encode()})
     with pytest.raises(FileError, match="name: a text of 101 characters; shorten it"):
         read_profile(path)
+
+
+def test_the_schema_allows_what_the_reader_allows() -> None:
+    text = json.dumps(schema("profile"))
+    assert {int(n) for n in re.findall(r'"maxLength": (\d+)', text)} == {MAX_NAME}
+    assert max(int(n) for n in re.findall(r'"maximum": (\d+)', text)) == MAX_BYTES
