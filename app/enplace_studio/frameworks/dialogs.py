@@ -22,7 +22,7 @@ WIDTH = 460
 MARGIN = 20
 NAME_LENGTH = 64
 LINES_WIDTH, LINES_HEIGHT = 680, 180
-COMMAND_HEIGHT = 64
+COMMAND_LETTERS = 45
 STEPS, MOST_STEPS = 20, 10_000
 
 
@@ -93,9 +93,12 @@ class TrustQuestion(Question):
         self.quote(str(place))
         if is_program(source):
             self.add_text(f"To {purpose}, Enplace runs this command in it:")
-            command = self.add_lines(source.command, "The command", COMMAND_HEIGHT)
-            command.setMaximumHeight(command.minimumHeight())
+            command = self.add_lines(source.command, "The command", 0)
             command.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
+            # A short command needs no field of its own; of a long one, most should be in view.
+            rows = 2 + len(source.command) // COMMAND_LETTERS
+            height = rows * command.fontMetrics().lineSpacing()
+            command.setFixedHeight(min(height, round(LINES_HEIGHT * theme.scale)))
             if brought and source.words:
                 self.add_text("The open file brought this command with its arguments.")
         else:

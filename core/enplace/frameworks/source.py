@@ -148,8 +148,8 @@ def source_of(path: str, **options: Any) -> Source:
     place = Path(path).expanduser()
     if place.exists():
         found, program = _recognise(place), place
-    elif (file := _file_of_module(path)) is not None:
-        program = file
+    elif (module := find_module(path)) is not None:
+        program, _ = module
         found = {n: (path, "module") for n, each in frameworks().items() if each.opens("module")}
     else:
         raise FileError(f"{path}: there is no such file, folder or Python module; check the path")
@@ -207,21 +207,30 @@ def imported_by(program: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _file_of_module(name: str) -> Path | None:
-    """Return where a Python module or its package is; looks for its first part, and runs nothing.
+def find_module(name: str) -> tuple[Path, Path] | None:
+    """Return the file of a Python module or its package, and the folder to import it from.
 
-    None if Python could not import it.
+    Looks up the parts of the name one by one, as an import does, but runs nothing: a package that
+    lies in several folders is found where the module is. None if Python could not import even the
+    first part.
     """
     if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes():
         return None
-    spec = PathFinder.find_spec(name.partition(".")[0], ["", *module_path])
-    if spec is None:
+    folders: Sequence[str] = ["", *module_path]
+    file, depth = None, -1
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, folders)
+        if spec is None:
+            break
+        depth += 1
+        folders = list(spec.submodule_search_locations or ())
+        file = Path(folders[0] if folders else spec.origin or "").resolve()
+    if file is None:
         return None
-    for folder in spec.submodule_search_locations or ():
-        path = Path(folder, *name.split(".")[1:])
-        files = [path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"]
-        return next((file for file in files if file.exists()), files[0])
-    return Path(spec.origin or "")
+    main = next(
+        (each for each in (file / "__main__.py", file / "__init__.py") if each.exists()), file
+    )
+    return main, file.parents[depth]
 
 
 def _with(source: Source, options: dict[str, Any]) -> Source:

@@ -6,11 +6,8 @@ program of the user's own and bring the arguments, so such a command is asked ab
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
-from sys import path as module_path
 
 import platformdirs
 
@@ -25,7 +22,7 @@ from enplace.disk import (
     write_atomically,
 )
 from enplace.errors import EnplaceError
-from enplace.frameworks.source import Source, is_program
+from enplace.frameworks.source import Source, find_module, is_program
 
 NAME, VERSION = "enplace-trust", 1
 MOST_COMMANDS = 500
@@ -45,19 +42,10 @@ def place_of(source: Source) -> Path:
     For a program, this is the folder that it imports from; otherwise it is the model itself.
     """
     if source.kind == "module":
-        return _folder_of_module(source.path)
+        module = find_module(source.path)
+        return Path.cwd() if module is None else module[1]
     path = Path(source.path).resolve()
     return path.parent if is_program(source) else path
-
-
-def _folder_of_module(name: str) -> Path:
-    """Return the folder with the module or its package; the current one if there is none."""
-    spec = PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *module_path])
-    if spec is None:
-        return Path.cwd()
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).resolve().parent
-    return Path(spec.origin or "").resolve().parent
 
 
 def may_run(source: Source, *, brought: bool) -> bool:

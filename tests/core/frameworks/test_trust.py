@@ -119,6 +119,14 @@ def test_a_module_is_trusted_with_the_folder_that_holds_it(tmp_path, monkeypatch
     assert may_run(own, brought=True)
 
 
+def test_a_package_in_two_folders_is_trusted_where_the_module_lies(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        (tmp_path / name / "shared").mkdir(parents=True)
+        monkeypatch.syspath_prepend(tmp_path / name)
+    (tmp_path / "first" / "shared" / "train.py").touch()
+    assert place_of(Source("shared.train", "module")) == tmp_path / "first"
+
+
 def test_a_trusted_current_folder_does_not_allow_every_module(tmp_path, monkeypatch):
     """``timeit`` runs its arguments as code, and is found in any folder."""
     monkeypatch.chdir(tmp_path)
