@@ -1,7 +1,7 @@
-"""The step time over the speed of devices or links, their number or memory (Pesto's Fig. 8). No Qt.
+"""The step time over speeds, GPUs, memory or the batch (Pesto's Fig. 8). No Qt.
 
-Over speeds, plans are simulated as they are. Over the number of GPUs and their memory, methods
-make a new plan for each value.
+Over speeds, plans are simulated as they are. Over the others, methods make a new plan for each
+value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.text import count, factor
-from enplace.values.cluster import Cluster
+from enplace.values.batch import with_batch
 from enplace.values.cluster_variants import with_gpus, with_memory
 from enplace.values.problem import Problem
 from enplace_studio.project import OpenProject, PlanEntry
@@ -38,7 +38,7 @@ class Axis:
     text, tick : callable
         Show a value in a sentence, and below the axis.
     change : callable or None
-        Returns the cluster for a value; None for speeds, which :class:`OpenProject` scales.
+        Returns the problem for a value; None for speeds, which :class:`OpenProject` scales.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Axis:
     ticks: tuple[float, ...]
     text: Callable[[float], str]
     tick: Callable[[float], str]
-    change: Callable[[Cluster, float], Cluster] | None = None
+    change: Callable[[Problem, float], Problem] | None = None
 
 
 _TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -60,9 +60,24 @@ GPUS = Axis(
     _GPUS,
     lambda n: count(int(n), "GPU"),
     lambda n: f"{n:.0f}",
-    lambda cluster, n: with_gpus(cluster, int(n)),
+    lambda problem, n: replace(problem, cluster=with_gpus(problem.cluster, int(n))),
 )
-MEMORY = Axis("memory", _TICKS, _TICKS, factor, factor, with_memory)
+MEMORY = Axis(
+    "memory",
+    _TICKS,
+    _TICKS,
+    factor,
+    factor,
+    lambda problem, times: replace(problem, cluster=with_memory(problem.cluster, times)),
+)
+BATCH = Axis(
+    "the batch size",
+    _TICKS,
+    _TICKS,
+    lambda times: f"{factor(times)} the batch",
+    factor,
+    lambda problem, times: replace(problem, profile=with_batch(problem.measured_profile, times)),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +119,17 @@ def now(project: OpenProject, over: Axis) -> float:
 
 
 def swept_problems(project: OpenProject, over: Axis) -> list[Problem | None]:
-    """Return the problem at each value of GPUS or MEMORY, without constraints: they name devices.
+    """Return the problem at each value of an axis, without constraints: they name devices.
 
     None where there is none, because a single GPU does not tell how several would be linked.
     """
     assert over.change is not None
+    own = project.problem
+    plain = Problem(own.measured_profile, project.cluster.scaled(*project.scale), splits=own.splits)
     found: list[Problem | None] = []
     for value in over.values:
         try:
-            cluster = over.change(project.cluster, value).scaled(*project.scale)
-            own = project.problem
-            found.append(Problem(own.measured_profile, cluster, splits=own.splits))
+            found.append(over.change(plain, value))
         except EnplaceError:
             found.append(None)
     return found

@@ -162,3 +162,10 @@ class Measurement:
     batch_shapes: tuple[tuple[int, ...], ...] = ()
     evaluation: Evaluation | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Number of samples in a step; None if it is not known."""
+        shapes = [shape[0] for shape in self.batch_shapes if shape]
+        said = [self.source.get("batch_size"), self.config.get("batch"), *shapes[:1]]
+        return next((size for size in said if isinstance(size, int) and size > 0), None)

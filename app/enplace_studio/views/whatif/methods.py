@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from PySide6.QtCore import QObject, Signal
 
 from enplace.machine import simulate
 from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.jobs import Job, Solver
@@ -34,14 +36,8 @@ class MethodSweep(QObject):
         """Find the curves over an axis; an earlier sweep stops."""
         self.stop()
         self.curves = [Curve(name, (math.nan,) * len(over.values)) for name in METHODS]
-        solver = self._solver = Solver(self)
-        solver.solved.connect(self._take)
-        solver.failed.connect(lambda job, why: self._count_down())
-        for at, problem in enumerate(swept_problems(project, over)):
-            if problem is not None:
-                self._at[id(problem)] = at
-                self.left += len(METHODS)
-                solver.solve(problem, METHODS, LIMIT_S, choose=False, asked=False)
+        self.left = len(METHODS) * len(over.values)
+        self._background.start(partial(swept_problems, project, over), self._solve)
         self.changed.emit()
 
     def stop(self) -> None:
@@ -52,6 +48,18 @@ class MethodSweep(QObject):
             self._solver.deleteLater()
             self._solver = None
         self._at, self.curves, self.left = {}, [], 0
+
+    def _solve(self, problems: list[Problem | None]) -> None:
+        solver = self._solver = Solver(self)
+        solver.solved.connect(self._take)
+        solver.failed.connect(lambda job, why: self._count_down())
+        self.left = 0
+        for at, problem in enumerate(problems):
+            if problem is not None:
+                self._at[id(problem)] = at
+                self.left += len(METHODS)
+                solver.solve(problem, METHODS, LIMIT_S, choose=False, asked=False)
+        self.changed.emit()
 
     def _take(self, job: Job, plan: Plan) -> None:
         def show(schedule: Schedule) -> None:

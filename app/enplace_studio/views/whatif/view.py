@@ -1,4 +1,4 @@
-"""Sliders for the speed of compute and links, and curves over these, GPUs and memory.
+"""Sliders for the speed of compute and links, and curves over these, GPUs, memory and the batch.
 
 The sweeps are those of Pesto's Fig. 8.
 """
@@ -18,6 +18,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Panel, label
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.sweep import (
+    BATCH,
     COMPUTE,
     GPUS,
     LINKS,
@@ -83,6 +84,7 @@ class WhatIfView(Panel):
         ):
             changed.connect(self._again.start)
         self.refresh()
+        self.sweep(None)
 
     def _row(self, title: str, over: Axis) -> tuple[QSlider, QLabel]:
         value = label("", "dim")
@@ -105,8 +107,10 @@ class WhatIfView(Panel):
     def _add_other_axes(self) -> None:
         line = QHBoxLayout()
         line.addWidget(label("New plans over"))
-        for title, over in (("GPUs", GPUS), ("Memory", MEMORY)):
+        for title, over in (("GPUs", GPUS), ("Memory", MEMORY), ("Batch", BATCH)):
             tip = f"Place anew by three methods over {over.title}, without your constraints"
+            if over is BATCH:
+                tip += "; tensors and the time of ops with a row for each sample grow with it"
             line.addWidget(self._curve_button(title, over, tip))
         line.addStretch()
         self.body.addLayout(line)
@@ -137,7 +141,7 @@ class WhatIfView(Panel):
         self.plot.setVisible(over is not None)
         for axis, each in self.curve_buttons.items():
             each.setText("Hide curve" if axis is over else self._button_texts[axis])
-            each.setEnabled(project is not None and project.current is not None)
+            each.setEnabled(project is not None and _can_sweep(project, axis))
         self.set_legend("")
         if project is None or over is None:
             return
@@ -204,6 +208,12 @@ class WhatIfView(Panel):
     def _apply(self) -> None:
         compute, links = value_at(self._compute.value()), value_at(self._links.value())
         self._document.set_scale(compute, links, self._drag)
+
+
+def _can_sweep(project: OpenProject, over: Axis) -> bool:
+    """Whether there is a plan to compare with, and a batch to change."""
+    knows_batch = project.problem.measured_profile.measured.batch_size is not None
+    return project.current is not None and (over is not BATCH or knows_batch)
 
 
 def _costs_of(project: OpenProject | None) -> tuple[object, ...]:

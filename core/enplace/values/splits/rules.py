@@ -152,6 +152,18 @@ _NO_SAMPLES = (
 )
 """Ops whose outputs do not have a row for each sample."""
 
+_REPEATS = ("BroadcastTo", "Fill", "Tile")
+"""Ops whose outputs have as many rows as an input says, for instance the number of samples."""
+
+_MASKS = (
+    "RandomStandardNormal",
+    "RandomUniform",
+    "StatelessRandomNormalV2",
+    "StatelessRandomUniformV2",
+    "TruncatedNormal",
+)
+"""Ops that drop activations, and so draw a number for each."""
+
 _NO_SOURCE = ("Const", "NoOp", "VarHandleOp", "Variable", "VariableV2")
 _FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 
@@ -183,9 +195,14 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     """Find the ops whose outputs have a row for each sample of the batch; shape (n_ops,).
 
     The samples come from ops that are fed, and from ops without inputs that are neither constants
-    nor variables.
+    nor variables. An op that asks for their number gets as many rows. So does one that
+    is on record as having them, such as the product after a mean over pixels.
     """
-    carries = np.zeros(profile.n_ops, dtype=bool)
+    n_samples = profile.measured.batch_size
+    for_each = np.array([_has_rows(profile, op, n_samples) for op in range(profile.n_ops)])
+    carries, counts = np.zeros((2, profile.n_ops), dtype=bool)
+    is_small = np.ones(profile.n_ops, dtype=bool)
+    is_small[profile.tensor_op[profile.tensor_bytes > SMALL_BYTES]] = False
     constant = np.array([kind in _NO_SOURCE for kind in profile.op_types])
     fed = np.array([kind in _FED for kind in profile.op_types])
     source = fed | ~(constant | (profile.persistent_bytes > 0))
@@ -194,12 +211,35 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
         kind, n_data = profile.op_types[op], np.count_nonzero(carries[before])
         if not len(before):
             carries[op] = source[op]
+        elif for_each[op] or kind in _MASKS:
+            carries[op] = True
         elif kind == "MatMul":
             carries[op] = n_data == 1 < len(before)
+        elif kind in SHAPES or is_small[op]:
+            counts[op] = n_data > 0 if kind in SHAPES else counts[before].any()
+            carries[op] = n_data > 0 and kind not in _NO_SAMPLES
+        elif kind in _REPEATS and not n_data:
+            carries[op] = counts[before].any() or _repeats(profile, op, n_samples)
         else:
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
     carries.flags.writeable = False
     return carries
+
+
+def _has_rows(profile: Profile, op: int, n_samples: int | None) -> bool:
+    """Whether an op that never works on weights alone is on record as having these many rows."""
+    kind, lengths = profile.op_types[op], split_lengths(profile, op)
+    if kind in ELEMENTWISE or not lengths or not n_samples:
+        return False
+    rule = RULES.get(kind, {}).get("batch")
+    return rule is not None and rule.output == BATCH and lengths.get("batch") == n_samples
+
+
+def _repeats(profile: Profile, op: int, n_samples: int | None) -> bool:
+    """Whether an op repeats its largest input for each sample."""
+    inputs = profile.tensor_bytes[profile.edge_tensor[data_edges(profile, op)]]
+    rows = (n_samples or 0) * int(inputs.max(initial=0))
+    return rows > 0 and int(_output_bytes(profile, op).max(initial=0)) % rows == 0
 
 
 def data_edges(profile: Profile, op: int) -> IntArray:

@@ -1,11 +1,14 @@
 """Curves of step time over speed in the what-if pane."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from documents import add_plan, chain_document, document_of
+from enplace.values.measurement import Measurement
 from enplace_studio.sweep import (
+    BATCH,
     COMPUTE,
     FACTORS,
     GPUS,
@@ -117,3 +120,21 @@ def test_what_does_not_fit_is_left_out_of_the_curve(opener, qtbot):
     assert [math.isnan(us) for us in heft.steps_us] == [True, True, False, False, False]
     assert "heft: –" in view.plot.tip_at(view.plot.rect().topLeft())
     view.grab()
+
+
+def test_a_larger_batch_takes_longer_until_it_does_not_fit(opener, qtbot):
+    profile = profile_of({"read": 10, "work": 10}, [("read", "work", 30)])
+    profile = replace(profile, measured=Measurement(config={"batch": 16}))
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"read": 0, "work": 0})
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[BATCH].click()
+    qtbot.waitUntil(lambda: view.legend == "", timeout=60_000)
+    heft = next(curve for curve in view.plot.curves if curve.name == "heft")
+    assert heft.steps_us[:4] == (5, 10, 20, 40)
+    assert math.isnan(heft.steps_us[4])
+
+
+def test_a_batch_that_the_profile_does_not_know_cannot_change(document, opener):
+    view = opener(WhatIfView, document, 320, 300)
+    assert not view.curve_buttons[BATCH].isEnabled()
+    assert view.curve_buttons[GPUS].isEnabled()
