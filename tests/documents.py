@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.project import start_project
+from enplace_studio.recovery import Recovery
 from problems import cluster_of, plan_of, profile_of
 
 
@@ -57,3 +59,9 @@ def wide_document(n_ops: int = 400, n_gpus: int = 3) -> Document:
     edges = [(names[a], names[b], sizes[a]) for a, b in sources]
     places = dict(zip(names, random.integers(0, n_gpus, n_ops).tolist(), strict=True))
     return document_of(profile_of(times, edges), cluster_of(n_gpus, b1_us_per_byte=0.1), places)
+
+
+def let_go(recovery: Recovery) -> None:
+    """Free the lock of a copy of unsaved work, as the system does when a process ends."""
+    os.close(recovery._lock)
+    recovery._lock = None

@@ -14,6 +14,8 @@ from PySide6.QtCore import QObject, QSettings, QTimer
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
+from enplace.disk import make_private_folder, remove_abandoned_files
+from enplace.errors import FileError
 from enplace_studio.messages import install_excepthook
 from enplace_studio.style import apply_style
 from enplace_studio.theme import theme
@@ -61,11 +63,26 @@ class _Collector(QTimer):
 
 def user_window() -> MainWindow:
     """Make the window with this account's settings, recovery folder and log."""
-    config = Path(platformdirs.user_config_dir(NAME, ensure_exists=True))
-    state = Path(platformdirs.user_state_dir(NAME, ensure_exists=True))
+    config, state = (
+        Path(platformdirs.user_config_dir(NAME)),
+        Path(platformdirs.user_state_dir(NAME)),
+    )
     log_file = state / "studio.log"
     logging.raiseExceptions = False  # a full disk must not cover the terminal with tracebacks
-    logging.getLogger().addHandler(RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1))
+    fault = ""
+    try:
+        for folder in (config, state):
+            make_private_folder(folder)
+            remove_abandoned_files(folder)
+        handler = RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1)
+        logging.getLogger().addHandler(handler)
+    except FileError as error:
+        fault = str(error)
+    except OSError as error:
+        fault = f"{log_file}: cannot write: {error.strerror}"
     install_excepthook(log_file)
     settings = QSettings(str(config / "studio.ini"), QSettings.Format.IniFormat)
-    return MainWindow(settings, state / "recovery")
+    window = MainWindow(settings, state / "recovery")
+    if fault:
+        window.banner.show_error(f"Settings and unsaved work cannot be kept: {fault}")
+    return window

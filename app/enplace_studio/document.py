@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
@@ -41,6 +41,13 @@ class State:
 
     title: str
     schedule: Schedule | None
+
+
+class Work(NamedTuple):
+    """What a file keeps of the user's work."""
+
+    project: OpenProject | None
+    queries: dict[str, str]
 
 
 class Document(QObject):
@@ -86,7 +93,9 @@ class Document(QObject):
         self.undo_stack = QUndoStack(self)
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
         self.undo_stack.indexChanged.connect(self.file_changed)
-        self._saved = True
+        self._saved: Work | None = None
+        self.n_opened = 0
+        """How often something was opened: tells whether something else is open by now."""
         self._jumps = False
         """Whether the states on the way to another one are passed over."""
         self.previews = Previews(self)
@@ -117,9 +126,14 @@ class Document(QObject):
         return self.current.schedule if self.current else None
 
     @property
+    def work(self) -> Work:
+        """What a file keeps of the user's work; equal only to itself."""
+        return Work(self._project, self.queries)
+
+    @property
     def modified(self) -> bool:
         """Whether there is anything to save."""
-        return self._project is not None and not (self._saved and self.undo_stack.isClean())
+        return self._project is not None and self.work != self._saved
 
     # Opening and saving
 
@@ -140,7 +154,9 @@ class Document(QObject):
             False for work that is not in any file, such as a recovered project.
         """
         self._project = project
-        self.path, self.view, self._saved = path, view or {}, saved
+        self.path, self.view = path, view or {}
+        self._saved = self.work if saved else None
+        self.n_opened += 1
         self.selection = self.hovered = frozenset()
         self.previews.follow(project)
         self._set_stamp(None)
@@ -153,12 +169,14 @@ class Document(QObject):
         """Show the first plan of a project just opened, without an undo step."""
         if self._project is not None:
             named = edits.renamed(entry, edits.unused_name(self._project, entry.name))
-            self._show(edits.with_plan(self._project, named, choose=True))
+            new = edits.with_plan(self._project, named, choose=True)
+            if not self.modified:
+                self._saved = Work(new, self.queries)
+            self._show(new)
 
-    def mark_saved(self, path: Path) -> None:
-        """Remember that the project is saved in this file."""
-        self.path, self._saved = path, True
-        self.undo_stack.setClean()  # sends no signal if there was nothing to undo
+    def mark_saved(self, path: Path, version: FileVersion | None, work: Work) -> None:
+        """Remember that this much of the work is saved, in this version of a file."""
+        self.path, self.seen, self._saved = path, version, work
         self.file_changed.emit()
 
     # Saved queries
@@ -174,7 +192,6 @@ class Document(QObject):
         """Save a query under a name; an empty one removes it. This is no step of undo."""
         queries = {**self.queries, name: query}
         self.view = {**self.view, "queries": {n: text for n, text in queries.items() if text}}
-        self._saved = False
         self.file_changed.emit()
 
     # Selection

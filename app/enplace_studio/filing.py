@@ -14,8 +14,8 @@ from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
-from enplace.disk import write_atomically
-from enplace.errors import EnplaceError
+from enplace.disk import remove_abandoned_files, write_atomically
+from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
 from enplace.readers import (
@@ -153,6 +153,8 @@ class Filing(QWidget):
             then()
 
         def read_version() -> tuple[Opened, FileVersion | None]:
+            if path is not None:
+                remove_abandoned_files(path.parent)
             before = _version_of(path)  # another program may write it while it is read
             opened = read()
             if opened.is_copy:  # its file may have changed since the copy's author saw it
@@ -246,8 +248,12 @@ class Filing(QWidget):
         path = self._document.path
         if path is None:
             self.save_as(then)
-        elif _version_of(path) == self._document.seen or self._ask_to_overwrite(path, then):
+        elif self._is_own(path) or self._ask_to_overwrite(path, then):
             self.save_to(path, then)
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether a file holds what was read from it or written to it here."""
+        return path == self._document.path and _version_of(path) == self._document.seen
 
     def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
         """Ask what to do about a file that another program changed; true to write it anyway."""
@@ -279,25 +285,30 @@ class Filing(QWidget):
 
     def save_to(self, path: Path, then: Callable[[], object] = _do_nothing) -> None:
         """Write the project to a file, then call ``then``."""
-        opened = self._document.project
-        if opened is None:
+        document = self._document
+        if document.project is None:
             return
-        project = session.to_project(opened, self._document.view)
+        project = session.to_project(document.project, document.view)
+        work, n_opened, is_own = document.work, document.n_opened, self._is_own(path)
         backups = self._recovery.backups
 
         def write() -> tuple[FileVersion | None, str]:
             fault = ""
             try:
                 backups.add_copy(path)
-            except EnplaceError as error:  # the new version matters more
-                fault = str(error)
+            except EnplaceError as error:
+                if not is_own:
+                    raise FileError(
+                        f"{path.name} is not overwritten, for its content cannot be kept "
+                        f"({error}); save your work in another file"
+                    ) from None
+                fault = str(error)  # the new version matters more
             write_project(path, project)
             return _version_of(path), fault
 
         def finish(version: FileVersion | None, fault: str) -> None:
-            self._document.seen = version
-            if self._document.project is opened:  # otherwise it has changed since
-                self._document.mark_saved(path)
+            if document.n_opened == n_opened:
+                document.mark_saved(path, version, work)
             self.recent.add(path)
             self.done.emit(f"Saved {path.name}")
             if fault:

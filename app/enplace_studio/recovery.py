@@ -5,20 +5,22 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import secrets
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from PySide6.QtCore import QLockFile, QObject, QThreadPool, QTimer, Signal
+from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 
 from enplace.disk import (
-    MAX_ARCHIVE_BYTES,
+    hold_lock,
+    is_abandoned,
     make_private_folder,
-    read_bytes,
+    remove_abandoned_files,
     shortened_name,
     write_atomically,
 )
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, FileError
 from enplace.readers import Project
 from enplace.writers import write_project
 from enplace_studio.document import Document
@@ -36,8 +38,8 @@ RETRY_MS = 10_000
 DISCARDED = "discarded"
 """Name of the backups of work that was never saved."""
 
-BACKUPS, BACKUPS_IN_ALL = 10, 100
-"""Most backups of files with one name, and of all files."""
+BACKUPS, BACKUPS_IN_ALL, BACKUP_BYTES = 10, 100, 8 << 30
+"""Most backups of one file, and of all, and the most room for all."""
 
 
 class Backups:
@@ -47,6 +49,7 @@ class Backups:
         self.folder = folder
         with suppress(EnplaceError):  # a backup reports the fault
             make_private_folder(folder)
+        remove_abandoned_files(folder)
 
     def add_copy(self, path: Path) -> None:
         """Copy a project that is about to be overwritten, if there is one.
@@ -58,15 +61,22 @@ class Backups:
         """
         if not path.is_file():
             return
-        name = shortened_name(path.stem)
-        write_atomically(self._new(name), read_bytes(path, MAX_ARCHIVE_BYTES))
+        path = path.absolute()
+        name = f"{shortened_name(path.stem)} in {shortened_name(path.parent.name)}"
+        try:
+            content = path.read_bytes()  # as it is, whatever it is
+        except OSError as error:
+            raise FileError(f"{path}: cannot read: {error.strerror}") from None
+        write_atomically(self._new(name), content)
         self._prune(name)
 
     def add(self, path: Path) -> None:
         """Turn a copy of unsaved work into a backup, if there is one."""
         try:
             if path.exists():
-                os.replace(path, self._new(DISCARDED))
+                new = self._new(DISCARDED)
+                os.replace(path, new)
+                os.utime(new)  # it counts from now, however old the work is
         except OSError as error:
             log.warning("backup: %s", error)
         self._prune(DISCARDED)
@@ -82,10 +92,13 @@ class Backups:
         """Remove the oldest backups of a name, and of all, where there are too many."""
         for files, most in ((f"{glob.escape(name)} ????-??-?? *", BACKUPS), ("*", BACKUPS_IN_ALL)):
             try:
-                found = self.folder.glob(f"{files}.enplace")
-                old = sorted(found, key=lambda file: file.stat().st_mtime)
-                for file in old[: max(0, len(old) - most)]:
-                    file.unlink(missing_ok=True)
+                found = [(each.stat(), each) for each in self.folder.glob(f"{files}.enplace")]
+                left_bytes = BACKUP_BYTES
+                found.sort(key=lambda each: each[0].st_mtime, reverse=True)
+                for number, (status, file) in enumerate(found):
+                    left_bytes -= status.st_size
+                    if number >= most or (number and left_bytes < 0):
+                        file.unlink(missing_ok=True)
             except OSError as error:  # another window does the same
                 log.warning("backup: %s", error)
 
@@ -110,15 +123,16 @@ class Recovery(QObject):
         with suppress(EnplaceError):  # writing the copy reports the fault
             make_private_folder(folder)
         self.backups = Backups(folder / "backups")
+        remove_abandoned_files(folder)
         for lock in folder.glob("*.lock"):
-            _is_abandoned(lock.with_suffix(""))
-        self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
+            if not lock.with_suffix("").exists() and is_abandoned(lock):
+                lock.unlink(missing_ok=True)
+        self._file = folder / f"{secrets.token_hex(8)}.enplace"
+        self._lock: int | None = None
         self._recovered: Path | None = None
         self._kept: OpenProject | None = None
         self._fault = ""
         self._tried.connect(self._note_fault)
-        self._lock = _lock_of(self._file)
-        self._lock.tryLock(0)
         self._pool = QThreadPool(self)
         self._pool.setMaxThreadCount(1)
         self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
@@ -144,19 +158,25 @@ class Recovery(QObject):
         if opened is None or not self._document.modified:
             self._pool.start(self._remove)
         else:
-            project = to_project(
-                opened, self._document.view, self._document.path, self._document.seen
-            )
-            self._pool.start(lambda: self._write(project))
+            project, recovered = self._project_of(opened), self._recovered
+            self._pool.start(lambda: self._write(project, recovered))
 
-    def _write(self, project: Project) -> None:
+    def _project_of(self, opened: OpenProject) -> Project:
+        document = self._document
+        return to_project(opened, document.view, document.path, document.seen)
+
+    def _write(self, project: Project, recovered: Path | None = None) -> None:
+        """Write the copy; then the one that was recovered may go, if its work is in this one."""
         try:
+            if self._lock is None:  # without it, another window would take this work for lost
+                self._lock = hold_lock(_lock_of(self._file))
             write_project(self._file, project, packed=False)  # soon, for large models too
         except EnplaceError as error:
             log.warning("autosave: %s", error)
             self._tried.emit(str(error))
         else:
-            self._drop_recovered()
+            if recovered is not None:
+                _remove_copy(recovered)
             self._tried.emit("")
 
     def _note_fault(self, fault: str) -> None:
@@ -168,35 +188,33 @@ class Recovery(QObject):
         self._fault = fault
 
     def _remove(self) -> None:
-        self._file.unlink(missing_ok=True)
-        self._drop_recovered()
-        self._tried.emit("")
-
-    def _drop_recovered(self) -> None:
-        """Remove the copy that was recovered: its work is in the new copy, or in a file."""
+        """Remove the copies: their work is in a file, or was discarded."""
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
         if self._recovered is not None:
-            self._recovered.unlink(missing_ok=True)
-            self._recovered = None
+            _remove_copy(self._recovered)
+        self._tried.emit("")
 
     def keep_discarded(self) -> None:
         """Turn unsaved work into a backup, before other work takes its place."""
         opened = self._document.project
         if opened is not None and opened is not self._kept and self._document.modified:
             self._kept = opened
-            project = to_project(
-                opened, self._document.view, self._document.path, self._document.seen
-            )
-            self._pool.start(lambda: self._write_backup(project))
+            project = self._project_of(opened)
+            recovered = self._recovered
+            self._pool.start(lambda: self._write_backup(project, recovered))
 
-    def _write_backup(self, project: Project) -> None:
-        self._write(project)
+    def _write_backup(self, project: Project, recovered: Path | None) -> None:
+        self._write(project, recovered)
         self.backups.add(self._file)
+        if recovered is not None:  # still there if the disk is full
+            self.backups.add(recovered)
         self._write(project)  # until other work is open: what is wanted instead may be damaged
 
     def leftovers(self) -> list[Path]:
         """Return the copies that a crash left behind, newest first."""
         copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
-        left = [path for path in copies if _is_abandoned(path)]
+        left = [path for path in copies if is_abandoned(_lock_of(path))]
         return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def take_over(self, copy: Path) -> None:
@@ -210,19 +228,16 @@ class Recovery(QObject):
         self.keep_discarded()
         self._pool.waitForDone()
         self._remove()
-        self._lock.unlock()
+        if self._lock is not None:
+            _lock_of(self._file).unlink(missing_ok=True)
+            os.close(self._lock)
 
 
-def _lock_of(path: Path) -> QLockFile:
-    lock = QLockFile(f"{path}.lock")
-    lock.setStaleLockTime(0)  # valid as long as its process lives, however old
-    return lock
+def _lock_of(copy: Path) -> Path:
+    return copy.with_name(f"{copy.name}.lock")
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Return whether no running studio holds the lock of a copy; remove an abandoned lock."""
-    lock = _lock_of(path)
-    free = lock.tryLock(0)
-    if free:
-        lock.unlock()
-    return free
+def _remove_copy(copy: Path) -> None:
+    for path in (copy, _lock_of(copy)):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

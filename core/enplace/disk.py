@@ -14,12 +14,13 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError, FileError, ReaderGoneError
 from enplace.text import UNPRINTABLE, instead, size
@@ -40,11 +41,15 @@ most: 20 times, where a character may take four bytes, and 13. Large archives ne
 MAX_TEXT_LENGTH = 1 << 20
 """Most characters of one text."""
 
+MAX_WIDE_BYTES = 256 << 20
+"""Most memory for the characters of JSON that takes more than a byte for each."""
+
 _OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _NUMBER_BYTES, _SLOT_BYTES = 240, 90, 56, 32, 8
 _KEYS_OF_OBJECT, _KEY_BYTES = 16, 150
 """An object has room for so many keys; each further one takes this much more."""
 
 _FIXES = {
+    errno.EACCES: "make it writable, or choose another file or folder",
     errno.ENOSPC: "free some space on the disk",
     errno.EFBIG: "allow larger files (ulimit -f)",
     errno.ENAMETOOLONG: "choose a shorter name",
@@ -128,8 +133,10 @@ def _open_stream(path: Path) -> BinaryIO | None:
 
 
 def _replace(target: Path, content: bytes) -> None:
+    if target.exists() and not target.stat().st_mode & 0o222:
+        raise OSError(errno.EACCES, "")  # renaming would replace it all the same
     name = f".{shortened_name(target.name)}"
-    _remove_abandoned_files(target.parent)
+    remove_abandoned_files(target.parent)
     temporary = target.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
         is_private = not target.parent.stat().st_mode & 0o077
@@ -165,7 +172,7 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _remove_abandoned_files(folder: Path) -> None:
+def remove_abandoned_files(folder: Path) -> None:
     """Remove the temporary files in a folder that killed processes have left.
 
     A living process holds a lock on its file: it may be one of another container, whose number
@@ -175,17 +182,58 @@ def _remove_abandoned_files(folder: Path) -> None:
         name = _TEMPORARY_NAME.fullmatch(path.name)
         if name is None or Path("/proc", name["process"]).exists():
             continue
-        with suppress(OSError), open(path, "rb", opener=_open_lock) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), _taken(path):
             path.unlink(missing_ok=True)
+
+
+def hold_lock(path: Path) -> int:
+    """Make a lock, and hold it until the descriptor is closed or this process is killed.
+
+    Returns
+    -------
+    int
+        The descriptor.
+
+    Raises
+    ------
+    FileError
+        If it cannot be made, or another process holds it.
+    """
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise FileError(f"{path}: cannot make this lock: {error.strerror}") from None
+    return lock
+
+
+def is_abandoned(lock: Path) -> bool:
+    """Return whether no living process holds a lock; so it is if the lock is gone.
+
+    A process number would not tell: that of another container says nothing here.
+    """
+    try:
+        with _taken(lock):
+            return True
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _taken(path: Path) -> Iterator[BinaryIO]:
+    """Hold the lock of a file that exists."""
+    with open(path, "rb", opener=_open_lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed at the end or, if this process is killed, by a later one."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError), open(path / _LOCK, "rb", opener=_open_lock) as lock:  # ours
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), _taken(path / _LOCK) as lock:  # ours
             if lock.read(len(_MARK) + 1) == _MARK:
                 shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -299,18 +347,31 @@ def check_memory(
     found = np.zeros(2, dtype=np.int64)
     for text, width in zip(texts, widths, strict=True):
         found += _memory_bytes(len(text), width, _count_roughly(text))
-    if (found <= most).all():
+    has_long = any(_may_have_long_texts(text) for text in texts)
+    if (found <= most).all() and not has_long and _wide_bytes(found, widths) <= MAX_WIDE_BYTES:
         return
     found[:] = 0
     for text, width in zip(texts, widths, strict=True):
         for count in _counts(text):
             more = found + _memory_bytes(len(text), width, count)
-            if (more > most).any():
+            if (more > most).any() or _wide_bytes(more, widths) > MAX_WIDE_BYTES:
                 raise FileError(
                     f"would take over {size(int(more[1]))} of memory, far more than a real file "
                     f"of this size; {fix}"
                 )
         found = more
+
+
+def _may_have_long_texts(text: bytes) -> bool:
+    """Whether a text may be too long: quotes are far apart, or may be part of a text."""
+    is_large = len(text) > _MOST_TEXT_BYTES
+    return is_large and (b'\\"' in text or _LONG_GAP.search(text) is not None)
+
+
+def _wide_bytes(found: NDArray[np.int64], widths: Sequence[int]) -> int:
+    """Return how much memory the characters take if some of them take more than a byte."""
+    values_bytes, all_bytes = found.tolist()
+    return all_bytes - values_bytes if max(widths, default=1) > 1 else 0
 
 
 class _Count(NamedTuple):
@@ -337,7 +398,12 @@ def _counts(text: bytes) -> Iterator[_Count]:
         piece = _PIECE.match(text, at)
         if piece is None:
             raise FileError("not valid JSON (a text never ends); export the file again")
-        bare, n_texts = _TEXT.subn(b'"', view[at : piece.end()])
+        part = view[at : piece.end()]
+        if len(part) > _MOST_TEXT_BYTES and any(
+            found.end() - found.start() > _MOST_TEXT_BYTES for found in _TEXT.finditer(part)
+        ):
+            raise FileError(f"a text of over {MAX_TEXT_LENGTH:,} characters; shorten it")
+        bare, n_texts = _TEXT.subn(b'"', part)
         totals += [*_count_marks(bare), n_texts, piece.end() - at - len(bare)]
         at = piece.end()
         yield _Count(*totals.tolist())
@@ -346,6 +412,11 @@ def _counts(text: bytes) -> Iterator[_Count]:
 def _count_marks(text: bytes) -> tuple[int, int, int, int]:
     return text.count(b"{"), text.count(b"["), text.count(b","), text.count(b":")
 
+
+_MOST_TEXT_BYTES = 6 * MAX_TEXT_LENGTH
+"""A character takes up to six bytes: ``\\u20ac``."""
+
+_LONG_GAP = re.compile(rb'"[^"]{%d}' % _MOST_TEXT_BYTES)
 
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _PIECE = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]++|\\.)*+"){1,4096}+', re.DOTALL)

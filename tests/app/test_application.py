@@ -1,7 +1,11 @@
+import logging
 import subprocess
 import sys
 
 import pytest
+
+from documents import chain_document
+from enplace_studio.application import user_window
 
 SCRIPT = """
 import threading
@@ -37,6 +41,26 @@ print(Cyclic.died_in == {threading.main_thread()})
 def test_garbage_is_collected_only_in_the_windows_thread():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.stdout.split() == ["0", "True"], done.stderr
+
+
+def test_the_studio_starts_where_nothing_can_be_written_and_says_so(monkeypatch, qtbot, tmp_path):
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, "/dev/null/home")
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    window = user_window()
+    qtbot.addWidget(window)
+    assert "Settings and unsaved work cannot be kept: /dev/null/home" in window.banner.text
+    told = []
+    window.studio.failed.connect(told.append)
+    document = chain_document()
+    window.document.open(document.project)
+    window.document.place([2], 0)
+    window.studio.recovery.write()
+    qtbot.waitUntil(lambda: bool(told))
+    assert "A crash would lose your unsaved work" in told[0]
+    window.document.open(None)
+    window.close()
 
 
 @pytest.mark.parametrize("words", [[], ["--offscreen-demo", "unused"]])

@@ -235,10 +235,16 @@ def test_plan_names_are_unique(document):
 def test_the_first_plan_of_a_model_is_not_an_unsaved_change(document, qtbot):
     entry = document.plans[1]
     document.remove_plan(entry)
-    document.undo_stack.clear()
+    document.open(document.project)
     document.begin_with(entry)
     assert document.plans[-1] is entry
     assert not document.modified
+
+
+def test_a_first_plan_does_not_hide_other_unsaved_work(document):
+    document.open(document.project, saved=False)
+    document.begin_with(document.plans[1])
+    assert document.modified
 
 
 def test_extending_the_selection_adds_or_removes_ops(document):

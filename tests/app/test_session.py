@@ -1,18 +1,19 @@
 import errno
+import gzip
 import json
 import os
-import socket
 import stat
 import zipfile
 
 import pytest
 from PySide6.QtCore import QCoreApplication
 
-from documents import add_plan, chain_document
+from documents import add_plan, chain_document, let_go
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError, FileError
 from enplace.readers import readers
 from enplace.writers import write_profile, write_project
+from enplace_studio import recovery as recovery_module
 from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.edits import choosing
@@ -23,7 +24,7 @@ from problems import cluster_of, profile_of
 
 def save(document, path):
     write_project(path, session.to_project(document.project, document.view))
-    document.mark_saved(path)
+    document.mark_saved(path, document.seen, document.work)
 
 
 def opened_again(document, path):
@@ -101,7 +102,7 @@ def test_the_next_start_finds_the_copy_that_a_crash_left(tmp_path):
     document.place([2], 0)
     crashed = Recovery(document, tmp_path)
     write_now(crashed)
-    crashed._lock.unlock()  # as the system does when a process ends
+    let_go(crashed)
     found = Recovery(Document(), tmp_path).leftovers()
     assert len(found) == 1
     assert session.open_file(found[0]).project.problem.pins == {2: 0}
@@ -146,7 +147,7 @@ def test_a_recovered_copy_stays_until_another_one_is_written(tmp_path, monkeypat
     document.place([2], 0)
     crashed = Recovery(document, tmp_path)
     write_now(crashed)
-    crashed._lock.unlock()
+    let_go(crashed)
     recovery = Recovery(document, tmp_path)
     (copy,) = recovery.leftovers()
     monkeypatch.setattr("enplace_studio.recovery.write_project", fail_to_write)
@@ -226,6 +227,100 @@ def test_discarded_work_and_overwritten_files_become_dated_backups(tmp_path):
     assert kept == ["discarded", "mine"]
 
 
+def test_old_work_that_is_discarded_is_the_newest_backup(tmp_path):
+    backups = Backups(tmp_path / "backups")
+    copy = tmp_path / "copy"
+    for number in range(BACKUPS + 1):
+        copy.write_text(f"{number}")
+        if number == BACKUPS:
+            os.utime(copy, (1e9, 1e9))  # an old crash
+        backups.add(copy)
+    kept = {path.read_text() for path in backups.folder.iterdir()}
+    assert kept == {f"{number}" for number in range(1, BACKUPS + 1)}
+
+
+def test_a_backup_holds_the_bytes_of_the_file_whatever_they_are(tmp_path):
+    backups, file = Backups(tmp_path / "backups"), tmp_path / "mine.enplace"
+    file.write_bytes(gzip.compress(b"whole") + b"damaged")
+    backups.add_copy(file)
+    (kept,) = backups.folder.iterdir()
+    assert kept.read_bytes() == file.read_bytes()
+
+
+def test_backups_of_files_with_one_name_in_two_folders_are_counted_apart(tmp_path):
+    backups = Backups(tmp_path / "backups")
+    for folder, versions in (("x", 1), ("y", BACKUPS + 2)):
+        (tmp_path / folder).mkdir()
+        for version in range(versions):
+            (tmp_path / folder / "m.enplace").write_text(f"{version}")
+            backups.add_copy(tmp_path / folder / "m.enplace")
+    kept = [path.name for path in backups.folder.iterdir()]
+    assert sum(name.startswith("m in x") for name in kept) == 1
+    assert sum(name.startswith("m in y") for name in kept) == BACKUPS
+
+
+def test_backups_have_a_limit_of_room_but_the_newest_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(recovery_module, "BACKUP_BYTES", 25)
+    backups, file = Backups(tmp_path / "backups"), tmp_path / "p.enplace"
+    for content in (b"a" * 10, b"b" * 10, b"c" * 10, b"d" * 30):
+        file.write_bytes(content)
+        backups.add_copy(file)
+        kept = {path.read_bytes()[:1] for path in backups.folder.iterdir()}
+        assert content[:1] in kept
+    assert kept == {b"d"}
+
+
+def test_work_is_not_copied_without_the_lock_that_tells_others_it_is_in_use(
+    tmp_path, monkeypatch, qtbot
+):
+    def fail(path):
+        raise FileError(f"{path}: cannot make this lock: No space left on device")
+
+    document = chain_document()
+    document.place([2], 0)
+    saver, told = Recovery(document, tmp_path), []
+    saver.failed.connect(told.append)
+    monkeypatch.setattr(recovery_module, "hold_lock", fail)
+    write_now(saver)
+    QCoreApplication.processEvents()
+    assert not saver._file.exists()
+    assert "No space left" in told[0]
+    monkeypatch.undo()
+    write_now(saver)
+    assert Recovery(Document(), tmp_path).leftovers() == [], "another window sees it is in use"
+    let_go(saver)
+    assert Recovery(Document(), tmp_path).leftovers() == [saver._file]
+
+
+def test_a_copy_is_offered_on_a_full_disk_and_if_its_lock_is_gone(tmp_path, monkeypatch):
+    document = chain_document()
+    document.place([2], 0)
+    crashed = Recovery(document, tmp_path)
+    write_now(crashed)
+    let_go(crashed)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    again = Recovery(Document(), tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+    assert again.leftovers() == [crashed._file]
+    (tmp_path / f"{crashed._file.name}.lock").unlink()
+    assert again.leftovers() == [crashed._file]
+
+
+def test_what_killed_writers_left_is_removed_at_the_start(tmp_path):
+    left = [
+        folder / ".m.enplace.999999999.0123456789ab.tmp"
+        for folder in (tmp_path / "r", tmp_path / "r" / "backups")
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    Recovery(Document(), tmp_path / "r")
+    assert not any(path.exists() for path in left)
+
+
 def test_one_project_does_not_push_out_the_backups_of_others(tmp_path):
     backups = Backups(tmp_path / "backups")
     for name, versions in (("mine", 1), ("[a] 1", 20), *((f"p{i}", 1) for i in range(50))):
@@ -244,9 +339,7 @@ def test_one_project_does_not_push_out_the_backups_of_others(tmp_path):
 def test_copies_are_private_and_old_locks_are_removed(tmp_path):
     document = chain_document()
     (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "1-a.enplace.lock").write_text(
-        f"999999999\nenplace\n{socket.gethostname()}\n"
-    )
+    (tmp_path / "r" / "1-a.enplace.lock").touch()
     recovery = Recovery(document, tmp_path / "r")
     document.place([2], 0)
     write_now(recovery)

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from documents import add_plan, chain_document, document_of, wide_document
+from documents import add_plan, chain_document, document_of, let_go, wide_document
 from enplace.disk import write_atomically
 from enplace.errors import FileError
 from enplace.machine import simulate
@@ -771,7 +771,7 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     window.document.place([2], 0)
     window.studio.recovery.write()
     window.studio.recovery._pool.waitForDone()
-    window.studio.recovery._lock.unlock()  # as the system does when a process ends
+    let_go(window.studio.recovery)
     again = make_window()
     asked = answer(monkeypatch, BUTTON.Open)
     again.studio.files.offer_recovery()
@@ -882,7 +882,7 @@ def test_a_file_replaced_after_a_crash_is_not_overwritten_without_asking(
     path.write_bytes(path.read_bytes() + b" ")  # by a second window
     os.utime(path, (copy.stat().st_atime, copy.stat().st_mtime + later_s))
     kept = path.read_bytes()
-    window.document.mark_saved(path)
+    document.mark_saved(path, document.seen, document.work)
     monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Open)
     window.studio.files._ask_to_recover([(copy, "its work", copy.stat().st_mtime)])
     window.studio.files.wait()
@@ -902,7 +902,7 @@ def test_a_recovered_project_is_saved_in_its_file_without_a_question(window, tmp
     document.place([2], 0)
     copy = tmp_path / "copy.enplace"
     write_project(copy, to_project(document.project, document.view, path, document.seen))
-    document.mark_saved(path)
+    document.mark_saved(path, document.seen, document.work)
     monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Open)
     window.studio.files._ask_to_recover([(copy, "its work", copy.stat().st_mtime)])
     window.studio.files.wait()
@@ -926,6 +926,69 @@ def test_work_is_saved_even_if_what_it_replaces_cannot_be_kept(window, tmp_path,
     window.studio.files.wait()
     assert not window.document.modified
     assert "mine.enplace is saved; what it replaced is not kept" in window.banner.text.lower()
+
+
+def test_work_is_not_overwritten_if_it_cannot_be_kept(window, tmp_path, monkeypatch):
+    path = tmp_path / "theirs.enplace"
+    path.write_text("somebody's work")
+
+    def fail(self, path):
+        raise FileError("cannot write: No space left on device; free some space on the disk")
+
+    monkeypatch.setattr(Backups, "add_copy", fail)
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    assert path.read_text() == "somebody's work"
+    assert "theirs.enplace is not overwritten" in window.banner.text.lower()
+
+
+def test_what_is_done_while_a_save_is_written_stays_unsaved(window, tmp_path):
+    files, document, path = window.studio.files, window.document, tmp_path / "mine.enplace"
+    files.save_to(path)
+    document.save_query("precious", "type:MatMul")
+    files.wait()
+    assert document.modified
+    files.save()
+    files.wait()
+    assert not document.modified
+    assert session.open_file(path).view["queries"] == {"precious": "type:MatMul"}
+
+
+def test_save_as_belongs_to_the_new_file_even_if_the_work_goes_on(window, tmp_path, monkeypatch):
+    files, document = window.studio.files, window.document
+    old, new = tmp_path / "old.enplace", tmp_path / "new.enplace"
+    files.save_to(old)
+    files.wait()
+    kept = old.read_bytes()
+    files.save_to(new)
+    document.place([2], 0)
+    files.wait()
+    assert (document.path, document.modified) == (new, True)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: pytest.fail(box.text()))
+    files.save()
+    files.wait()
+    assert not document.modified
+    assert session.open_file(new).project.problem.pins == {2: 0}
+    assert old.read_bytes() == kept
+
+
+def test_a_save_that_ends_after_another_model_was_opened_is_not_its_file(window, tmp_path):
+    files, document = window.studio.files, window.document
+    files.save_to(tmp_path / "mine.enplace")
+    document.open(document.project)
+    files.wait()
+    assert (document.path, document.seen) == (None, None)
+
+
+def test_what_a_killed_writer_left_beside_a_project_is_removed_as_it_is_opened(window, tmp_path):
+    path = tmp_path / "mine.enplace"
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    left = tmp_path / ".mine.enplace.999999999.0123456789ab.tmp"
+    left.touch()
+    window.studio.files.open_path(path)
+    window.studio.files.wait()
+    assert not left.exists()
 
 
 def test_repainting_loses_no_reference_to_none(qtbot):

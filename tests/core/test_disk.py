@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from enplace.disk import read_bytes, temporary_folder, write_atomically
+from enplace.disk import hold_lock, is_abandoned, read_bytes, temporary_folder, write_atomically
+from enplace.errors import FileError
 
 HOLD = """
 import sys
@@ -91,6 +92,27 @@ def test_temporary_files_of_killed_writers_go_with_the_next_write(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [running.name, other.name, elsewhere.name, "plan.json"]
     )
+
+
+def test_a_write_protected_file_is_not_replaced(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text("kept")
+    path.chmod(0o444)
+    with pytest.raises(FileError, match="make it writable"):
+        write_atomically(path, "new")
+    assert path.read_text() == "kept"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_is_held_until_it_is_closed(tmp_path):
+    path = tmp_path / "a.lock"
+    assert is_abandoned(path), "there is none"
+    lock = hold_lock(path)
+    assert not is_abandoned(path)
+    with pytest.raises(FileError, match="cannot make this lock"):
+        hold_lock(path)
+    os.close(lock)
+    assert is_abandoned(path)
 
 
 def test_reading_a_small_file_takes_little_memory(tmp_path):

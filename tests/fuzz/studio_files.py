@@ -1,4 +1,4 @@
-"""The target that only the studio reads; only a child that fuzzes it imports this."""
+"""What only the studio reads or shows; only a child that fuzzes it imports this."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from tests.fuzz.targets import Target, small_problem, small_schedule
 
 from enplace.disk import dump_json, is_object, parse_json, read_bytes
 from enplace.frameworks.measured import MeasuredRun
+from enplace.frameworks.registry import exporters
+from enplace.placers import place
+from enplace.values.result import Result
 from enplace.writers import write_project
 from enplace_studio.project import PlanEntry, start_project
-from enplace_studio.session import open_copy, to_project
+from enplace_studio.session import open_copy, open_file, to_project
 
 
 def copy_of_work() -> Target:
@@ -50,3 +53,11 @@ def copy_of_work() -> Target:
         open_copy(path)
 
     return Target([dump_json(project.view).encode()], read, name="copy.enplace")
+
+
+def show(path: Path) -> None:
+    """Open a file in the studio, and make all that it shows or exports as text."""
+    opened = open_file(path).project
+    result = Result(place(opened.problem, "heft").schedule)
+    for exporter in exporters().values():
+        exporter.text(result)

@@ -212,6 +212,17 @@ def _copy_of_work() -> Target:
     return copy_of_work()
 
 
+def _shown(build: Callable[[], Target], name: str) -> Callable[[], Target]:
+    """Return how to make a target whose files open in the studio."""
+
+    def make() -> Target:
+        from tests.fuzz.studio_files import show
+
+        return replace(build(), read=show, name=name)
+
+    return make
+
+
 def _multiplied(build: Callable[[], Target]) -> Callable[[], Target]:
     """Return how to make a target whose files are valid in each place but long."""
     return lambda: replace(build(), mutate=multiply)
@@ -251,6 +262,8 @@ OTHERS = {
     "message": Entry(_message),
     "trusted places": Entry(_trusted),
     "copy of work": Entry(_copy_of_work),
+    "shown profile": Entry(_shown(_profile, "work.json"), 0.2),
+    "shown project": Entry(_shown(_enplace, "work.enplace"), 0.1),
 }
 
 MULTIPLIED = {
@@ -263,6 +276,7 @@ MULTIPLIED = {
         "constraints": _constraints,
         "enplace": _enplace,
         "copy of work": _copy_of_work,
+        "shown profile": _shown(_profile, "work.json"),
     }.items()
 }
 
@@ -316,7 +330,7 @@ def _written(write: Callable[[Path], object]) -> bytes:
 def _project(problem: Problem, plan: object) -> object:
     from enplace.readers import Project
 
-    constraints = ({0: 1}, ((2, 3),), frozenset({(5, 0)}), problem.before)
+    constraints = ({0: 2}, ((2, 3),), frozenset({(4, 0)}), problem.before)
     plans = (("heft", plan),)
     return Project(problem.measured_profile, problem.cluster, *constraints, plans)
 

@@ -14,11 +14,10 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.names.paths import index_ops
-from enplace.names.titles import DERIVED, Path, leaf, split_number
+from enplace.names.titles import DERIVED, Path, leaf, number_key, split_number
 from enplace.values.arrays import IntArray
 from enplace.values.profile import Profile
 
-_DIGITS = re.compile(r"\d+")
 _NUMBER = re.compile(r"_?\d+")
 
 
@@ -138,7 +137,7 @@ def _by_number(profile: Profile, ops: IntArray, code: IntArray) -> IntArray:
     rank = np.zeros(len(ops), dtype=np.int64)
     shared = np.flatnonzero(np.bincount(code)[code] > 1).tolist()
     names = profile.op_names
-    shared.sort(key=lambda at: [int(n) for n in _DIGITS.findall(names[ops[at]])])
+    shared.sort(key=lambda at: number_key(names[ops[at]]))
     rank[shared] = np.arange(len(shared))
     return rank
 

@@ -76,6 +76,10 @@ def make_path(scope: str) -> Path:
     return tuple(path)
 
 
+MOST_LETTERS = 256
+"""The regexes take quadratic time."""
+
+
 @lru_cache(maxsize=1 << 16)
 def split_number(part: str) -> tuple[str, Ordinal | None]:
     """Split a part into stem and number.
@@ -83,8 +87,20 @@ def split_number(part: str) -> tuple[str, Ordinal | None]:
     >>> split_number("t24"), split_number("Mixed_5b"), split_number("conv")
     (('t', (24, '')), ('Mixed', (5, 'b')), ('conv', None))
     """
+    if len(part) > MOST_LETTERS:  # no name that a person gave
+        return part, None
     found = re.fullmatch(r"(.+?)_(\d+)([a-z])", part) or re.fullmatch(r"(.*?\D.*?)_?(\d+)()", part)
     return (found[1], (int(found[2]), found[3])) if found else (part, None)
+
+
+def number_key(text: str) -> tuple[tuple[int, str], ...]:
+    """Return the numbers in a text, however long, as a sort key.
+
+    >>> sorted(["mul_10", "mul_2", "mul_1"], key=number_key)
+    ['mul_1', 'mul_2', 'mul_10']
+    """
+    numbers = (digits.lstrip("0") for digits in re.findall(r"\d+", text))
+    return tuple((len(number), number) for number in numbers)
 
 
 def ordinal(part: str) -> Ordinal:

@@ -17,7 +17,7 @@ import numpy as np
 from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
 from enplace.names.ports import Ports
-from enplace.names.titles import unique_leaves
+from enplace.names.titles import number_key, unique_leaves
 from enplace.values.profile import FloatArray, IntArray
 
 CARD_W, CARD_H = 74.0, 42.0
@@ -232,10 +232,9 @@ def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]
     return [alike for _, alike in found]
 
 
-def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
+def _label_key(label: str) -> tuple[str, tuple[tuple[int, str], ...]]:
     """Return the words and numbers of a label as a sort key: ``t 24–27`` sorts after ``t 4–7``."""
-    numbers = tuple(map(int, re.findall(r"\d+", label)))
-    return re.split(r"\d", label, maxsplit=1)[0].strip(), numbers
+    return re.split(r"\d", label, maxsplit=1)[0].strip(), number_key(label)
 
 
 class _Stack:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from enplace.names.titles import unique_leaves, unshared_title
+from enplace.names.titles import first_to_last, number_key, title, unique_leaves, unshared_title
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,12 @@ def test_equal_names_get_the_parts_in_which_their_scopes_differ(names, shown):
 )
 def test_a_neighbour_is_named_without_what_it_shares_with_the_opened_group(name, opened, shown):
     assert unshared_title(name, opened) == shown
+
+
+def test_numbers_in_names_have_any_length():
+    """Python refuses to read a number of over 4,300 digits."""
+    long = "a" + "1" * 5000
+    assert title((long, long)) == f"{long} / {long}"
+    assert first_to_last([f"{long}1", f"{long}2"]) == f"{long}1 … {long}2"
+    names = [f"{long}2", "a10", f"{long}1", "a9"]
+    assert sorted(names, key=number_key) == ["a9", "a10", f"{long}1", f"{long}2"]

@@ -337,6 +337,39 @@ def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
         read_profile(path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"name": "' + b"a" * 7_000_000 + b'"}',
+        b'{"name": "' + rb"a\"" * 3_000_000 + b'"}',
+        b'{"n": [' + b"1," * 4_000_000 + b'1], "name": "' + b"a" * 7_000_000 + b'"}',
+    ],
+    ids=["plain", "with quotes in it", "after a long list"],
+)
+def test_an_endless_text_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    path = tmp_path / "p.json"
+    path.write_bytes(text)
+    with pytest.raises(FileError, match="a text of over 1,048,576 characters; shorten it"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("wide", ["\U0001f600".encode(), b"\\ud83d\\ude00"])
+def test_one_wide_character_must_not_multiply_the_memory_of_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: bytes
+) -> None:
+    monkeypatch.setattr(disk_module, "MAX_WIDE_BYTES", 1 << 20)
+    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    path = tmp_path / "p.json"
+    path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'"' + wide + b'"]}')
+    with pytest.raises(FileError, match="far more than a real file of this size"):
+        read_profile(path)
+    path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'""]}')
+    disk_module.check_memory(path.read_bytes())
+
+
 def test_a_text_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 1 << 20)
     path = tmp_path / "p.json"

@@ -23,7 +23,7 @@ _COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
 """Attributes that keep a function call from being inlined."""
 
 _CALL_PART = re.compile(r"(Stateful)?PartitionedCall(_\d+)?$")
-_INLINED = re.compile(r"Func/.*/(input|output)/_\d+$")
+_INLINED = re.compile(r"/(input|output)/_\d+$")
 """Identities that inlining leaves in place of a call's arguments and results."""
 
 WRAPPER = "OptionalFromValue"
@@ -177,7 +177,11 @@ def _without_waits(graph_def: GraphDef, outputs: list[str]) -> list[str]:
 
 
 def _only_passes(node: Any) -> bool:
-    return node.op == "IdentityN" or (node.op == "Identity" and bool(_INLINED.match(node.name)))
+    return node.op == "IdentityN" or (
+        node.op == "Identity"
+        and node.name.startswith("Func/")
+        and _INLINED.search(node.name) is not None
+    )
 
 
 def _connect(node: Any, origin: Callable[[str], tuple[str, list[str]]], idle: set[str]) -> None:
