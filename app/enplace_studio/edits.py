@@ -310,12 +310,14 @@ def _simulate_entry(
 ) -> PlanEntry | None:
     """Simulate a plan with other costs and its old constraints; None if impossible."""
     old = entry.schedule.problem
+    same = old.pins == problem.pins and old.together == problem.together
+    same &= old.forbidden == problem.forbidden and old.splits == problem.splits
+    same &= old.before == problem.before
     try:
-        own = with_profile(replace(old, cluster=problem.cluster), _costs_for(old, problem))
-        same = own.pins == problem.pins and own.together == problem.together
-        same &= own.forbidden == problem.forbidden and own.splits == problem.splits
-        same &= own.before == problem.before
-        schedule = simulate(problem if same else own, entry.plan)
+        own = problem
+        if not same:
+            own = with_profile(replace(old, cluster=problem.cluster), _costs_for(old, problem))
+        schedule = simulate(own, entry.plan)
     except EnplaceError:
         return None
     origin = entry.origin

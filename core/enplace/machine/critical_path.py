@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,7 @@ class CriticalPath:
         return float((self.finish_us - self.start_us)[self.is_transfer].sum())
 
 
+@lru_cache(maxsize=4)
 def critical_path(schedule: Schedule) -> CriticalPath:
     """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
     return path_to(schedule, int(np.argsort(schedule.op_finish_us, kind="stable")[-1]))

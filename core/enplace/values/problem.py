@@ -296,9 +296,10 @@ def order_problem(problem: Problem, before: Iterable[tuple[int, int]]) -> Proble
     pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
     if ((pairs < 0) | (pairs >= measured.n_ops)).any():
         raise ProblemError("an order names an op number that does not exist")
-    n = measured.n_ops
-    code, known = pairs @ [n, 1], measured.edge_source * n + measured.edge_op
-    new = tuple(map(tuple, pairs[~np.isin(code, known)].tolist()))
+    n, new = measured.n_ops, tuple(wanted)
+    if new:  # looking for implied pairs takes long
+        code, known = pairs @ [n, 1], measured.edge_source * n + measured.edge_op
+        new = tuple(map(tuple, pairs[~np.isin(code, known)].tolist()))
     if new == problem.before:
         return problem
     if not new:
