@@ -38,7 +38,7 @@ def test_the_dialog_explains_what_can_be_opened(ask):
     ("name", "fields"),
     [
         ("train.py", {"arguments", "batch_size"}),
-        ("model.keras", {"loss", "optimizer", "batch_size"}),
+        ("model.h5", {"loss", "optimizer", "batch_size"}),
         ("graph.pbtxt", {"batch_size"}),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_saved_model_is_profiled_for_inference_unless_it_has_a_loss(parent, mo
 
 
 def test_a_keras_model_trains_with_its_own_loss_unless_another_is_given(parent, model):
-    dialog = OpenModel(model("model.keras"), parent)
+    dialog = OpenModel(model("model.h5"), parent)
     assert dialog.loss.lineEdit().placeholderText() == "the model’s own"
     dialog.accept()
     assert (dialog.request.source.loss, dialog.request.source.optimizer) == ("", "")

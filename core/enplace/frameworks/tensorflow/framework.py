@@ -10,6 +10,7 @@ from pathlib import Path
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
+from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.processes.worker import handler_program, signal_name
 from enplace.writers.registry import Exporter
@@ -102,6 +103,7 @@ def _kind_of_file(path: Path) -> str:
         raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not head:
         raise FileError(f"{path}: the file is empty; save it again")
+    check_keras_file(path)
     return _SUFFIXES[path.suffix.lower()]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.sample_batches import sample_batches, sample_targets
 from enplace.frameworks.tensorflow.scripts import Recorder, plain_keras
 from enplace.frameworks.tensorflow.step import LoadError, Step
@@ -40,11 +40,10 @@ def load_keras(source: Source) -> Step:
 def _read(source: Source) -> Any:
     import keras
 
+    check_keras_file(Path(source.path))  # it may have been replaced since it was chosen
     try:
         return keras.saving.load_model(source.path, compile=not source.loss)
     except Exception as error:
-        if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
-            raise LoadError(f"{source.path}: damaged or not a Keras model; save it again") from None
         raise LoadError(
             f"{source.path}: Keras cannot read it: {_brief(error)}; give loss and optimiser, or, "
             f"if the model has classes of its own, open the script that trains it"

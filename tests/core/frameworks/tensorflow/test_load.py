@@ -401,9 +401,9 @@ def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
 def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
     assert "saved without loss and optimiser" in refusal(keras_file)
     assert "nonsense" in refusal(keras_file, loss="nonsense", optimizer="adam")
-    broken = tmp_path / "broken.keras"
-    broken.write_bytes(b"PK no zip")
-    assert "damaged or not a Keras model" in refusal(broken)
+    broken = tmp_path / "broken.h5"
+    broken.write_bytes(b"no HDF5")
+    assert "Keras cannot read it" in refusal(broken)
 
 
 # SavedModels

@@ -1,0 +1,48 @@
+"""Checks of a saved Keras model before Keras unpacks it. Nothing here imports TensorFlow."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+from enplace.disk import LARGE_RATIO, LITTLE_MEMORY_BYTES, SMALL_BYTES, gather, naming, parse_json
+from enplace.errors import FileError
+
+SUFFIX = ".keras"
+MAX_CONFIG_BYTES = 64 << 20
+
+
+def check_keras_file(path: Path) -> None:
+    """Refuse a Keras model that is damaged, or that unpacks to far more than it holds.
+
+    Raises
+    ------
+    FileError
+        One line with the file and the fix.
+    """
+    if path.suffix.lower() != SUFFIX:
+        return  # HDF5
+    with naming(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                _check_members(archive, path.stat().st_size)
+        except (OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+            raise FileError(f"cannot read: {error}; save it again") from None
+        except (zipfile.BadZipFile, zlib.error):
+            raise FileError("damaged or not a Keras model; save or copy it again") from None
+
+
+def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
+    members = archive.infolist()
+    most_bytes = max(SMALL_BYTES, LARGE_RATIO * packed_bytes)
+    if sum(each.file_size for each in members) > most_bytes:
+        raise FileError(f"unpacks from {packed_bytes} to over {most_bytes} bytes; do not trust it")
+    for each in members:
+        if each.filename.endswith(".json"):
+            with archive.open(each) as file:
+                text = gather(file, MAX_CONFIG_BYTES)
+            if len(text) > MAX_CONFIG_BYTES:
+                raise FileError(f"{each.filename}: larger than any real one; do not trust it")
+            with naming(each.filename):
+                parse_json(text, packed_bytes, LITTLE_MEMORY_BYTES)
