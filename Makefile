@@ -11,7 +11,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint fuzz kills audit bench clean system
+.PHONY: run test test-tensorflow lint fuzz kills audit bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -40,6 +40,10 @@ test: $(VENV)/.installed-test
 	$(check_the_code)
 	$(compile_kernels)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18
+test-tensorflow: | system
+	scripts/test-tensorflow.sh $(VERSION) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(check_the_code)
