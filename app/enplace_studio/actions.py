@@ -12,13 +12,14 @@ from enplace.frameworks.registry import exporters
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.panel import SAVE_PICTURE
+from enplace_studio.relations import RELATIONS, Relation
 from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
 from enplace_studio.theme import MODES, theme
 from enplace_studio.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.views import all_views
 
-MENUS = ("File", "Edit", "Plan", "View", "Help")
+MENUS = ("File", "Edit", "Select", "Plan", "View", "Help")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -171,6 +172,24 @@ def _select_all(studio: Studio) -> None:
         studio.document.select(range(problem.profile.n_ops))
 
 
+def _select_groups(studio: Studio) -> None:
+    project = studio.document.project
+    if project is not None:
+        studio.document.select(project.whole_groups(studio.document.selection))
+
+
+def _related_action(relation: Relation) -> Action:
+    return Action(
+        relation.id,
+        relation.title,
+        "Select",
+        (relation.keys,),
+        lambda studio: studio.document.select_related(relation),
+        _selected_ops,
+        2,
+    )
+
+
 def _rename_plan(studio: Studio) -> None:
     current = studio.document.current
     if current is not None:
@@ -232,9 +251,14 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: s.document.run_next(s.document.selection, earlier=False), _selected, 1),
     Action("forget-order", "Forget the order of the selection", "Edit", (),
            _edit(Document.forget_order), _ordered, 1),
-    Action("select-all", "Select all", "Edit", ("Ctrl+A",), _select_all, _open, 2),
-    Action("select-none", "Select nothing", "Edit", (),
-           lambda s: s.document.select(()), _selected, 2),
+    Action("select-all", "Select all", "Select", ("Ctrl+A",), _select_all, _open, 1),
+    Action("select-none", "Select nothing", "Select", (),
+           lambda s: s.document.select(()), _selected_ops, 1),
+    Action("select-group", "Select the whole group", "Select", ("Shift+W",),
+           _select_groups, _selected_ops, 2),
+    *map(_related_action, RELATIONS),
+    Action("why", "Why here?", "Select", ("Y",),
+           lambda s: s.document.ask_why(s.document.selection), _selected, 3),
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),

@@ -27,6 +27,7 @@ from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
 from enplace_studio.reasons import Gap
+from enplace_studio.relations import Relation, related
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
 
@@ -60,6 +61,8 @@ class Document(QObject):
     """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
+    why_wanted = Signal()
+    """The user asks why the selection runs where and when it does."""
     file_changed = Signal()
     """``path``, ``modified`` or the undo stack changed."""
     noticed = Signal(str)
@@ -196,6 +199,22 @@ class Document(QObject):
             self._set_stamp(None)
             self.selection_changed.emit()
         self._set_gap(gap)
+
+    def select_related(self, relation: Relation) -> bool:
+        """Select the ops that are related to those selected."""
+        if not self.selection or self._project is None:
+            return False
+        found = frozenset(related(self._project.problem.profile, relation, self.selection).tolist())
+        if relation.missing and not found - self.selection:
+            self.failed.emit(relation.missing)
+            return False
+        self.select(found)
+        return True
+
+    def ask_why(self, ops: Collection[int]) -> None:
+        """Select ops, and ask why they run where and when they do."""
+        self.select(ops)
+        self.why_wanted.emit()
 
     def hover(self, ops: Iterable[int]) -> None:
         """Set the ops under the pointer."""

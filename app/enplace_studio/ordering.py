@@ -77,8 +77,8 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     others = (device == here) & (finish_us > start_us)
     others[chosen] = False
     profile = schedule.problem.measured_profile
-    needed = others & _reach(profile, chosen, backward=True)
-    needing = others & _reach(profile, chosen, backward=False)
+    needed = others & reach(profile, chosen, backward=True)
+    needing = others & reach(profile, chosen, backward=False)
     earliest_us = float(finish_us[needed].max(initial=0.0))
     latest_us = float(start_us[needing].min(initial=schedule.makespan_us))
     within = others & ~needed & ~needing
@@ -88,7 +88,7 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     return Range(here, earliest_us, latest_us, first, last, by_start)
 
 
-def _reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
+def reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
     """Find the ops on paths that lead to some ops, or from them; shape (n_ops,)."""
     ends = (profile.edge_op, profile.edge_source)
     source, target = ends if backward else ends[::-1]
@@ -156,7 +156,7 @@ def _positions(profile: Profile, plan: Plan, ops: list[int], slot: Slot) -> IntA
     """Move ops, with those that must move too, next to another op in the order of a plan."""
     position, moving = plan.position, np.array(ops, dtype=np.int64)
     between = position > position[slot.anchor] if slot.earlier else position < position[slot.anchor]
-    moves = between & _reach(profile, moving, backward=slot.earlier)
+    moves = between & reach(profile, moving, backward=slot.earlier)
     key = position.astype(np.float64)
     key[moves] = position[slot.anchor] + (-0.5 if slot.earlier else 0.5)
     order = np.lexsort((position, key))

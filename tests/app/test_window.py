@@ -744,7 +744,7 @@ def test_keys_are_listed_by_topic_in_columns_of_like_height():
     from enplace_studio.key_sheet import in_columns, topics
 
     found = topics(all_actions())
-    assert [title for title, _ in found][:3] == ["File", "Edit", "Plan"]
+    assert [title for title, _ in found][:4] == ["File", "Edit", "Select", "Plan"]
     listed = [line for _, lines in found for line in lines]
     assert len(set(listed)) == len(listed)
     columns = in_columns(found, 2)

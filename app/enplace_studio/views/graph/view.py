@@ -14,6 +14,7 @@ from enplace.names.titles import unshared_title
 from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
+from enplace_studio.op_menu import new_menu, op_menu
 from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, call_later, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
@@ -23,7 +24,6 @@ from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.views.graph.drag import PlaceDrag
 from enplace_studio.views.graph.export import draw_scene
-from enplace_studio.views.graph.menu import place_menu
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
@@ -262,10 +262,9 @@ class GraphView(Panel):
         project = self.document.project
         if self.document.selection and project is not None:
             open_card = None if card is None else lambda: self.canvas.open(card)
-            menu = place_menu(self.document, project, self, open_card)
+            menu = op_menu(self.document, project, self, open_card)
         else:
-            menu = QMenu(self)
-            menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            menu = new_menu(self)
         menu.addSeparator()
         menu.addAction(SAVE_PICTURE).triggered.connect(self._save_picture)
         menu.popup(event.globalPos())

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QObject, Qt
+from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import (
+    QDockWidget,
     QLabel,
     QPushButton,
     QWidget,
@@ -75,6 +76,7 @@ class InspectorView(Panel):
         self._document = document
         self.where: DeviceGrid | None = None
         self.sentence: QLabel | None = None
+        self.why: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
         self.reasons: dict[int, str] = {}
         self._column = Column()
@@ -91,11 +93,12 @@ class InspectorView(Panel):
             document.selection_changed,
             document.gap_changed,
         )
+        document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
     def rebuild(self) -> None:
         """Show the selection of the document."""
-        self.where, self.sentence, self.buttons = None, None, {}
+        self.where, self.sentence, self.why, self.buttons = None, None, None, {}
         self._gains.forget()
         self._contents = self._column.fill()
         project = self._document.project
@@ -161,6 +164,25 @@ class InspectorView(Panel):
         if len(steps) > MOST_STEPS:
             self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
         self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
+
+    def _show_why(self) -> None:
+        """Bring the reasons for the place of the selection into view."""
+        if self._later.isActive():
+            self._later.stop()
+            self.rebuild()
+        above = self.parentWidget()
+        while above is not None and not isinstance(above, QDockWidget):
+            above = above.parentWidget()
+        if above is not None:
+            above.show()
+            above.raise_()
+        # The new lines have no places yet.
+        QTimer.singleShot(0, self, self._scroll_to_why)
+
+    def _scroll_to_why(self) -> None:
+        if self.why is not None:
+            bar = self._column.verticalScrollBar()
+            bar.setValue(self.why.y())
 
     def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
         """Simulate the next part of the step for free, and show the gain in its line."""
@@ -248,7 +270,7 @@ class InspectorView(Panel):
         self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
     ) -> None:
         """Explain the place of the selection, and each other place as soon as it is simulated."""
-        self._add_heading("Why here")
+        self.why = self._add_heading("Why here")
         self._add_text(explain_place(schedule, ops))
         self.reasons = {}
 
@@ -316,8 +338,10 @@ class InspectorView(Panel):
         self._contents.addWidget(made)
         return made
 
-    def _add_heading(self, text: str) -> None:
-        self._contents.addWidget(label(text, "dim"))
+    def _add_heading(self, text: str) -> QLabel:
+        made = label(text, "dim")
+        self._contents.addWidget(made)
+        return made
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
         self._add_heading(heading)

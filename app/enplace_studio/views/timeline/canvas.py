@@ -12,7 +12,7 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.errors import PlanError
 from enplace.machine import critical_path
@@ -20,6 +20,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.op_menu import gap_menu, op_menu, transfer_menu
 from enplace_studio.ordering import find_range
 from enplace_studio.reasons import Gap, find_chain
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
@@ -287,11 +288,37 @@ class TimelineCanvas(TimeCanvas):
         self.wheel(event, zooms, pans=bool(is_along) or rows_fit)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Open the menu of the device whose title is at the pointer."""
-        at = QPointF(event.pos())
-        device = self.lanes.device_at(at) if at.x() < self.lanes.left else None
-        if device is not None:
-            device_menu(self.document, device, self).popup(event.globalPos())
+        """Open the menu of what is at the pointer; by key, that of the selection."""
+        by_key = event.reason() == QContextMenuEvent.Reason.Keyboard
+        menu = self._selection_menu() if by_key else self.menu_at(QPointF(event.pos()))
+        if menu is None:
+            event.ignore()  # the pane has a menu of its own
+        else:
+            menu.popup(event.globalPos())
+
+    def menu_at(self, at: QPointF) -> QMenu | None:
+        """Make the menu of the device, op, transfer or idle time at a point."""
+        if self.picture is None:
+            return None
+        if at.x() < self.lanes.left:
+            device = self.lanes.device_at(at)
+            return None if device is None else device_menu(self.document, device, self)
+        found = self.lanes.bar_at(at)
+        if found is None:
+            gap = self._gap_at(at)
+            return None if gap is None else gap_menu(self.document, gap, self)
+        row, number = found
+        if not row.is_device:
+            return transfer_menu(self.document, self.picture.schedule, number, self)
+        if number not in self.document.selection:
+            self.document.select([number])
+        return self._selection_menu()
+
+    def _selection_menu(self) -> QMenu | None:
+        project = self.document.project
+        if project is None or not self.document.selection:
+            return None
+        return op_menu(self.document, project, self)
 
     # Tooltips
 

@@ -577,11 +577,11 @@ def test_fit_shows_everything_and_focus_shows_the_selection(view):
 
 
 def test_the_menu_pins_forbids_and_colocates(view):
-    from enplace_studio.views.graph.menu import place_menu
+    from enplace_studio.op_menu import op_menu
 
     view.canvas.select([0])
     ops = ops_of(view, 0)
-    menu = place_menu(view.document, view.document.project, view)
+    menu = op_menu(view.document, view.document.project, view)
     actions = {action.text().partition("\t")[0]: action for action in menu.actions()}
     actions["Pin here"].trigger()
     assert set(view.document.problem.pins) == set(ops)
@@ -590,7 +590,8 @@ def test_the_menu_pins_forbids_and_colocates(view):
     forbid = actions["Forbid on"].menu().actions()
     forbid[1].trigger()
     assert view.document.problem.forbidden == {(op, 1) for op in ops}
-    again = place_menu(view.document, view.document.project, view).actions()[1].menu().actions()[1]
+    menu = op_menu(view.document, view.document.project, view)
+    again = next(a for a in menu.actions() if a.text() == "Forbid on").menu().actions()[1]
     assert again.isChecked()
     again.trigger()
     assert not view.document.problem.forbidden
