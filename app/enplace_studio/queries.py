@@ -292,7 +292,7 @@ def _begun_scope(project: OpenProject, query: str) -> str:
 def _ways_on(project: OpenProject, term: str) -> list[str]:
     key, colon, value = term.partition(":")
     if colon and key.lower() in _RELATED:
-        return [f"{key.lower()}:{each}" for each in _ways_on(project, value) if value]
+        return [f"{key.lower()}:{each}" for each in _ways_on(project, value)]
     if colon and key.lower() in FIELDS:
         return _values_with(project, key.lower(), value.replace('"', "").lower())
     words = [*(f"{field}:" for field in FIELDS), *(f"{each}>" for each in VALUES), *FLAGS]

@@ -51,13 +51,13 @@ class GraphView(Panel):
         self.canvas = Canvas(self.model, self)
         self.crumbs = QWidget(self)
         self.minimap = Minimap(self.canvas)
-        self.search = SearchBar(document, self.canvas)
+        self.search = SearchBar(document, self)
         self.search.hide()
         self.drag = PlaceDrag(document, self.devices, self)
         self._stepped = False
         self.modes = self._mode_button()
         self.header.addWidget(self.modes)
-        for widget in (self.devices, self.crumbs):
+        for widget in (self.devices, self.crumbs, self.search):
             self.body.addWidget(widget)
         self.body.addWidget(self.canvas, 1)
         self.body.setSpacing(4)
@@ -196,7 +196,7 @@ class GraphView(Panel):
             self.canvas.reveal(min(self.model.matches))
 
     def step_match(self, step: int) -> None:
-        """Go to the next or previous group that matches, and select it."""
+        """Go to the next or previous group that matches, and select what is found in it."""
         matches = sorted(self.model.matches or ())
         if not matches:
             return
@@ -205,7 +205,14 @@ class GraphView(Panel):
         self._stepped = True
         chosen = matches[place % len(matches)]
         self.canvas.reveal(chosen)
-        self.canvas.select([chosen])
+        self.document.select(self._found_in(chosen))
+
+    def _found_in(self, group: int) -> list[int]:
+        level, found = self.model.level, self.model.found
+        if level is None or found is None:
+            return []
+        ops = level.grouping.ops(group)
+        return [op for op in ops.tolist() if found[op]]
 
     def _select_found(self) -> None:
         """Select all ops that the query finds, those outside the open level too."""
@@ -233,8 +240,6 @@ class GraphView(Panel):
 
     def _place_overlays(self) -> None:
         area = self.canvas.rect()
-        self.search.fit_into(area.width())
-        self.search.move(area.right() - self.search.width() - 4, 4)
         scene = self.model.scene
         fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()
         if scene is None or not fits:

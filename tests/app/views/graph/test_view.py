@@ -239,13 +239,16 @@ def test_search_highlights_and_steps_through_the_matches(view):
     assert {view.model.level.grouping.names[group] for group in found} == {
         f"{row} / t 7" for row in ("lstm 0", "lstm 1", "gradients of lstm 0", "gradients of lstm 1")
     }
-    assert view.search.found.text() == "4 ops in 4 groups"
+    assert view.search.found.whole == "4 ops in 4 groups"
+    hits = set(np.flatnonzero(view.model.found).tolist())
     QTest.keyClick(view.search.line, Qt.Key.Key_Return)
-    assert view.document.selection == ops_of(view, found[0])
-    QTest.keyClick(view.search.line, Qt.Key.Key_Return)
-    assert view.document.selection == ops_of(view, found[1])
-    QTest.keyClick(view.search.line, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
-    assert view.document.selection == ops_of(view, found[0])
+    assert view.document.selection == hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3)
+    assert view.document.selection == ops_of(view, found[0]) & hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3)
+    assert view.document.selection == ops_of(view, found[1]) & hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3, Qt.KeyboardModifier.ShiftModifier)
+    assert view.document.selection == ops_of(view, found[0]) & hits
     QTest.keyClick(view.search.line, Qt.Key.Key_Escape)
     assert view.model.matches is None
 
@@ -273,8 +276,37 @@ def test_all_ops_that_a_query_finds_can_be_selected(view):
 def test_a_query_that_cannot_be_understood_says_what_to_write(view):
     view.start_search()
     view.search.line.setText("time>1foo")
-    assert "time>1ms" in view.search.found.text()
+    assert "time>1ms" in view.search.found.whole
     assert not view.search.all.isVisible()
+
+
+def test_the_line_stays_where_it_is_while_counts_and_faults_change(view, qtbot):
+    view.start_search()
+    where = set()
+    for query in ("t", "ty", "type:op", "time>abc", "device:GPU:7 typ:MatMul and many more words"):
+        view.search.line.setText(query)
+        QApplication.processEvents()
+        corner = view.search.line.mapTo(view, QPoint())
+        where.add((corner.toTuple(), view.search.line.size().toTuple()))
+        assert view.rect().contains(view.search.geometry())
+    assert len(where) == 1
+    assert view.search.geometry().bottom() < view.canvas.geometry().top(), "it covers no card"
+
+
+def test_nothing_fades_while_a_word_is_half_typed(view):
+    view.start_search()
+    view.search.line.setText("lst-nothing")
+    assert view.model.marks(None).matches is None
+    view.search.line.setText("lstm")
+    assert view.model.marks(None).matches
+
+
+@pytest.mark.parametrize("query", ["scope:lstm 1", 'scope:"lstm 1"', "scope:LSTM 1 -type:none"])
+def test_a_scope_can_be_written_as_it_is_printed(view, query):
+    view.start_search()
+    view.search.line.setText(query)
+    grouping = view.model.level.grouping
+    assert {grouping.rows[group] for group in view.model.matches} == {"lstm 1"}
 
 
 def test_a_query_follows_the_plan(view):
@@ -308,6 +340,9 @@ def test_the_query_is_completed(view):
     view.search.line.textEdited.emit("device:")
     offered = view.search.line.completer().model().stringList()
     assert offered == ["device:GPU:0", "device:GPU:1"]
+    view.search.line.textEdited.emit("scope:lstm 1")
+    offered = view.search.line.completer().model().stringList()
+    assert 'scope:"lstm 1"' in offered
 
 
 def test_edges_between_devices_are_marked_as_crossing(view):

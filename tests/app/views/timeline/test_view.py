@@ -362,3 +362,53 @@ def test_another_plan_forgets_the_gap(open_view):
     document.select([], gap=Gap(1, 0.0, 41.0, 2))
     document.place([2], 0)
     assert (document.gap, view.canvas.picture.gap) == (None, None)
+
+
+def titles(menu) -> list[str]:
+    return [action.text().partition("\t")[0] for action in menu.actions() if action.text()]
+
+
+def choose(menu, title) -> None:
+    next(a for a in menu.actions() if a.text().partition("\t")[0] == title).trigger()
+
+
+def test_a_bar_has_the_menu_of_the_graph(open_view):
+    document = chain_document()
+    view = open_view(document)
+    menu = view.canvas.menu_at(QPointF(bar_of(view, 1)))
+    assert document.selection == {1}
+    assert {"Why here?", "Select", "Place on", "Pin here", "Run earlier"} <= set(titles(menu))
+    choose(menu, "Pin here")
+    assert document.problem.pins == {1: 0}
+
+
+def test_the_menu_of_a_bar_keeps_a_selection_that_it_belongs_to(open_view):
+    document = chain_document()
+    view = open_view(document)
+    document.select([0, 1])
+    choose(view.canvas.menu_at(QPointF(bar_of(view, 1))), "Colocate")
+    assert document.problem.together == ((0, 1),)
+
+
+def test_a_transfer_leads_to_its_ends(open_view):
+    document = chain_document()
+    view = open_view(document)
+    lanes = view.canvas.lanes
+    index = next(i for i, row in enumerate(lanes.rows) if not row.is_device)
+    row, area = lanes.rows[index], lanes.row_area(index)
+    at = QPointF(lanes.left + lanes.scale.x(float(row.start_us[0]) + 5), area.center().y())
+    choose(view.canvas.menu_at(at), "Select its producer")
+    assert document.selection == {1}
+    choose(view.canvas.menu_at(at), "Select its 1 consumer")
+    assert document.selection == {2}
+    choose(view.canvas.menu_at(at), "Select all 1 op that send over GPU 0 → GPU 1")
+    assert document.selection == {1}
+
+
+def test_an_idle_time_can_be_asked_about(open_view):
+    document = chain_document()
+    view = open_view(document)
+    lane = view.canvas.lanes.lanes_of(1)[0]
+    at = QPointF(view.canvas.lanes.left + view.canvas.lanes.scale.x(20.0), lane.center().y())
+    choose(view.canvas.menu_at(at), "Why this gap?")
+    assert document.gap is not None and document.gap.op == 2
