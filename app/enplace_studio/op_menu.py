@@ -63,9 +63,7 @@ def op_menu(
     return menu
 
 
-def transfer_menu(
-    document: Document, schedule: Schedule, transfer: int, parent: QWidget
-) -> QMenu:
+def transfer_menu(document: Document, schedule: Schedule, transfer: int, parent: QWidget) -> QMenu:
     """Make the menu of a transfer: its producer, its consumers, and all that its link carries."""
     profile, menu = schedule.problem.profile, new_menu(parent)
     tensor = int(schedule.transfer_tensor[transfer])

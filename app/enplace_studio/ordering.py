@@ -11,13 +11,17 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
-from enplace.values.arrays import BoolArray, IntArray, inverse
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile, find_pairs
 from enplace.values.schedule import Schedule
 from enplace_studio.edits import constrain
 from enplace_studio.project import OpenProject
+
+
+STRAGGLERS = 0.02
+"""Share of a group's work that may run far from the rest of it, at either end."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,11 @@ class Range:
     earliest_us, latest_us : float
         The end of the last op that they need, and the start of the first that needs them.
     start_us, finish_us : float
-        When they run now.
+        When they run now, but for stragglers far from the others.
     others : int array
         The other ops of the device within these times, by their start.
+    needed, needing : int or None
+        The op that ends at ``earliest_us``, and the one that starts at ``latest_us``.
     """
 
     device: int
@@ -57,6 +63,8 @@ class Range:
     start_us: float
     finish_us: float
     others: IntArray
+    needed: int | None = None
+    needing: int | None = None
 
 
 def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
@@ -83,9 +91,30 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     latest_us = float(start_us[needing].min(initial=schedule.makespan_us))
     within = others & ~needed & ~needing
     found = np.flatnonzero(within & (start_us >= earliest_us) & (finish_us <= latest_us))
-    first, last = float(start_us[chosen].min()), float(finish_us[chosen].max())
+    first, last = _bulk(start_us[chosen], finish_us[chosen])
     by_start = found[np.argsort(start_us[found], kind="stable")]
-    return Range(here, earliest_us, latest_us, first, last, by_start)
+    before, behind = np.flatnonzero(needed), np.flatnonzero(needing)
+    return Range(
+        here,
+        earliest_us,
+        latest_us,
+        first,
+        last,
+        by_start,
+        int(before[np.argmax(finish_us[before])]) if len(before) else None,
+        int(behind[np.argmin(start_us[behind])]) if len(behind) else None,
+    )
+
+
+def _bulk(start_us: FloatArray, finish_us: FloatArray) -> tuple[float, float]:
+    """Find when most of some ops' work is done; a few may run long before or after the others."""
+    order = np.argsort(start_us, kind="stable")
+    done = np.cumsum((finish_us - start_us)[order])
+    if done[-1] <= 0:
+        return float(start_us.min()), float(finish_us.max())
+    first = int(np.searchsorted(done, STRAGGLERS * done[-1], side="right"))
+    last = int(np.searchsorted(done, (1 - STRAGGLERS) * done[-1]))
+    return float(start_us[order[first]]), float(finish_us[order[: last + 1]].max())
 
 
 def reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:

@@ -115,7 +115,7 @@ def _find(project: OpenProject, term: str) -> BoolArray:
 def _find_related(project: OpenProject, relation: Relation, term: str) -> BoolArray:
     """Find the ops related to those that a term finds."""
     if not term:
-        example = f'{relation.word}:{_example(project, "type")}'
+        example = f"{relation.word}:{_example(project, 'type')}"
         raise QueryError(f"{relation.word}: needs a term, for example {example}")
     ops = np.flatnonzero(_find(project, term))
     return relation.find(project.problem.profile, ops)

@@ -117,7 +117,7 @@ def test_a_long_list_ends_with_the_sum_of_the_rest(open_view, qtbot, monkeypatch
     assert document.selection == frozenset()
 
 
-def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view):
+def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     widget = view.devices[0]
@@ -127,4 +127,6 @@ def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view):
     assert document.selection
     assert "Lock GPU 0 as it is" in actions
     next(a for text, a in actions.items() if text.startswith("List what is in it")).trigger()
-    assert view.window().findChild(MemoryTable).total_bytes == widget.split.peak_bytes
+    table = view.window().findChild(MemoryTable)
+    qtbot.addWidget(table)
+    assert table.total_bytes == widget.split.peak_bytes

@@ -14,6 +14,7 @@ from enplace_studio.views.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 
 FREE = profile_of({"a": 10_000, "b": 20_000, "c": 10_000})
+CHAIN = profile_of(dict.fromkeys("abcd", 10_000), [("a", "b", 8), ("b", "c", 8), ("c", "d", 8)])
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
@@ -412,3 +413,52 @@ def test_an_idle_time_can_be_asked_about(open_view):
     at = QPointF(view.canvas.lanes.left + view.canvas.lanes.scale.x(20.0), lane.center().y())
     choose(view.canvas.menu_at(at), "Why this gap?")
     assert document.gap is not None and document.gap.op == 2
+
+
+def test_a_drop_beyond_the_range_does_nothing_and_says_so(open_view, qtbot):
+    document = document_of(CHAIN, cluster_of(2), dict.fromkeys("abcd", 0))
+    view = open_view(document)
+    document.select([1])
+    drag(view, bar_of(view, 1), bar_of(view, 3), release=False)
+    assert "Not here: c needs it earlier" in view.canvas._gesture.drop.text
+    with qtbot.waitSignal(document.failed) as failed:
+        QTest.mouseRelease(view.canvas, LEFT, NONE, bar_of(view, 3))
+    assert "c needs it earlier" in failed.args[0]
+    assert document.undo_stack.count() == 0
+
+
+def test_a_dragged_group_shows_the_price(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([1, 2])
+    start = bar_of(view, 1)
+    drag(view, start, start - QPoint(140, 0), release=False)
+    assert "step 40.0 ms" in view.canvas._gesture.drop.text
+    QTest.mouseRelease(view.canvas, LEFT, NONE, start - QPoint(140, 0))
+    assert np.argsort(document.schedule.op_start_us).tolist() == [1, 2, 0]
+
+
+def test_the_price_leaves_the_lane_free(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([2])
+    before = view.canvas.grab().toImage()
+    drag(view, bar_of(view, 2), bar_of(view, 0), release=False)
+    lane, after = view.canvas.lanes.lanes_of(0)[0], view.canvas.grab().toImage()
+    panel = theme.tokens.panel.rgb()
+    row, ratio = lane.center().y(), after.devicePixelRatio()
+    for x in range(round(lane.left()) + 4, round(lane.right()) - 4, 3):
+        at = QPoint(round(x * ratio), round(row * ratio))
+        assert after.pixel(at) != panel or before.pixel(at) == panel
+
+
+def test_a_click_among_slivers_picks_the_longest_until_zoomed_in(open_view):
+    times = {"wide": 6_600, "sliver": 12, "other": 60_000}
+    document = document_of(profile_of(times), cluster_of(2), dict.fromkeys(times, 0))
+    view = open_view(document)
+    sliver = bar_of(view, 1)
+    QTest.mouseClick(view.canvas, LEFT, NONE, sliver)
+    assert document.selection == {2}
+    view.canvas.set_scale(view.canvas.lanes.scale.around(6_590.0, 6_620.0))
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1))
+    assert document.selection == {1}
