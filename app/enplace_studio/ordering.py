@@ -92,6 +92,9 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     within = others & ~needed & ~needing
     found = np.flatnonzero(within & (start_us >= earliest_us) & (finish_us <= latest_us))
     first, last = _bulk(start_us[chosen], finish_us[chosen])
+    if max(first, earliest_us) < min(last, latest_us):
+        # Some ops of a group may run before others of it are ready: what may move counts.
+        first, last = max(first, earliest_us), min(last, latest_us)
     by_start = found[np.argsort(start_us[found], kind="stable")]
     before, behind = np.flatnonzero(needed), np.flatnonzero(needing)
     return Range(
