@@ -30,6 +30,7 @@ from enplace_studio.reasons import Gap
 from enplace_studio.relations import Relation, related
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
+from enplace_studio.whys import Mark
 
 __all__ = ["Document", "PlanEntry"]
 
@@ -61,6 +62,8 @@ class Document(QObject):
     """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
+    marks_changed = Signal(bool)
+    """Other moments of the step are pointed at; true if they should come into view."""
     why_wanted = Signal()
     """The user asks why the selection runs where and when it does."""
     file_changed = Signal()
@@ -78,6 +81,8 @@ class Document(QObject):
         self.hovered: frozenset[int] = frozenset()
         self.gap: Gap | None = None
         """The idle time that the user asks about."""
+        self.marks: tuple[Mark, ...] = ()
+        """What a reason points at in the timeline."""
         self.stamp: Stamp | None = None
         """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
@@ -197,6 +202,7 @@ class Document(QObject):
         if wanted != self.selection:
             self.selection = wanted
             self._set_stamp(None)
+            self.point_at(())
             self.selection_changed.emit()
         self._set_gap(gap)
 
@@ -210,6 +216,12 @@ class Document(QObject):
             return False
         self.select(found)
         return True
+
+    def point_at(self, marks: tuple[Mark, ...], reveal: bool = False) -> None:
+        """Mark moments of the step until the selection or the schedule changes."""
+        if marks != self.marks or reveal:
+            self.marks = marks
+            self.marks_changed.emit(reveal)
 
     def ask_why(self, ops: Collection[int]) -> None:
         """Select ops, and ask why they run where and when they do."""
@@ -524,6 +536,7 @@ class Document(QObject):
             self.plans_changed.emit()
         if old is None or new.current is not old.current:
             self._set_gap(None)  # it may be gone
+            self.point_at(())
             self.current_changed.emit()
 
 

@@ -18,10 +18,7 @@ from enplace.values.profile import Profile, find_pairs
 from enplace.values.schedule import Schedule
 from enplace_studio.edits import constrain
 from enplace_studio.project import OpenProject
-
-
-STRAGGLERS = 0.02
-"""Share of a group's work that may run far from the rest of it, at either end."""
+from enplace_studio.reasons import STRAGGLERS
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Queries such as ``type:MatMul scope:decoder time>1ms device:0 critical``, which find ops. No Qt.
 
 A query is a list of terms; an op must satisfy all of them. A minus before a term excludes what it
-finds. Quotes keep spaces together: ``scope:"layer 1"``. A scope may also be written as it is printed
-in the graph, with or without quotes: ``scope:lstm 0 / t 4–7``. ``up:TERM`` finds what leads to the
-ops that a term finds; the words of :data:`enplace_studio.relations.RELATIONS` work alike.
+finds. Quotes keep spaces together: ``scope:"layer 1"``. A scope may also be written as the graph
+prints it, with or without quotes: ``scope:lstm 0 / t 4–7``. ``up:TERM`` finds what leads to the ops
+that a term finds; the words of :data:`enplace_studio.relations.RELATIONS` work alike.
 """
 
 from __future__ import annotations

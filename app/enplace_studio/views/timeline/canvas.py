@@ -45,6 +45,10 @@ from enplace_studio.timelines.waiting import (
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
 _PATH_DELAY_MS = 30
+AROUND = 3
+"""Time shown before and after them then, as a multiple of theirs."""
+LEAST_SHARE = 0.02
+"""Marks over less of the time on screen than this are zoomed to when a reason is followed."""
 
 
 class TimelineCanvas(TimeCanvas):
@@ -75,6 +79,7 @@ class TimelineCanvas(TimeCanvas):
         document.current_changed.connect(self._show_schedule)
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
+        document.marks_changed.connect(self._show_marks)
         self._open()
 
     # Contents
@@ -108,6 +113,7 @@ class TimelineCanvas(TimeCanvas):
             n_ops = picture.schedule.problem.profile.n_ops
             picture.selection = selection
             picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+            picture.marks = self.document.marks
         self.update()
 
     def _trace_path(self) -> None:
@@ -126,6 +132,20 @@ class TimelineCanvas(TimeCanvas):
             if gap is not None:
                 path = find_chain(picture.schedule, project.grouping, gap).path
                 picture.chain = trace_path(path, self.lanes.rows) if len(path.number) else None
+        self.update()
+
+    def _show_marks(self, reveal: bool) -> None:
+        """Mark what a reason points at, and bring it into view if asked."""
+        marks, scale = self.document.marks, self.lanes.scale
+        if self.picture is not None:
+            self.picture.marks = marks
+        if reveal and marks:
+            first = min(mark.start_us for mark in marks)
+            last = max(mark.finish_us for mark in marks)
+            is_small = last - first < LEAST_SHARE * (scale.stop_us - scale.start_us)
+            if first < scale.start_us or last > scale.stop_us or is_small:
+                around_us = AROUND * (last - first)
+                self.set_scale(scale.around(first - around_us, last + around_us))
         self.update()
 
     def _end_us(self) -> float:

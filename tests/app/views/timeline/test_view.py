@@ -412,7 +412,8 @@ def test_an_idle_time_can_be_asked_about(open_view):
     lane = view.canvas.lanes.lanes_of(1)[0]
     at = QPointF(view.canvas.lanes.left + view.canvas.lanes.scale.x(20.0), lane.center().y())
     choose(view.canvas.menu_at(at), "Why this gap?")
-    assert document.gap is not None and document.gap.op == 2
+    assert document.gap is not None
+    assert document.gap.op == 2
 
 
 def test_a_drop_beyond_the_range_does_nothing_and_says_so(open_view, qtbot):
