@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine import CriticalPath, critical_path, path_to, simulate
 from enplace.names.groups import Grouping
-from enplace.text import elide_middle, ms
+from enplace.text import count, elide_middle, ms
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
 from enplace.values.problem import with_profile
@@ -18,6 +18,8 @@ from enplace_studio.differences import path_parts
 NAME_LENGTH = 70
 STRAGGLERS = 0.02
 """Share of a group's work that may run long before the rest of it."""
+SHORT_SHARE, MOST_LONG = 0.03, 8
+"""Parts of a gap below this share, or after this many, are summed up."""
 SHORT_US = 0.5
 """Waits and changes shorter than this are not mentioned."""
 
@@ -186,6 +188,44 @@ def find_chain(schedule: Schedule, grouping: Grouping, gap: Gap) -> Chain:
             what = _group_name(schedule, grouping, int(ops[first]))
             steps[i] = replace(steps[i], name=f"{what}: {steps[i].name}")
     return Chain(path, steps[::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Waits:
+    """What a device waits for during a gap, by how much of it each takes.
+
+    Attributes
+    ----------
+    cause : Limit
+        What was at work as the gap began.
+    long : list of Limit
+        The other parts that matter, the longest first.
+    short : Limit or None
+        All others as one.
+    """
+
+    cause: Limit
+    long: list[Limit]
+    short: Limit | None
+
+
+def sum_waits(gap: Gap, steps: list[Limit]) -> Waits:
+    """Sum the steps of a chain by name, and fold the short ones into one."""
+    sums: dict[str, Limit] = {}
+    for step in reversed(steps):
+        known = sums.get(step.name, replace(step, time_us=0.0, ops=()))
+        ops = tuple(dict.fromkeys((*known.ops, *step.ops)))
+        sums[step.name] = replace(step, time_us=known.time_us + step.time_us, ops=ops)
+    cause, *others = sums.values()
+    others.sort(key=lambda limit: -limit.time_us)
+    least_us = SHORT_SHARE * (gap.until_us - gap.since_us)
+    long = [limit for limit in others if limit.time_us >= least_us][:MOST_LONG]
+    rest = others[len(long) :]
+    if len(rest) < 2:
+        return Waits(cause, others, None)
+    ops = tuple(dict.fromkeys(op for limit in rest for op in limit.ops))
+    time_us = sum(limit.time_us for limit in rest)
+    return Waits(cause, long, Limit(count(len(rest), "short wait"), time_us, ops))
 
 
 def idle_text(schedule: Schedule, gap: Gap) -> str:

@@ -1,4 +1,4 @@
-"""Why ops run where and when they do, as reasons that a click follows and the timeline marks. No Qt."""
+"""Why ops run where and when they do: reasons to follow, and what they point at. No Qt."""
 
 from __future__ import annotations
 

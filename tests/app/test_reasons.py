@@ -14,7 +14,15 @@ from enplace.names.groups import group_ops
 from enplace.text import ms
 from enplace.values.problem import Problem
 from enplace_studio.edits import moved_schedule
-from enplace_studio.reasons import explain_place, explain_step, find_limits, step_if_free
+from enplace_studio.reasons import (
+    Gap,
+    Limit,
+    explain_place,
+    explain_step,
+    find_limits,
+    step_if_free,
+    sum_waits,
+)
 from enplace_studio.whys import why_here, why_not, why_there
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
@@ -163,3 +171,20 @@ def test_a_part_beside_which_another_takes_as_long_gains_little():
     schedule = document.schedule
     limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
     assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(schedule.makespan_us - 2)
+
+
+def test_short_waits_are_summed_up_below_the_cause_and_the_longest():
+    times_us = [5.0, 900.0, 4.0, 3.0, 80.0]
+    steps = [Limit(f"part {n}", us, (n,)) for n, us in enumerate(times_us)]
+    waits = sum_waits(Gap(0, 0.0, sum(times_us), 9), steps)
+    assert (waits.cause.name, waits.cause.time_us) == ("part 4", 80.0)
+    assert [limit.name for limit in waits.long] == ["part 1"]
+    assert (waits.short.name, waits.short.time_us) == ("3 short waits", 12.0)
+    assert set(waits.short.ops) == {0, 2, 3}
+
+
+def test_parts_of_one_name_are_one_wait():
+    steps = [Limit("a", 10.0, (1,)), Limit("b", 30.0, (2,)), Limit("a", 10.0, (3,))]
+    waits = sum_waits(Gap(0, 0.0, 50.0, 9), steps)
+    assert (waits.cause.time_us, set(waits.cause.ops)) == (20.0, {1, 3})
+    assert [limit.name for limit in waits.long] == ["b"]

@@ -35,6 +35,7 @@ from enplace_studio.reasons import (
     find_limits,
     idle_text,
     step_if_free,
+    sum_waits,
 )
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.inspector.facts import (
@@ -53,7 +54,6 @@ from enplace_studio.whys import Mark, Why, why_here
 
 MOST_SPLITS = 6
 MOST_LIMITS = 10
-MOST_STEPS = 12
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
 
@@ -163,21 +163,27 @@ class InspectorView(Panel):
             self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
-        """List what a device waits for, back to the cause; a click selects the ops of a step."""
+        """List what a device waits for, the cause first; a click selects the ops of a line."""
         self._add_text(f"{idle_text(schedule, gap)}.")
         steps = find_chain(schedule, project.grouping, gap).steps
         if not steps:
             self._add_text(explain_gap(schedule, gap))
             return
-        waits = "It waits for" if gap.op is not None else "Meanwhile the step waits for"
-        self._add_heading(f"{waits}, the latest first")
-        for limit in steps[:MOST_STEPS]:
-            time = ms(limit.time_us)
-            tip = f"{limit.name}: {time} of the wait; click to select its ops"
-            self._add_limit(limit, time, tip, gap)
-        if len(steps) > MOST_STEPS:
-            self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
-        self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
+        waits = sum_waits(gap, steps)
+        self._add_heading("The cause, at work as the gap began")
+        self._add_wait(waits.cause, gap)
+        if waits.long or waits.short:
+            then = "Then it waits for" if gap.op is not None else "Then the step waits for"
+            self._add_heading(f"{then}, the longest first")
+        for limit in waits.long:
+            self._add_wait(limit, gap)
+        if waits.short is not None:
+            self._add_wait(waits.short, gap)
+
+    def _add_wait(self, limit: Limit, gap: Gap) -> None:
+        time = ms(limit.time_us)
+        tip = f"{limit.name}: {time} of the wait; click to select its ops"
+        self._add_limit(limit, time, tip, gap)
 
     def _forget_marks(self) -> None:
         self._followed = ()

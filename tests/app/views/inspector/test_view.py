@@ -230,11 +230,11 @@ def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(ope
     assert "GPU 1 idle for 0.041 ms, until c." in texts(view)
     lines = [line for line in view.findChildren(Line) if line.can_click and line.isVisible()]
     assert [(line.left, line.right) for line in lines] == [
+        ("a on GPU 0", "0.010 ms"),
         ("b: GPU 0 → GPU 1", "0.021 ms"),
         ("b on GPU 0", "0.010 ms"),
-        ("a on GPU 0", "0.010 ms"),
     ]
-    lines[1].click()
+    lines[2].click()
     assert document.selection == {1}
     qtbot.waitUntil(lambda: "gap" in view.buttons)
     view.buttons["gap"].click()
