@@ -96,6 +96,11 @@ def _solvable(studio: Studio) -> bool:
     return _open(studio) and bool(studio.solver.methods) and idle
 
 
+def _comparable(studio: Studio) -> bool:
+    """Return whether methods can be compared; while others run, they wait for these."""
+    return _open(studio) and bool(studio.solver.methods) and not studio.is_measuring
+
+
 def _was_run(studio: Studio) -> bool:
     current = studio.document.current
     return current is not None and current.run is not None
@@ -265,7 +270,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
            lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
     Action("compare", "Compare methods…", "Plan", ("Ctrl+Shift+C",),
-           lambda s: s.solving.ask_compare(), _solvable),
+           lambda s: s.solving.ask_compare(), _comparable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
            lambda s: s.measuring.run_current(), lambda s: not s.why_no_run(), 1,

@@ -63,6 +63,12 @@ class CompareCanvas(TimeCanvas):
         self._lay_out()
         self.show_selection()
 
+    def show_target(self, place: int) -> None:
+        """Let the ops of A stand out that the plan in a place runs elsewhere."""
+        blocks = self.stack.blocks
+        blocks[0].compare_with(blocks[place].schedule)
+        self.show_selection()
+
     def show_selection(self) -> None:
         """Highlight the document's selection."""
         self.stack.select(self._document.selection)
