@@ -22,7 +22,7 @@ from enplace_studio.method_facts import by_purpose, time_text, whole_seconds
 from enplace_studio.panel import label, paragraph, plain_tip
 from enplace_studio.theme import theme
 
-SIZE = (640, 520)
+SIZE = (820, 520)
 COLUMNS = ("Method", "What it is", "Time")
 _PER_PURPOSE = 1
 

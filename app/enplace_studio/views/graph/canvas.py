@@ -93,8 +93,13 @@ class Canvas(TipWidget):
         if self.current is not None and not self.untouched:
             self.reveal(self.current)
         else:
-            self.fit(READABLE)
+            self.fit_first()
             self.untouched = True
+
+    def fit_first(self) -> None:
+        """Show the cards as one enters: all ops of a group, or groups that can be read."""
+        level = self.model.level
+        self.fit(0.0 if level is not None and level.of_ops else READABLE)
 
     def fit(self, least: float = 0.0) -> None:
         """Show all cards, or only the first if their scale would be below ``least``."""

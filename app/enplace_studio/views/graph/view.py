@@ -18,7 +18,6 @@ from enplace_studio.op_menu import new_menu, op_menu
 from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, call_later, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
-from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.devices import DeviceBar
@@ -234,7 +233,7 @@ class GraphView(Panel):
         untouched = self.canvas.untouched
         self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
         if untouched:
-            self.canvas.fit(READABLE)
+            self.canvas.fit_first()
             self.canvas.untouched = True
         self._place_overlays()
 

@@ -714,3 +714,9 @@ def test_repainting_loses_no_reference_to_none(view):
 def test_the_legend_names_only_number_keys_that_work(view):
     n_devices = view.document.problem.cluster.n_devices
     assert view.devices._placed[-1][1].runs[-1].text.endswith(f"press 1 … {n_devices}")
+
+
+def test_a_group_opens_with_all_its_ops_in_view(view):
+    view.canvas.open(0)
+    assert view.model.level.of_ops
+    assert view.canvas.visible().contains(view.model.scene.bounds)
