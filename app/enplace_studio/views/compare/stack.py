@@ -96,8 +96,8 @@ class Block:
             replace(row, odd=same[row.number]) if row.is_device else row for row in self.lanes.rows
         ]
         n_moved = int(np.count_nonzero(~same))
-        way = "from here" if self._is_reference else "to here"
-        self.moved_text = f"{n_moved:,} moved {way}" if n_moved else ""
+        way = "leave" if self._is_reference else "arrive"
+        self.moved_text = f"{n_moved:,} {way}" if n_moved else ""
 
     @property
     def lanes(self) -> Lanes:

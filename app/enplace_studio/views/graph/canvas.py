@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QWidget
 from enplace_studio.dragging import EXTEND
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.graph.camera import MARGIN, READABLE, Camera
+from enplace_studio.views.graph.camera import MARGIN, READABLE, SCALES, Camera
 from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.paint import paint_scene
@@ -105,7 +105,7 @@ class Canvas(TipWidget):
         """Show all cards, or only the first if their scale would be below ``least``."""
         if self.scene is not None:
             centred = not self.scene.arrangement.titles
-            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
+            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, SCALES[0]), centred)
             if centred:
                 self._move_to_the_first_cards(self.scene)
         self._look()

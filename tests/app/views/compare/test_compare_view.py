@@ -410,5 +410,5 @@ def test_in_plan_a_the_ops_stand_out_that_move_away(open_view):
     for row in first.lanes.rows:
         if row.is_device:
             assert row.odd.tolist() == (~moved[row.number]).tolist()
-    assert first.moved_text == f"{moved.sum()} moved from here"
-    assert last.moved_text.endswith("moved to here")
+    assert first.moved_text == f"{moved.sum()} leave"
+    assert last.moved_text.endswith(" arrive")
