@@ -43,7 +43,7 @@ def count_by_scope(
     """Count the ops of each scope with each key.
 
     Scopes are as deep as they can be in ``most_rows`` rows. If even the outermost ones are
-    more, all of them are counted. A row with more than :data:`LARGE` of all ops is then split
+    more, those that differ in a number share a row. A row with more than :data:`LARGE` of all ops is then split
     further, as long as its parts are at most ``most_rows``; the smallest parts share a row.
 
     Parameters
@@ -62,6 +62,11 @@ def count_by_scope(
         if len(deeper) > most_rows or len(deeper) == len(best) == len(keys):
             break
         best = deeper
+    if len(best) > most_rows:
+        roots: dict[Key, list[str]] = {}
+        for name, key in keys.items():
+            roots.setdefault(key, []).append(name)
+        best = [p for key, names in roots.items() for p in _parts(_Row("", 0, key, names))]
     rows = [part for row in best for part in _split(row, LARGE * len(keys), most_rows)]
     return [(row.label, row.key, len(row.names)) for row in rows]
 
@@ -85,9 +90,14 @@ def _split(row: _Row[Key], large: float, most_rows: int) -> list[_Row[Key]]:
         names = [name for part in rest for name in part.names]
         parts = [*(part for part in parts if part in kept)]
         parts.append(_Row(f"{row.label}, other", MOST_DEPTH, row.key, names))
-    if parts == [row]:
-        return parts
+    if parts == [row] or (len(parts) == 1 and _are_ops(parts[0])):
+        return [row]
     return [smaller for part in parts for smaller in _split(part, large, most_rows)]
+
+
+def _are_ops(row: _Row[Key]) -> bool:
+    """Return whether nothing is left of the names after those parts that the label stands for."""
+    return all(name.count("/") < row.depth for name in row.names)
 
 
 def _parts(row: _Row[Key]) -> list[_Row[Key]]:
@@ -108,4 +118,5 @@ def _label(row: _Row[Key], stem: str, names: list[str]) -> str:
     if not stem:
         return row.label
     here = sorted({name.split("/", row.depth + 1)[row.depth] for name in names}, key=ordinal)
-    return f"{row.label}/{here[0]}" + (f"…{here[-1]}" if len(here) > 1 else "")
+    part = here[0] if len(here) == 1 else f"{here[0]}…{here[-1]}"
+    return f"{row.label}/{part}" if row.label else part

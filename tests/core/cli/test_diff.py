@@ -149,6 +149,8 @@ def test_rows_are_sorted_by_size_and_large_ones_are_split_into_ranges():
     assert ("gradients/AddN_120…AddN_127", "GPU:1", 8) in found
     assert next(row for row in found if row[2] == 100)[0].startswith("gradients/t4…t7/cell_1")
     assert sum(row[2] for row in found) == 108
+    outermost = {f"t{t}/cell/op_{k}": "GPU:1" for t in range(35) for k in range(4)}
+    assert count_by_scope(outermost)[0][0].startswith("t0…t34/cell")
 
 
 @given(
