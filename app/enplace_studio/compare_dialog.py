@@ -53,6 +53,7 @@ class CompareDialog(QDialog):
         self.setWindowTitle("Compare methods")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         self._methods, self._time_limit_s, self._waiting = methods, time_limit_s, waiting
+        self._boxes: list[QTableWidgetItem] = []
         self.list = self._make_list(sensible(methods))
         self.estimate = paragraph("")
         self._every = button("All", self._tick_all_or_none)
@@ -81,6 +82,7 @@ class CompareDialog(QDialog):
             first = QTableWidgetItem(method.title)
             is_ticked = method.name in ticked
             first.setCheckState(Qt.CheckState.Checked if is_ticked else Qt.CheckState.Unchecked)
+            self._boxes.append(first)
             words = method.summary or method.source
             texts = (words, time_text(method, self._time_limit_s))
             for column, item in enumerate([first, *map(QTableWidgetItem, texts)]):
@@ -97,17 +99,14 @@ class CompareDialog(QDialog):
         return [method.name for method in self._ticked()]
 
     def _ticked(self) -> list[Method]:
-        return [
-            method
-            for row, method in enumerate(self._methods)
-            if self.list.item(row, 0).checkState() == Qt.CheckState.Checked
-        ]
+        checked = Qt.CheckState.Checked
+        boxes = zip(self._methods, self._boxes, strict=True)
+        return [method for method, box in boxes if box.checkState() == checked]
 
     def _tick_all_or_none(self) -> None:
         every = len(self._ticked()) == len(self._methods)
-        state = Qt.CheckState.Unchecked if every else Qt.CheckState.Checked
-        for row in range(len(self._methods)):
-            self.list.item(row, 0).setCheckState(state)
+        for box in self._boxes:
+            box.setCheckState(Qt.CheckState.Unchecked if every else Qt.CheckState.Checked)
 
     def _show_estimate(self) -> None:
         ticked = self._ticked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def list_constraints(
     ]
 
 
+@lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
     """Name the action that solves, with the number of constraints as the pane counts them."""
     n = len(list_constraints(project.problem, project.grouping, project.locks))

@@ -6,12 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
+from enplace.values.arrays import FloatArray, IntArray, inverse
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile, find_pairs
@@ -19,6 +17,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.edits import constrain
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import STRAGGLERS
+from enplace_studio.relations import reach
 
 
 @dataclass(frozen=True)
@@ -115,19 +114,6 @@ def _bulk(start_us: FloatArray, finish_us: FloatArray) -> tuple[float, float]:
     first = int(np.searchsorted(done, STRAGGLERS * done[-1], side="right"))
     last = int(np.searchsorted(done, (1 - STRAGGLERS) * done[-1]))
     return float(start_us[order[first]]), float(finish_us[order[: last + 1]].max())
-
-
-def reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
-    """Find the ops on paths that lead to some ops, or from them; shape (n_ops,)."""
-    ends = (profile.edge_op, profile.edge_source)
-    source, target = ends if backward else ends[::-1]
-    n = profile.n_ops  # also the number of a node with an edge to each of the ops
-    rows = np.concatenate([source, np.full(len(ops), n)])
-    columns = np.concatenate([target, ops])
-    graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n + 1, n + 1))
-    reached = np.zeros(n + 1, dtype=bool)
-    reached[breadth_first_order(graph, n, return_predecessors=False)] = True
-    return reached[:n]
 
 
 def slot_at(schedule: Schedule, where: Range, time_us: float) -> Slot | None:

@@ -122,8 +122,9 @@ def find_preview(
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
         why = why_not(problem, moved, device)
-        text, whys = (why.about, (why,)) if why is not None else (str(error), ())
-        return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=whys)
+        text = str(error) if why is None else why.about
+        found = () if why is None else (why,)
+        return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=found)
     step_us = after.makespan_us
     delta_us = step_us - before.makespan_us
     reason = explain_step(before, after) if explain else ""

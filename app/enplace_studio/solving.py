@@ -154,8 +154,8 @@ class Solving(QWidget):
         methods = [name for name in missing if chosen is None or name in chosen]
         if methods:
             aim = self._methods.objective
-            details = {"objective": aim, "values": self._load_values}
-            if self._run(methods, choose=False, queue=True, **details):
+            values = self._load_values
+            if self._run(methods, choose=False, queue=True, objective=aim, values=values):
                 self._compared = [*self._compared, *methods]
         else:
             self.done.emit("Every method already has a plan in the list")

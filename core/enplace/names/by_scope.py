@@ -43,8 +43,9 @@ def count_by_scope(
     """Count the ops of each scope with each key.
 
     Scopes are as deep as they can be in ``most_rows`` rows. If even the outermost ones are
-    more, those that differ in a number share a row. A row with more than :data:`LARGE` of all ops is then split
-    further, as long as its parts are at most ``most_rows``; the smallest parts share a row.
+    more, those that differ in a number share a row. A row with more than :data:`LARGE` of all ops
+    is then split further, as long as its parts are at most ``most_rows``; the smallest parts share
+    a row.
 
     Parameters
     ----------

@@ -204,9 +204,9 @@ class CompareView(QWidget):
         fall = waterfall(one.contents.path, other.contents.path, steps_us)
         before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
-        by_device = [path_by_device(b.schedule, b.contents.path) for b in (one, other)]
+        left, right = (path_by_device(b.schedule, b.contents.path) for b in (one, other))
         devices = [project.device_label(d) for d in range(project.problem.cluster.n_devices)]
-        self.bars.show_fall(fall, names, tips, device_rows(*by_device, devices))
+        self.bars.show_fall(fall, names, tips, device_rows(left, right, devices))
         self.canvas.show_target(place)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
