@@ -412,3 +412,11 @@ def test_in_plan_a_the_ops_stand_out_that_move_away(open_view):
             assert row.odd.tolist() == (~moved[row.number]).tolist()
     assert first.moved_text == f"{moved.sum()} leave"
     assert last.moved_text.endswith(" arrive")
+
+
+def test_a_bar_has_the_menu_of_its_op(open_view):
+    document = three_plans()
+    view = open_view(document)
+    menu = view.canvas.menu_at(QPointF(bar_of(view, 1, 2)))
+    assert document.selection == {2}
+    assert "Why here?" in [action.text() for action in menu.actions()]
