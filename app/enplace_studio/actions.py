@@ -12,13 +12,14 @@ from enplace.frameworks.registry import exporters
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.panel import SAVE_PICTURE
+from enplace_studio.relations import RELATIONS, Relation
 from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
 from enplace_studio.theme import MODES, theme
 from enplace_studio.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.views import all_views
 
-MENUS = ("File", "Edit", "Plan", "View", "Help")
+MENUS = ("File", "Edit", "Select", "Plan", "View", "Help")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -93,6 +94,11 @@ def _several(studio: Studio) -> bool:
 def _solvable(studio: Studio) -> bool:
     idle = not studio.solver.is_asked and not studio.is_measuring
     return _open(studio) and bool(studio.solver.methods) and idle
+
+
+def _comparable(studio: Studio) -> bool:
+    """Return whether methods can be compared; while others run, they wait for these."""
+    return _open(studio) and bool(studio.solver.methods) and not studio.is_measuring
 
 
 def _was_run(studio: Studio) -> bool:
@@ -171,6 +177,24 @@ def _select_all(studio: Studio) -> None:
         studio.document.select(range(problem.profile.n_ops))
 
 
+def _select_groups(studio: Studio) -> None:
+    project = studio.document.project
+    if project is not None:
+        studio.document.select(project.whole_groups(studio.document.selection))
+
+
+def _related_action(relation: Relation) -> Action:
+    return Action(
+        relation.id,
+        relation.title,
+        "Select",
+        (relation.keys,),
+        lambda studio: studio.document.select_related(relation),
+        _selected_ops,
+        2,
+    )
+
+
 def _rename_plan(studio: Studio) -> None:
     current = studio.document.current
     if current is not None:
@@ -232,16 +256,21 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: s.document.run_next(s.document.selection, earlier=False), _selected, 1),
     Action("forget-order", "Forget the order of the selection", "Edit", (),
            _edit(Document.forget_order), _ordered, 1),
-    Action("select-all", "Select all", "Edit", ("Ctrl+A",), _select_all, _open, 2),
-    Action("select-none", "Select nothing", "Edit", (),
-           lambda s: s.document.select(()), _selected, 2),
+    Action("select-all", "Select all", "Select", ("Ctrl+A",), _select_all, _open, 1),
+    Action("select-none", "Select nothing", "Select", (),
+           lambda s: s.document.select(()), _selected_ops, 1),
+    Action("select-group", "Select the whole group", "Select", ("Shift+W",),
+           _select_groups, _selected_ops, 2),
+    *map(_related_action, RELATIONS),
+    Action("why", "Why here?", "Select", ("Y",),
+           lambda s: s.document.ask_why(s.document.selection), _selected, 3),
     Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
     Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
            lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
     Action("compare", "Compare methods…", "Plan", ("Ctrl+Shift+C",),
-           lambda s: s.solving.ask_compare(), _solvable),
+           lambda s: s.solving.ask_compare(), _comparable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
            lambda s: s.measuring.run_current(), lambda s: not s.why_no_run(), 1,
@@ -333,6 +362,7 @@ VIEW_KEYS = (
     ("Arrows", "Go to the next group, or move the timeline"),
     ("Enter", "Open the group"),
     ("Backspace", "Back to the groups around it"),
+    ("Enter, F3", "In the query: select all that is found, or go to the next group"),
     ("Esc", "Leave the search, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),

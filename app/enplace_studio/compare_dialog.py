@@ -5,37 +5,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QDialog,
+    QHeaderView,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
 
 from enplace.text import count
 from enplace_studio.jobs import Method, estimate_s
 from enplace_studio.messages import DialogButtons, button
-from enplace_studio.method_facts import whole_seconds
+from enplace_studio.method_facts import by_purpose, time_text, whole_seconds
 from enplace_studio.panel import label, paragraph, plain_tip
 from enplace_studio.theme import theme
 
-SIZE = (420, 520)
+SIZE = (820, 520)
+COLUMNS = ("Method", "What it is", "Time")
+_PER_PURPOSE = 1
+
+
+def sensible(methods: Sequence[Method]) -> list[str]:
+    """Name a few methods to begin with: the first of each purpose."""
+    groups = by_purpose(methods).values()
+    return [method.name for members in groups for method in members[:_PER_PURPOSE]]
 
 
 class CompareDialog(QDialog):
-    """A list of methods to tick, and how long the ticked ones take."""
+    """A list of methods to tick, with a few words on each and how long it takes.
+
+    Parameters
+    ----------
+    waiting : int
+        The number of jobs that run or wait already.
+    """
 
     def __init__(
-        self, methods: Sequence[Method], time_limit_s: float, parent: QWidget | None = None
+        self,
+        methods: Sequence[Method],
+        time_limit_s: float,
+        parent: QWidget | None = None,
+        waiting: int = 0,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle("Compare methods")
         self.resize(*(round(length * theme.scale) for length in SIZE))
-        self._methods, self._time_limit_s = methods, time_limit_s
-        self.list = QListWidget()
-        self.list.setAccessibleName("Methods")
-        for method in methods:
-            item = QListWidgetItem(method.title)
-            item.setToolTip(plain_tip(method.source or method.title))
-            item.setCheckState(Qt.CheckState.Checked)
-            self.list.addItem(item)
+        self._methods, self._time_limit_s, self._waiting = methods, time_limit_s, waiting
+        self._boxes: list[QTableWidgetItem] = []
+        self.list = self._make_list(sensible(methods))
         self.estimate = paragraph("")
-        self._every = button("None", self._tick_all_or_none)
+        self._every = button("All", self._tick_all_or_none)
         self.buttons = DialogButtons(self, "Compare", self._every)
         self.buttons.accept.setDefault(True)
         layout = QVBoxLayout(self)
@@ -47,26 +68,51 @@ class CompareDialog(QDialog):
         self.list.itemChanged.connect(self._show_estimate)
         self._show_estimate()
 
+    def _make_list(self, ticked: Sequence[str]) -> QTableWidget:
+        """Make the table of methods; those named are ticked."""
+        made = QTableWidget(len(self._methods), len(COLUMNS))
+        made.setAccessibleName("Methods")
+        made.setHorizontalHeaderLabels(list(COLUMNS))
+        made.verticalHeader().hide()
+        made.setShowGrid(False)
+        made.setWordWrap(False)
+        made.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        made.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        for row, method in enumerate(self._methods):
+            first = QTableWidgetItem(method.title)
+            is_ticked = method.name in ticked
+            first.setCheckState(Qt.CheckState.Checked if is_ticked else Qt.CheckState.Unchecked)
+            self._boxes.append(first)
+            words = method.summary or method.source
+            texts = (words, time_text(method, self._time_limit_s))
+            for column, item in enumerate([first, *map(QTableWidgetItem, texts)]):
+                item.setToolTip(plain_tip(f"{method.title}\n{words}\n{method.source}"))
+                made.setItem(row, column, item)
+        header = made.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+        return made
+
     @property
     def chosen(self) -> list[str]:
         """The names of the ticked methods."""
         return [method.name for method in self._ticked()]
 
     def _ticked(self) -> list[Method]:
-        return [
-            method
-            for row, method in enumerate(self._methods)
-            if self.list.item(row).checkState() == Qt.CheckState.Checked
-        ]
+        checked = Qt.CheckState.Checked
+        boxes = zip(self._methods, self._boxes, strict=True)
+        return [method for method, box in boxes if box.checkState() == checked]
 
     def _tick_all_or_none(self) -> None:
-        state = Qt.CheckState.Unchecked if self._ticked() else Qt.CheckState.Checked
-        for row in range(self.list.count()):
-            self.list.item(row).setCheckState(state)
+        every = len(self._ticked()) == len(self._methods)
+        for box in self._boxes:
+            box.setCheckState(Qt.CheckState.Unchecked if every else Qt.CheckState.Checked)
 
     def _show_estimate(self) -> None:
         ticked = self._ticked()
         spent = whole_seconds(estimate_s(ticked, self._time_limit_s))
-        self.estimate.setText(f"{count(len(ticked), 'method')}, about {spent}" if ticked else "")
+        after = f", after the {count(self._waiting, 'job')} under way" if self._waiting else ""
+        words = f"{count(len(ticked), 'method')}, about {spent}{after}"
+        self.estimate.setText(words if ticked else "")
         self.buttons.accept.setEnabled(bool(ticked))
-        self._every.setText("None" if ticked else "All")
+        self._every.setText("None" if len(ticked) == len(self._methods) else "All")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from enplace.errors import EnplaceError, PinConflictError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
+from enplace.text import count
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import IntArray
@@ -45,6 +47,13 @@ def list_constraints(
         *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
         *_join("before", problem.before, lambda p: (part(p[0]), part(p[1])), (names, names)),
     ]
+
+
+@lru_cache(maxsize=2)  # menus ask at every change of the selection
+def solve_text(project: OpenProject) -> str:
+    """Name the action that solves, with the number of constraints as the pane counts them."""
+    n = len(list_constraints(project.problem, project.grouping, project.locks))
+    return f"Solve around {count(n, 'constraint')}" if n else "Solve"
 
 
 def _holds(problem: Problem, lock: Constraint) -> bool:

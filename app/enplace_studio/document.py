@@ -27,8 +27,10 @@ from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
 from enplace_studio.reasons import Gap
+from enplace_studio.relations import Relation, related
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
+from enplace_studio.whys import Mark
 
 __all__ = ["Document", "PlanEntry"]
 
@@ -67,6 +69,10 @@ class Document(QObject):
     """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
     """Another :class:`Stamp` is offered, or none."""
+    marks_changed = Signal(bool)
+    """Other moments of the step are pointed at; true if they should come into view."""
+    why_wanted = Signal()
+    """The user asks why the selection runs where and when it does."""
     file_changed = Signal()
     """``path``, ``modified`` or the undo stack changed."""
     noticed = Signal(str)
@@ -82,6 +88,8 @@ class Document(QObject):
         self.hovered: frozenset[int] = frozenset()
         self.gap: Gap | None = None
         """The idle time that the user asks about."""
+        self.marks: tuple[Mark, ...] = ()
+        """What a reason points at in the timeline."""
         self.stamp: Stamp | None = None
         """What is offered to the user; its ops are selected."""
         self.path: Path | None = None
@@ -211,8 +219,31 @@ class Document(QObject):
         if wanted != self.selection:
             self.selection = wanted
             self._set_stamp(None)
+            self.point_at(())
             self.selection_changed.emit()
         self._set_gap(gap)
+
+    def select_related(self, relation: Relation) -> bool:
+        """Select the ops that are related to those selected."""
+        if not self.selection or self._project is None:
+            return False
+        found = frozenset(related(self._project.problem.profile, relation, self.selection).tolist())
+        if relation.missing and not found - self.selection:
+            self.failed.emit(relation.missing)
+            return False
+        self.select(found)
+        return True
+
+    def point_at(self, marks: tuple[Mark, ...], reveal: bool = False) -> None:
+        """Mark moments of the step until the selection or the schedule changes."""
+        if marks != self.marks or reveal:
+            self.marks = marks
+            self.marks_changed.emit(reveal)
+
+    def ask_why(self, ops: Collection[int]) -> None:
+        """Select ops, and ask why they run where and when they do."""
+        self.select(ops)
+        self.why_wanted.emit()
 
     def hover(self, ops: Iterable[int]) -> None:
         """Set the ops under the pointer."""
@@ -522,6 +553,7 @@ class Document(QObject):
             self.plans_changed.emit()
         if old is None or new.current is not old.current:
             self._set_gap(None)  # it may be gone
+            self.point_at(())
             self.current_changed.emit()
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QApplication
@@ -49,10 +50,14 @@ class RubberBand:
 
 @dataclass(frozen=True)
 class Drop:
-    """The effect of a drop, in words; good if the ops may run there and the plan fits."""
+    """The effect of a drop, in words; good if the ops may run there and the plan fits.
+
+    ``changes`` is false if nothing would run at another time.
+    """
 
     text: str
     is_good: bool
+    changes: bool = True
 
 
 def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop:
@@ -79,6 +84,9 @@ def describe_order(document: Document, ops: Collection[int], slot: Slot) -> Drop
         after = reordered_schedule(project.problem, project.current.schedule, ops, slot)
     except EnplaceError as error:
         return Drop(str(error), False)
+    before = project.current.schedule
+    if np.array_equal(after.op_start_us, before.op_start_us):
+        return Drop(f"Nothing changes: the step stays at {ms(before.makespan_us)}", True, False)
     delta_us = after.makespan_us - project.current.schedule.makespan_us
     where = f"{'before' if slot.earlier else 'after'} {other}"
     text = f"{where}: {ms(delta_us, signed=True)}, step {ms(after.makespan_us)}"

@@ -10,6 +10,7 @@ from enplace.text import count
 from enplace.values.cluster import Cluster
 from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.cluster_facts import cluster_title
+from enplace_studio.constraints import solve_text
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
@@ -101,7 +102,7 @@ class Header(QWidget):
         self.method_button.setText(f"{self._chosen.text}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
         self.method_menu.set_problem(problem)
-        self._show_solve(bool(problem.pins))
+        self._show_solve(solve_text(project))
 
     def _show_cluster(self, cluster: Cluster) -> None:
         title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
@@ -118,14 +119,12 @@ class Header(QWidget):
             self._measuring = measuring
             self.refresh()
 
-    def _show_solve(self, pinned: bool) -> None:
+    def _show_solve(self, text: str) -> None:
         busy = self._solver.is_asked
-        self.solve_button.setText(
-            "Stop, keep the best" if busy else "Solve around my pins" if pinned else "Solve"
-        )
+        self.solve_button.setText("Stop, keep the best" if busy else text)
         ready = bool(self._solver.methods) and not self._measuring
         self.solve_button.setEnabled(busy or ready)
         self.solve_button.setToolTip(
             "Solving would disturb the measurement" if self._measuring else ""
         )
-        self.compare_button.setEnabled(ready and not busy)
+        self.compare_button.setEnabled(ready)

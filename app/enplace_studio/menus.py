@@ -9,6 +9,7 @@ from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
 from enplace_studio.actions import EXPORTS, MENUS, all_actions
+from enplace_studio.constraints import solve_text
 from enplace_studio.panel import plain_tip
 from enplace_studio.studio import Studio
 
@@ -94,8 +95,7 @@ class Menus(QObject):
                 action.setToolTip(plain_tip(spec.why_not(studio)))
             if spec.checked:
                 action.setChecked(spec.checked(studio))
-        stack, problem = studio.document.undo_stack, studio.document.problem
+        stack, project = studio.document.undo_stack, studio.document.project
         self.by_id["undo"].setText(f"Undo {stack.undoText()}".strip())
         self.by_id["redo"].setText(f"Redo {stack.redoText()}".strip())
-        pinned = problem is not None and bool(problem.pins)
-        self.by_id["solve"].setText("Solve around my pins" if pinned else "Solve")
+        self.by_id["solve"].setText("Solve" if project is None else solve_text(project))

@@ -6,18 +6,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
-from enplace.values.arrays import BoolArray, IntArray, inverse
+from enplace.values.arrays import FloatArray, IntArray, inverse
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile, find_pairs
 from enplace.values.schedule import Schedule
 from enplace_studio.edits import constrain
 from enplace_studio.project import OpenProject
+from enplace_studio.reasons import STRAGGLERS
+from enplace_studio.relations import reach
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,11 @@ class Range:
     earliest_us, latest_us : float
         The end of the last op that they need, and the start of the first that needs them.
     start_us, finish_us : float
-        When they run now.
+        When they run now, but for stragglers far from the others.
     others : int array
         The other ops of the device within these times, by their start.
+    needed, needing : int or None
+        The op that ends at ``earliest_us``, and the one that starts at ``latest_us``.
     """
 
     device: int
@@ -57,6 +59,8 @@ class Range:
     start_us: float
     finish_us: float
     others: IntArray
+    needed: int | None = None
+    needing: int | None = None
 
 
 def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
@@ -77,28 +81,39 @@ def find_range(schedule: Schedule, ops: Collection[int]) -> Range:
     others = (device == here) & (finish_us > start_us)
     others[chosen] = False
     profile = schedule.problem.measured_profile
-    needed = others & _reach(profile, chosen, backward=True)
-    needing = others & _reach(profile, chosen, backward=False)
+    needed = others & reach(profile, chosen, backward=True)
+    needing = others & reach(profile, chosen, backward=False)
     earliest_us = float(finish_us[needed].max(initial=0.0))
     latest_us = float(start_us[needing].min(initial=schedule.makespan_us))
     within = others & ~needed & ~needing
     found = np.flatnonzero(within & (start_us >= earliest_us) & (finish_us <= latest_us))
-    first, last = float(start_us[chosen].min()), float(finish_us[chosen].max())
+    first, last = _bulk(start_us[chosen], finish_us[chosen])
+    if max(first, earliest_us) < min(last, latest_us):
+        # Some ops of a group may run before others of it are ready: what may move counts.
+        first, last = max(first, earliest_us), min(last, latest_us)
     by_start = found[np.argsort(start_us[found], kind="stable")]
-    return Range(here, earliest_us, latest_us, first, last, by_start)
+    before, behind = np.flatnonzero(needed), np.flatnonzero(needing)
+    return Range(
+        here,
+        earliest_us,
+        latest_us,
+        first,
+        last,
+        by_start,
+        int(before[np.argmax(finish_us[before])]) if len(before) else None,
+        int(behind[np.argmin(start_us[behind])]) if len(behind) else None,
+    )
 
 
-def _reach(profile: Profile, ops: IntArray, backward: bool) -> BoolArray:
-    """Find the ops on paths that lead to some ops, or from them; shape (n_ops,)."""
-    ends = (profile.edge_op, profile.edge_source)
-    source, target = ends if backward else ends[::-1]
-    n = profile.n_ops  # also the number of a node with an edge to each of the ops
-    rows = np.concatenate([source, np.full(len(ops), n)])
-    columns = np.concatenate([target, ops])
-    graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n + 1, n + 1))
-    reached = np.zeros(n + 1, dtype=bool)
-    reached[breadth_first_order(graph, n, return_predecessors=False)] = True
-    return reached[:n]
+def _bulk(start_us: FloatArray, finish_us: FloatArray) -> tuple[float, float]:
+    """Find when most of some ops' work is done; a few may run long before or after the others."""
+    order = np.argsort(start_us, kind="stable")
+    done = np.cumsum((finish_us - start_us)[order])
+    if done[-1] <= 0:
+        return float(start_us.min()), float(finish_us.max())
+    first = int(np.searchsorted(done, STRAGGLERS * done[-1], side="right"))
+    last = int(np.searchsorted(done, (1 - STRAGGLERS) * done[-1]))
+    return float(start_us[order[first]]), float(finish_us[order[: last + 1]].max())
 
 
 def slot_at(schedule: Schedule, where: Range, time_us: float) -> Slot | None:
@@ -156,7 +171,7 @@ def _positions(profile: Profile, plan: Plan, ops: list[int], slot: Slot) -> IntA
     """Move ops, with those that must move too, next to another op in the order of a plan."""
     position, moving = plan.position, np.array(ops, dtype=np.int64)
     between = position > position[slot.anchor] if slot.earlier else position < position[slot.anchor]
-    moves = between & _reach(profile, moving, backward=slot.earlier)
+    moves = between & reach(profile, moving, backward=slot.earlier)
     key = position.astype(np.float64)
     key[moves] = position[slot.anchor] + (-0.5 if slot.earlier else 0.5)
     order = np.lexsort((position, key))

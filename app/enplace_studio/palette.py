@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
 from enplace_studio.commands import Command, all_commands, op_commands
 from enplace_studio.menus import Menus
-from enplace_studio.search_list import Row, SearchList, matches
+from enplace_studio.search_list import Row, SearchList, closeness, matches
 from enplace_studio.studio import Studio
 from enplace_studio.theme import theme
 
@@ -29,11 +29,19 @@ class Palette(QDialog):
         self.search.setFocus()
 
     def _find(self, typed: str) -> list[Row]:
+        """List what matches, by kind; the kind with the best match first, and in it that match."""
+        kinds = [*self._known.items(), ("Ops", op_commands(self._studio, typed))]
+        found: list[tuple[int, str, list[Command]]] = []
+        for kind, commands in kinds:
+            fitting = [command for command in commands if matches(typed, command.title)]
+            if fitting:
+                ranked = sorted(fitting, key=lambda command: closeness(typed, command.title))
+                found.append((closeness(typed, ranked[0].title), kind, ranked))
+        if typed.strip():
+            found.sort(key=lambda each: each[0])
         rows: list[Row] = []
-        for kind, commands in [*self._known.items(), ("Ops", op_commands(self._studio, typed))]:
-            found = [command for command in commands if matches(typed, command.title)]
-            if found:
-                rows += [Row(kind), *(Row(c.title, c, (c.note,), c.title) for c in found)]
+        for _, kind, commands in found:
+            rows += [Row(kind), *(Row(c.title, c, (c.note,), c.title) for c in commands)]
         return rows
 
     def _run(self) -> None:

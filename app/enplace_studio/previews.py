@@ -16,7 +16,8 @@ from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.edits import moved_schedule, unit_ops
 from enplace_studio.project import OpenProject
-from enplace_studio.reasons import explain_move
+from enplace_studio.reasons import explain_step
+from enplace_studio.whys import Why, why_not, why_there
 
 LIMIT = 64
 """Largest number of previews kept for a project."""
@@ -35,8 +36,9 @@ class Preview:
     peak_bytes : int array, shape (n_devices,)
     why_not : str
         Why the ops may not run there; empty if they may.
-    reason : str
-        Why the step is longer or shorter; only for previews made by :meth:`Previews.start`.
+    reason, whys : str and tuple of Why
+        Why the step is longer or shorter, in a sentence and step by step; only for previews made
+        by :meth:`Previews.start`.
     """
 
     step_us: float
@@ -45,6 +47,7 @@ class Preview:
     fits: bool
     why_not: str = ""
     reason: str = ""
+    whys: tuple[Why, ...] = ()
 
 
 class Previews(QObject):
@@ -114,11 +117,16 @@ def find_preview(
     problem: Problem, before: Schedule, ops: frozenset[int], device: int, explain: bool
 ) -> Preview:
     """Simulate the plan of a schedule with ops on another device; explain the change if asked."""
+    moved = unit_ops(problem, ops)
     try:
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
-        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
+        why = why_not(problem, moved, device)
+        text = str(error) if why is None else why.about
+        found = () if why is None else (why,)
+        return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=found)
     step_us = after.makespan_us
-    reason = explain_move(before, after, unit_ops(problem, ops), device) if explain else ""
     delta_us = step_us - before.makespan_us
-    return Preview(step_us, delta_us, after.peak_bytes, after.fits, reason=reason)
+    reason = explain_step(before, after) if explain else ""
+    whys = tuple(why_there(before, after, moved, device)) if explain else ()
+    return Preview(step_us, delta_us, after.peak_bytes, after.fits, "", reason, whys)

@@ -136,6 +136,12 @@ class OpenProject:
         """Return a short name for these ops."""
         return name_ops(self.problem.profile, ops, self.grouping)
 
+    def whole_groups(self, ops: Collection[int]) -> frozenset[int]:
+        """Return all ops of the groups that some ops belong to, and these ops."""
+        groups = {int(group) for group in self.grouping.group[list(ops)] if group >= 0}
+        members = (self.grouping.ops(group).tolist() for group in sorted(groups))
+        return frozenset(ops).union(*members)
+
     def device_label(self, device: int) -> str:
         """Return a readable name for a device: ``GPU 0``."""
         return device_label(self.problem.cluster.devices[device].name)

@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine import CriticalPath, critical_path, path_to, simulate
 from enplace.names.groups import Grouping
-from enplace.text import elide_middle, ms, size
+from enplace.text import count, elide_middle, ms
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
 from enplace.values.problem import with_profile
@@ -16,38 +16,21 @@ from enplace.values.schedule import Schedule
 from enplace_studio.differences import path_parts
 
 NAME_LENGTH = 70
+STRAGGLERS = 0.02
+"""Share of a group's work that may run long before the rest of it."""
+SHORT_SHARE, MOST_LONG = 0.03, 8
+"""Parts of a gap below this share, or after this many, are summed up."""
 SHORT_US = 0.5
 """Waits and changes shorter than this are not mentioned."""
 
 
-def explain_move(before: Schedule, after: Schedule, ops: IntArray, device: int) -> str:
-    """Explain what happens if ops move to a device, most important first.
-
-    Parameters
-    ----------
-    before, after : Schedule
-        With the ops where they are, and all of them on the device.
-    """
-    sentences = [_explain_step(before, after), _explain_first_start(before, after, ops)]
-    received = _received_bytes(after, ops) - _received_bytes(before, ops)
-    if received:
-        more = "more" if received > 0 else "less"
-        sentences.append(f"They receive {size(abs(received))} {more} from other devices.")
-    where, capacity = device_of(after, device), after.problem.cluster.capacity_bytes[device]
-    peak = int(after.peak_bytes[device])
-    if peak > capacity:
-        sentences.append(f"{where} then lacks {size(peak - capacity)}.")
-    return " ".join(filter(None, sentences))
-
-
 def explain_place(schedule: Schedule, ops: IntArray) -> str:
-    """Explain when ops start where they are, and how much of the critical path they are."""
-    first = _first_of(schedule, ops)
-    what = "It starts" if len(ops) == 1 else "The first of them starts"
-    sentences = [
-        f"{what} at {ms(float(schedule.op_start_us[first]))}.",
-        explain_start(schedule, first),
-    ]
+    """Explain when an op starts where it is, and how much of the critical path some ops are."""
+    sentences = []
+    if len(ops) == 1:
+        op = int(ops[0])
+        start = ms(float(schedule.op_start_us[op]))
+        sentences = [f"It starts at {start}.", explain_start(schedule, op)]
     path = critical_path(schedule)
     on_path = ~path.is_transfer & np.isin(path.number, ops)
     if on_path.any():
@@ -207,6 +190,44 @@ def find_chain(schedule: Schedule, grouping: Grouping, gap: Gap) -> Chain:
     return Chain(path, steps[::-1])
 
 
+@dataclass(frozen=True, eq=False)
+class Waits:
+    """What a device waits for during a gap, by how much of it each takes.
+
+    Attributes
+    ----------
+    cause : Limit
+        What was at work as the gap began.
+    long : list of Limit
+        The other parts that matter, the longest first.
+    short : Limit or None
+        All others as one.
+    """
+
+    cause: Limit
+    long: list[Limit]
+    short: Limit | None
+
+
+def sum_waits(gap: Gap, steps: list[Limit]) -> Waits:
+    """Sum the steps of a chain by name, and fold the short ones into one."""
+    sums: dict[str, Limit] = {}
+    for step in reversed(steps):
+        known = sums.get(step.name, replace(step, time_us=0.0, ops=()))
+        ops = tuple(dict.fromkeys((*known.ops, *step.ops)))
+        sums[step.name] = replace(step, time_us=known.time_us + step.time_us, ops=ops)
+    cause, *others = sums.values()
+    others.sort(key=lambda limit: -limit.time_us)
+    least_us = SHORT_SHARE * (gap.until_us - gap.since_us)
+    long = [limit for limit in others if limit.time_us >= least_us][:MOST_LONG]
+    rest = others[len(long) :]
+    if len(rest) < 2:
+        return Waits(cause, others, None)
+    ops = tuple(dict.fromkeys(op for limit in rest for op in limit.ops))
+    time_us = sum(limit.time_us for limit in rest)
+    return Waits(cause, long, Limit(count(len(rest), "short wait"), time_us, ops))
+
+
 def idle_text(schedule: Schedule, gap: Gap) -> str:
     """Say how long a device is idle, and until which op."""
     idle = f"{device_of(schedule, gap.device)} idle for {ms(gap.until_us - gap.since_us)}"
@@ -240,7 +261,7 @@ def _group_name(schedule: Schedule, grouping: Grouping, op: int) -> str:
     return grouping.names[group] if group >= 0 else schedule.problem.profile.op_names[op]
 
 
-def _explain_step(before: Schedule, after: Schedule) -> str:
+def explain_step(before: Schedule, after: Schedule) -> str:
     """Say what changes on the critical path; the parts add up to the change of the step time."""
     change_us = after.makespan_us - before.makespan_us
     if abs(change_us) <= SHORT_US:
@@ -252,33 +273,20 @@ def _explain_step(before: Schedule, after: Schedule) -> str:
     return f"The step is {ms(abs(change_us))} {longer}: on the critical path, {', '.join(named)}."
 
 
-def _explain_first_start(before: Schedule, after: Schedule, ops: IntArray) -> str:
-    """Say how much later the ops start, and what the first of them waits for."""
-    first = _first_of(after, ops)
-    shift_us = float(after.op_start_us[first] - before.op_start_us[_first_of(before, ops)])
-    if abs(shift_us) <= SHORT_US:
-        return ""
-    later = "later" if shift_us > 0 else "earlier"
-    what = "It starts" if len(ops) == 1 else "The first of them starts"
-    return f"{what} {ms(abs(shift_us))} {later}. {explain_start(after, first)}".rstrip()
+def first_of(schedule: Schedule, ops: IntArray) -> int:
+    """Return the op with which the work of some ops begins, but for a few stragglers long before.
 
-
-def _first_of(schedule: Schedule, ops: IntArray) -> int:
-    """Return the first op that takes time; constants and variables start with the step."""
-    works = ops[schedule.op_finish_us[ops] > schedule.op_start_us[ops]]
-    chosen = works if len(works) else ops
-    return int(chosen[np.argmin(schedule.op_start_us[chosen])])
-
-
-def _received_bytes(schedule: Schedule, ops: IntArray) -> int:
-    """Sum the tensors that ops need from other devices, once for each device."""
-    profile, device = schedule.problem.profile, schedule.plan.device
-    chosen = np.zeros(profile.n_ops, dtype=bool)
-    chosen[ops] = True
-    into = chosen[profile.edge_op] & (device[profile.edge_source] != device[profile.edge_op])
-    n_devices = schedule.problem.cluster.n_devices
-    arrivals = profile.edge_tensor[into] * n_devices + device[profile.edge_op[into]]
-    return int(profile.tensor_bytes[np.unique(arrivals) // n_devices].sum())
+    Constants and variables, which take no time, start with the step and do not count.
+    """
+    start_us, time_us = (
+        schedule.op_start_us[ops],
+        (schedule.op_finish_us - schedule.op_start_us)[ops],
+    )
+    order = np.argsort(start_us, kind="stable")
+    done = np.cumsum(time_us[order])
+    if done[-1] <= 0:
+        return int(ops[order[0]])
+    return int(ops[order[np.searchsorted(done, STRAGGLERS * done[-1], side="right")]])
 
 
 def explain_start(schedule: Schedule, op: int, where: str = "Its device") -> str:
@@ -290,8 +298,8 @@ def explain_start(schedule: Schedule, op: int, where: str = "Its device") -> str
         What the sentence calls the op's device.
     """
     start = float(schedule.op_start_us[op])
-    free_us, before = _lane_free(schedule, op)
-    ready_us, producer, transfer = _last_input(schedule, op)
+    free_us, before = lane_free(schedule, op)
+    ready_us, producer, transfer = last_input(schedule, op)
     names = schedule.problem.profile.op_names
     if start <= SHORT_US:
         return "Starts with the step."
@@ -314,7 +322,7 @@ def explain_start(schedule: Schedule, op: int, where: str = "Its device") -> str
     return f"Started as soon as it could, after {name}."
 
 
-def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
+def lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
     """Find when the op's lane became free, and the op that ran there before."""
     start = schedule.op_start_us[op]
     same = (schedule.plan.device == schedule.plan.device[op]) & (
@@ -330,7 +338,7 @@ def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
     return float(schedule.op_finish_us[last]), last
 
 
-def _last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | None]:
+def last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | None]:
     """Find when the last input arrived, its producer, and its transfer, if any."""
     profile = schedule.problem.profile
     here = int(schedule.plan.device[op])

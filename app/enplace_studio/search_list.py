@@ -59,6 +59,16 @@ def matches(typed: str, text: str) -> bool:
     return all(word in text for word in typed.lower().split())
 
 
+def closeness(typed: str, text: str) -> int:
+    """Rank a text that matches: 0 the very words, 1 begins with them, 2 has them, 3 has each."""
+    wanted, text = " ".join(typed.lower().split()), text.lower()
+    if not wanted or text == wanted:
+        return 0
+    if text.startswith(wanted):
+        return 1
+    return 2 if f" {wanted}" in f" {text}" else 3
+
+
 class RowList(QListWidget):
     """A list of rows with aligned columns.
 

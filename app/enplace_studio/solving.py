@@ -143,7 +143,8 @@ class Solving(QWidget):
         if not methods:
             self.compare()
             return
-        dialog = CompareDialog(methods, self._methods.time_limit_s, self.window())
+        waiting = len(self._solver.jobs)
+        dialog = CompareDialog(methods, self._methods.time_limit_s, self.window(), waiting)
         if dialog.exec():
             self.compare(dialog.chosen)
 
@@ -153,8 +154,9 @@ class Solving(QWidget):
         methods = [name for name in missing if chosen is None or name in chosen]
         if methods:
             aim = self._methods.objective
-            if self._run(methods, choose=False, objective=aim, values=self._load_values):
-                self._compared = methods
+            values = self._load_values
+            if self._run(methods, choose=False, queue=True, objective=aim, values=values):
+                self._compared = [*self._compared, *methods]
         else:
             self.done.emit("Every method already has a plan in the list")
 
@@ -200,13 +202,20 @@ class Solving(QWidget):
         methods: list[str],
         choose: bool,
         limit_s: float | None = None,
+        queue: bool = False,
         **details: Any,
     ) -> bool:
-        """Start jobs, and return whether they could be started."""
+        """Start jobs, and return whether they could be started.
+
+        Parameters
+        ----------
+        queue : bool
+            Whether they may wait for jobs that run already.
+        """
         problem = self._document.problem
         if problem is None:
             return False
-        if self._solver.is_asked:
+        if self._solver.is_asked and not queue:
             self.failed.emit("the solver is running; wait, or stop it first")
             return False
         time_limit_s = limit_s or self._methods.time_limit_s

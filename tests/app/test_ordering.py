@@ -12,6 +12,7 @@ from enplace.machine import simulate
 from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace_studio import session
+from enplace_studio.dragging import describe_order
 from enplace_studio.ordering import (
     Slot,
     find_range,
@@ -177,3 +178,18 @@ def test_any_drop_in_the_range_gives_a_legal_schedule(problem, seed, earlier):
     if (schedule.plan.position[edges[0]] < schedule.plan.position[edges[1]]).all():
         assert (plan.position[edges[0]] < plan.position[edges[1]]).all()
     assert after.makespan_us == simulate(wanted, plan).makespan_us
+
+
+def test_a_place_that_changes_nothing_is_told(document):
+    drop = describe_order(document, [3], Slot(2, earlier=False))
+    assert not drop.changes
+    assert "Nothing changes" in drop.text
+    assert describe_order(document, [3], Slot(1, earlier=True)).changes
+
+
+def test_constants_do_not_count_for_when_a_group_runs():
+    profile = profile_of({"a": 10, "b": 10, "constant": 0})
+    document = document_of(profile, cluster_of(1), dict.fromkeys(("a", "b", "constant"), 0))
+    where = find_range(document.schedule, [1, 2])
+    assert (where.start_us, where.finish_us) == (10, 20)
+    assert slot_at(document.schedule, where, 1) == Slot(0, earlier=True)

@@ -119,3 +119,10 @@ def test_saved_queries_of_a_damaged_file_are_dropped():
     assert document.queries == {"good": "critical"}
     document.view = {"queries": [1, 2]}
     assert document.queries == {}
+
+
+def test_what_is_no_time_is_called_so(document):
+    with pytest.raises(QueryError, match="“abc” is not a time; write for example time>1ms"):
+        find_ops(document.project, "time>abc")
+    with pytest.raises(QueryError, match="“big” is not a size"):
+        find_ops(document.project, "out>big")

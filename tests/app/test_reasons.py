@@ -11,9 +11,19 @@ from documents import chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path, simulate
 from enplace.names.groups import group_ops
+from enplace.text import ms
 from enplace.values.problem import Problem
-from enplace_studio.edits import moved_schedule, unit_ops
-from enplace_studio.reasons import explain_move, explain_place, find_limits, step_if_free
+from enplace_studio.edits import moved_schedule
+from enplace_studio.reasons import (
+    Gap,
+    Limit,
+    explain_place,
+    explain_step,
+    find_limits,
+    step_if_free,
+    sum_waits,
+)
+from enplace_studio.whys import why_here, why_not, why_there
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
@@ -28,21 +38,62 @@ def schedules(places, moved, device, **cluster):
 
 
 def test_a_move_is_explained_by_the_critical_path():
-    before, after, ops = schedules((0, 0, 0, 0), "c", 1)
-    text = explain_move(before, after, ops, 1)
+    before, after, _ = schedules((0, 0, 0, 0), "c", 1)
+    text = explain_step(before, after)
     saved_us = before.makespan_us - after.makespan_us
     assert saved_us > 0
     assert text.startswith(f"The step is {saved_us / 1000:.1f} ms shorter: on the critical path, ")
     assert "compute −4.0 ms" in text
-    assert "They receive 1,000 B more" in text
 
 
-def test_a_later_start_names_what_the_op_waits_for():
+def test_a_later_start_names_the_input_its_way_and_its_arrival():
+    before, after, ops = schedules((0, 0, 0, 0), "b", 1)
+    why = next(why for why in why_there(before, after, ops, 1) if why.kind == "waits for")
+    assert why.ops == (0,)
+    assert why.figure == "1,000 B over GPU 0 → GPU 1, 1.5 ms"
+    arrival = why.marks[-1]
+    assert (arrival.source, arrival.device, arrival.finish_us) == (0, 1, pytest.approx(1501))
+
+
+def test_an_op_that_is_there_already_is_displaced():
     before, after, ops = schedules((0, 0, 1, 0), "b", 1)
-    text = explain_move(before, after, ops, 1)
-    assert "It starts" in text
-    assert "later" in text
-    assert "busy until c ended" in text or "transfer of a" in text
+    whys = {why.kind: why for why in why_there(before, after, ops, 1)}
+    assert whys["displaces"].ops == (2,), "c is there already, and runs after b"
+
+
+def test_the_op_that_would_be_displaced_is_named_with_its_delay():
+    profile = profile_of({"a": 4000.0, "b": 1000.0, "c": 500.0}, [("b", "c", 8)])
+    problem = Problem(profile, cluster_of(2))
+    before = simulate(problem, plan_of(problem, {"a": 0, "b": 1, "c": 1}))
+    after = moved_schedule(problem, before.plan, [0], 1)
+    whys = {why.kind: why for why in why_there(before, after, np.array([0]), 1)}
+    displaced = whys["displaces"]
+    assert displaced.ops[0] in (1, 2)
+    late_us = float((after.op_start_us - before.op_start_us)[displaced.ops[0]])
+    assert displaced.figure == ms(late_us, signed=True)
+    assert len(displaced.marks) == 2, "where it is, and where it would be"
+
+
+def test_a_group_names_the_op_that_decides():
+    before, _, _ = schedules((0, 1, 0, 0), "b", 0)
+    ops = np.array([1, 3])
+    whys = why_here(before, ops)
+    assert whys[0].kind == "decided by"
+    assert whys[0].ops == (1,), "b idles until its input arrives; d waits for b itself"
+    assert whys[1].ops == (0,)
+
+
+def test_an_op_that_cannot_run_on_a_device_is_named_in_plain_words():
+    problem = Problem(profile_of({"a": 10.0}, cpu={"c": 1.0}), cluster_of(1, cpu_lanes=1))
+    why = why_not(problem, np.array([0, 1]), problem.cluster.n_devices - 1)
+    assert why.about == "a cannot run on a CPU: no measured time there"
+    assert why.ops == (0,)
+
+
+def test_a_forbidden_device_is_said_to_be_the_users_wish():
+    problem = Problem(profile_of({"a": 10.0}), cluster_of(2), forbidden=frozenset({(0, 1)}))
+    assert why_not(problem, np.array([0]), 1).about == "a must not run there: you forbade it"
+    assert why_not(problem, np.array([0]), 0) is None
 
 
 def test_missing_memory_is_mentioned():
@@ -51,12 +102,13 @@ def test_missing_memory_is_mentioned():
     problem = Problem(profile, cluster_of(2, capacity_bytes=100))
     before = simulate(problem, plan_of(problem, {"a": 0, "b": 1}))
     after = moved_schedule(problem, before.plan, [1], 0)
-    assert "GPU 0 then lacks" in explain_move(before, after, np.array([1]), 0)
+    lacking = why_there(before, after, np.array([1]), 0)[-1]
+    assert (lacking.kind, lacking.about) == ("lacks memory", "GPU 0")
 
 
 def test_a_move_without_effect_says_so():
-    before, after, ops = schedules((0, 0, 0, 0), "c", 0)
-    assert explain_move(before, after, ops, 0) == "The step stays as long."
+    before, after, _ = schedules((0, 0, 0, 0), "c", 0)
+    assert explain_step(before, after) == "The step stays as long."
 
 
 def test_the_place_is_explained_with_its_start_and_its_share_of_the_critical_path():
@@ -77,7 +129,7 @@ def test_the_parts_add_up_to_the_change_of_the_step(planned, data):
         after = moved_schedule(problem, plan, [op], device)
     except EnplaceError:
         return
-    text = explain_move(before, after, unit_ops(problem, [op]), device)
+    text = explain_step(before, after)
     match = re.match(
         r"The step is ([0-9.,]+) ms (longer|shorter): on the critical path, (.*?)\.(?: |$)", text
     )
@@ -119,3 +171,20 @@ def test_a_part_beside_which_another_takes_as_long_gains_little():
     schedule = document.schedule
     limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
     assert step_if_free(schedule, limits["a on GPU 0"]) == pytest.approx(schedule.makespan_us - 2)
+
+
+def test_short_waits_are_summed_up_below_the_cause_and_the_longest():
+    times_us = [5.0, 900.0, 4.0, 3.0, 80.0]
+    steps = [Limit(f"part {n}", us, (n,)) for n, us in enumerate(times_us)]
+    waits = sum_waits(Gap(0, 0.0, sum(times_us), 9), steps)
+    assert (waits.cause.name, waits.cause.time_us) == ("part 4", 80.0)
+    assert [limit.name for limit in waits.long] == ["part 1"]
+    assert (waits.short.name, waits.short.time_us) == ("3 short waits", 12.0)
+    assert set(waits.short.ops) == {0, 2, 3}
+
+
+def test_parts_of_one_name_are_one_wait():
+    steps = [Limit("a", 10.0, (1,)), Limit("b", 30.0, (2,)), Limit("a", 10.0, (3,))]
+    waits = sum_waits(Gap(0, 0.0, 50.0, 9), steps)
+    assert (waits.cause.time_us, set(waits.cause.ops)) == (20.0, {1, 3})
+    assert [limit.name for limit in waits.long] == ["b"]

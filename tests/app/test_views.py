@@ -116,7 +116,9 @@ def test_an_action_id_that_another_action_has_is_refused(folder, monkeypatch):
 def test_a_menu_that_the_window_lacks_is_refused(folder, monkeypatch):
     lost = replace(sys.modules[NAME].VIEW.actions[0], menu="Veiw")
     describe(folder, monkeypatch, actions=(lost,))
-    sentence = "action 'ask-notes': there is no menu 'Veiw'; use File, Edit, Plan, View, Help"
+    sentence = (
+        "action 'ask-notes': there is no menu 'Veiw'; use File, Edit, Select, Plan, View, Help"
+    )
     with pytest.raises(ValueError, match=sentence):
         all_actions()
 

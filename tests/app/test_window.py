@@ -154,7 +154,7 @@ def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
 
 def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot, monkeypatch):
     window = make_window()
-    monkeypatch.setattr(CompareDialog, "exec", lambda dialog: True)
+    monkeypatch.setattr(CompareDialog, "exec", lambda dialog: dialog._every.click() or True)
     window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
     with solving(window, qtbot):
         pass
@@ -180,11 +180,14 @@ def test_only_the_ticked_methods_are_compared(make_window, qtbot, monkeypatch):
 
     def tick_two(dialog):
         estimates.append(dialog.estimate.text())
+        assert 1 < len(dialog.chosen) < len(dialog._methods), "a few are ticked"
+        assert all(dialog.list.item(row, 2).text() for row in range(dialog.list.rowCount()))
+        dialog._every.click()
         dialog._every.click()
         assert not dialog.buttons.accept.isEnabled()
         names = [method.name for method in dialog._methods]
         for name in ("heft", "single"):
-            dialog.list.item(names.index(name)).setCheckState(Qt.CheckState.Checked)
+            dialog.list.item(names.index(name), 0).setCheckState(Qt.CheckState.Checked)
         estimates.append(dialog.estimate.text())
         return True
 
@@ -197,6 +200,20 @@ def test_only_the_ticked_methods_are_compared(make_window, qtbot, monkeypatch):
     assert window.toast.text == "2 methods compared; HEFT is best: 0.010 ms."
     assert estimates[1] == "2 methods, about 2 s"
     assert "methods, about" in estimates[0]
+
+
+def test_methods_can_be_compared_while_a_job_runs_and_wait_for_it(make_window, qtbot, monkeypatch):
+    window = make_window()
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with solving(window, qtbot):
+        pass
+    with solving(window, qtbot):
+        window.studio.solving.solve()
+        assert window.header.compare_button.isEnabled()
+        window.studio.solving.compare(["heft", "single"])
+        assert {job.method for job in window.solver.waiting} == {"heft", "single"}
+    methods = {entry.plan.method for entry in window.document.plans}
+    assert {"heft", "single", window.solver.default_method} <= methods
 
 
 def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
@@ -368,7 +385,7 @@ def test_a_plan_for_an_earlier_version_of_the_problem_is_dropped(window):
 def test_pins_change_the_text_of_the_solve_button(window):
     assert window.header.solve_button.text() == "Solve"
     window.document.pin_here([0])
-    assert window.header.solve_button.text() == "Solve around my pins"
+    assert window.header.solve_button.text() == "Solve around 1 constraint"
     window.document.undo_stack.undo()
     assert window.header.solve_button.text() == "Solve"
 
@@ -706,6 +723,18 @@ def test_the_palette_runs_what_is_typed(window, qtbot):
     assert window.document.selection == {2}
 
 
+@pytest.mark.parametrize(
+    ("typed", "first"), [("dark", "Dark"), ("light", "Light"), ("select all", "Select all")]
+)
+def test_the_exact_words_come_first_in_the_palette(window, qtbot, typed, first):
+    from enplace_studio.palette import Palette
+
+    palette = Palette(window.menus, window.studio, window)
+    qtbot.addWidget(palette)
+    palette.search.field.setText(typed)
+    assert palette.search.current.title == first
+
+
 def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, qtbot, monkeypatch):
     from enplace_studio.commands import all_commands
 
@@ -744,7 +773,7 @@ def test_keys_are_listed_by_topic_in_columns_of_like_height():
     from enplace_studio.key_sheet import in_columns, topics
 
     found = topics(all_actions())
-    assert [title for title, _ in found][:3] == ["File", "Edit", "Plan"]
+    assert [title for title, _ in found][:4] == ["File", "Edit", "Select", "Plan"]
     listed = [line for _, lines in found for line in lines]
     assert len(set(listed)) == len(listed)
     columns = in_columns(found, 2)

@@ -17,8 +17,10 @@ from enplace_studio.theme import theme
 from enplace_studio.timelines import paint
 from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.lanes import Lanes, row_title
+from enplace_studio.timelines.marks import paint_marks
 from enplace_studio.timelines.rows import Row
 from enplace_studio.timelines.trace import PathTrace
+from enplace_studio.whys import Mark
 
 
 @dataclass
@@ -37,6 +39,8 @@ class Picture:
         The idle time that the user asks about.
     chain : PathTrace or None
         What the device waits for then; painted instead of the critical path, ``trace``.
+    marks : tuple of Mark
+        What a reason points at.
     second : float
         Share of a device's colour in the second of its shades.
     dims : bool
@@ -53,6 +57,7 @@ class Picture:
     trace: PathTrace | None = None
     gap: Gap | None = None
     chain: PathTrace | None = None
+    marks: tuple[Mark, ...] = ()
     second: float = paint.SECOND_SHADE
     dims: bool = True
 
@@ -76,6 +81,8 @@ class Picture:
                 self._paint_row(painter, index, row_area, edges_us)
         self._paint_ends(painter)
         self._paint_trace(painter, area)
+        if self.marks:
+            paint_marks(painter, lanes, self.marks, area)
 
     def _paint_row(self, painter: QPainter, index: int, area: QRectF, edges_us: FloatArray) -> None:
         row, lanes = self.lanes.rows[index], self.lanes

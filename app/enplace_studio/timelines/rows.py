@@ -98,15 +98,23 @@ class Row:
         return slice(first, max(first, last))
 
     def nearest(self, time_us: float, slack_us: float) -> int | None:
-        """Find the index of the bar at a moment, or else of the closest within the slack."""
+        """Find the index of the bar at a moment.
+
+        Bars too narrow to hit share the pointer's place with their neighbours within the slack: of
+        these, the longest counts.
+        """
         near = self.within(time_us - slack_us, time_us + slack_us)
         if near.start == near.stop:
             return None
         before = self.start_us[near] - time_us
         after = time_us - self.finish_us[near]
         distance = np.maximum(np.maximum(before, after), 0.0)
-        best = int(np.argmin(distance))
-        return near.start + best if distance[best] <= slack_us else None
+        length = self.finish_us[near] - self.start_us[near]
+        hit = (distance == 0) & (length >= 2 * slack_us)
+        found = hit if hit.any() else distance <= slack_us
+        if not found.any():
+            return None
+        return near.start + int(np.argmax(np.where(found, length, -1.0)))
 
     def gap_at(self, time_us: float) -> tuple[float, int | None]:
         """Find the start of the idle gap around a moment, and the index of the bar that ends it."""

@@ -13,6 +13,7 @@ import click
 from enplace.cli.answer import Answer, command, table
 from enplace.cli.inputs import read_problem_and_plan
 from enplace.cli.options import FILE
+from enplace.errors import PlanError
 from enplace.text import count, listed, ms, percent, size
 from enplace.values.device_names import device_label
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from enplace.values.problem import Problem
 
 
+SAME_MODEL = 0.5
+"""Least share of ops with the same names in two plans of one model, or of its versions."""
 MOST_LINES = 40
 """Most lines of one kind of difference that are printed for people."""
 
@@ -64,9 +67,23 @@ def diff(before: str, after: str, profile: str | None, markdown: bool) -> Answer
     The ops that move, by scope; those in another order; pins and orders; step time and memory.
     """
     one, other = _read(before, profile), _read(after, profile)
+    _check_same_model(one, other, (before, after))
     document = _differences(one, other)
     document["simulated_on"] = profile
     return Answer(document, _markdown(document) if markdown else _text(document))
+
+
+def _check_same_model(one: _Side, other: _Side, files: tuple[str, str]) -> None:
+    """Refuse plans of different models: their step times have nothing to do with each other."""
+    shared, most = (
+        len(one.devices.keys() & other.devices.keys()),
+        max(len(one.devices), len(other.devices)),
+    )
+    if shared < SAME_MODEL * most:
+        raise PlanError(
+            f"{files[1]}: a plan of another model than {files[0]}: only {shared:,} of "
+            f"{count(most, 'op')} have the same name; compare plans of one model"
+        )
 
 
 def _read(path: str, profile: str | None) -> _Side:
@@ -128,13 +145,13 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
         "moved": len(moves),
         "moves": [
             {"scope": scope, "before": start, "after": end, "ops": n}
-            for scope, (start, end), n in count_by_scope(moves)
+            for scope, (start, end), n in _largest_first(count_by_scope(moves))
         ],
         "reordered": _count_reordered(one.devices, other.devices),
         "pins": {
             kind: [
                 {"scope": scope, "device": device, "ops": n}
-                for scope, device, n in count_by_scope(found)
+                for scope, device, n in _largest_first(count_by_scope(found))
             ]
             for kind, found in pins.items()
         },
@@ -154,6 +171,10 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
             for device in devices
         ],
     }
+
+
+def _largest_first(rows: list[tuple[str, Any, int]]) -> list[tuple[str, Any, int]]:
+    return sorted(rows, key=lambda row: -row[2])
 
 
 def _head(side: _Side) -> dict[str, Any]:

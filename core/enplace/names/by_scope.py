@@ -1,17 +1,40 @@
-"""Count ops by scope: as deep in the tree of scopes as a short table allows."""
+"""Count ops by scope: as deep in the tree of scopes as a short table allows.
+
+A scope with much of all ops is split further, its numbered parts in ranges: ``gradients/t4…t7``.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from enplace.names.titles import ordinal, split_number
 from enplace.values.limits import MOST_DEPTH
 
 MOST_ROWS = 20
 """Most rows of a table that a person reads."""
 
+LARGE = 0.25
+"""Share of all ops above which a row is split."""
+
 Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class _Row(Generic[Key]):
+    """Ops with one key whose names begin alike, but for numbers.
+
+    Attributes
+    ----------
+    depth : int
+        Number of parts of the names that the label stands for.
+    """
+
+    label: str
+    depth: int
+    key: Key
+    names: list[str]
 
 
 def count_by_scope(
@@ -20,7 +43,9 @@ def count_by_scope(
     """Count the ops of each scope with each key.
 
     Scopes are as deep as they can be in ``most_rows`` rows. If even the outermost ones are
-    more, all of them are counted.
+    more, those that differ in a number share a row. A row with more than :data:`LARGE` of all ops
+    is then split further, as long as its parts are at most ``most_rows``; the smallest parts share
+    a row.
 
     Parameters
     ----------
@@ -32,14 +57,67 @@ def count_by_scope(
     list of (scope, key, number of ops)
         In the order of the first op of each.
     """
-    best = _count_at(keys, 1)
+    best = _rows_at(keys, 1)
     for depth in range(2, MOST_DEPTH):
-        deeper = _count_at(keys, depth)
-        if len(deeper) > most_rows or deeper == best:
+        deeper = _rows_at(keys, depth)
+        if len(deeper) > most_rows or len(deeper) == len(best) == len(keys):
             break
         best = deeper
-    return [(scope, key, n) for (scope, key), n in best.items()]
+    if len(best) > most_rows:
+        roots: dict[Key, list[str]] = {}
+        for name, key in keys.items():
+            roots.setdefault(key, []).append(name)
+        best = [p for key, names in roots.items() for p in _parts(_Row("", 0, key, names))]
+    rows = [part for row in best for part in _split(row, LARGE * len(keys), most_rows)]
+    return [(row.label, row.key, len(row.names)) for row in rows]
 
 
-def _count_at(keys: Mapping[str, Key], depth: int) -> Counter[tuple[str, Key]]:
-    return Counter(("/".join(name.split("/", depth)[:depth]), key) for name, key in keys.items())
+def _rows_at(keys: Mapping[str, Key], depth: int) -> list[_Row[Key]]:
+    rows: dict[tuple[str, Key], _Row[Key]] = {}
+    for name, key in keys.items():
+        label = "/".join(name.split("/", depth)[:depth])
+        rows.setdefault((label, key), _Row(label, depth, key, [])).names.append(name)
+    return list(rows.values())
+
+
+def _split(row: _Row[Key], large: float, most_rows: int) -> list[_Row[Key]]:
+    """Split a row with many ops into the parts below it, and these again."""
+    parts = _parts(row) if len(row.names) > max(large, 1) else [row]
+    if len(parts) > most_rows:
+        by_size = sorted(parts, key=lambda part: -len(part.names))
+        kept, rest = by_size[: most_rows - 1], by_size[most_rows - 1 :]
+        if len(kept[0].names) < len(row.names) / most_rows * 2:
+            return [row]  # many parts of one size: their names would say less
+        names = [name for part in rest for name in part.names]
+        parts = [*(part for part in parts if part in kept)]
+        parts.append(_Row(f"{row.label}, other", MOST_DEPTH, row.key, names))
+    if parts == [row] or (len(parts) == 1 and _are_ops(parts[0])):
+        return [row]
+    return [smaller for part in parts for smaller in _split(part, large, most_rows)]
+
+
+def _are_ops(row: _Row[Key]) -> bool:
+    """Return whether nothing is left of the names after those parts that the label stands for."""
+    return all(name.count("/") < row.depth for name in row.names)
+
+
+def _parts(row: _Row[Key]) -> list[_Row[Key]]:
+    """Split a row at the next part of the names; parts that differ in a number stay together."""
+    found: dict[str, list[str]] = {}
+    for name in row.names:
+        rest = name.split("/", row.depth + 1)[row.depth :]
+        found.setdefault(split_number(rest[0])[0] if rest else "", []).append(name)
+    if row.depth >= MOST_DEPTH or list(found) == [""]:
+        return [row]
+    return [
+        _Row(_label(row, stem, names), row.depth + 1, row.key, names)
+        for stem, names in found.items()
+    ]
+
+
+def _label(row: _Row[Key], stem: str, names: list[str]) -> str:
+    if not stem:
+        return row.label
+    here = sorted({name.split("/", row.depth + 1)[row.depth] for name in names}, key=ordinal)
+    part = here[0] if len(here) == 1 else f"{here[0]}…{here[-1]}"
+    return f"{row.label}/{part}" if row.label else part

@@ -140,3 +140,48 @@ def test_scopes_are_as_deep_as_a_short_table_allows():
     flat = dict.fromkeys(map(str, range(MOST_ROWS + 5)), "x")
     assert len(count_by_scope(flat)) == MOST_ROWS + 5
     assert count_by_scope({}) == []
+
+
+def test_rows_are_sorted_by_size_and_large_ones_are_split_into_ranges():
+    steps = [f"gradients/t{t}/cell_1/op_{k}" for t in range(4, 8) for k in range(25)]
+    sums = [f"gradients/AddN_{n}" for n in range(120, 128)]
+    found = count_by_scope(dict.fromkeys([*sums, *steps], "GPU:1"), 4)
+    assert ("gradients/AddN_120…AddN_127", "GPU:1", 8) in found
+    assert next(row for row in found if row[2] == 100)[0].startswith("gradients/t4…t7/cell_1")
+    assert sum(row[2] for row in found) == 108
+    outermost = {f"t{t}/cell/op_{k}": "GPU:1" for t in range(35) for k in range(4)}
+    assert count_by_scope(outermost)[0][0].startswith("t0…t34/cell")
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-c][0-9]?(/[a-c][0-9]?){0,3}", fullmatch=True),
+        st.integers(0, 1),
+        max_size=60,
+    )
+)
+def test_every_op_is_counted_once(keys):
+    found = count_by_scope(keys, 4)
+    for key in (0, 1):
+        assert sum(n for _, k, n in found if k == key) == list(keys.values()).count(key)
+
+
+def test_the_largest_moves_come_first(enplace, folder):
+    names = [f"small/op_{n}" for n in range(2)] + [f"large/op_{n}" for n in range(9)]
+    Path("p.json").write_text(json.dumps(model(names)))
+    place = ("place", "p.json", "--cluster", "c.json", "--method", "single")
+    enplace(*place, "-o", "a.json")
+    enplace(*place, "--pin", ".*=GPU:1", "-o", "b.json")
+    sizes = [
+        move["ops"] for move in enplace("diff", "a.json", "b.json", "--json").document["moves"]
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_plans_of_different_models_are_not_compared(enplace, plans):
+    Path("q.json").write_text(json.dumps(model(["conv", "pool", "dense"])))
+    enplace("place", "q.json", "--cluster", "c.json", "--method", "single", "-o", "other.json")
+    done = enplace("diff", "a.json", "other.json")
+    assert done.status == 2
+    assert "a plan of another model" in done.err
+    assert done.err.count("\n") == 1

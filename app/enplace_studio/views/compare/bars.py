@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 
 from enplace.text import ms
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.compare.facts import Waterfall
+from enplace_studio.views.compare.facts import DeviceRow, Waterfall
 from enplace_studio.views.compare.paint import change_color
 
 _WIDEST_PX = 84
+_ROW_PX = 16
 _CENTRE = Qt.AlignmentFlag.AlignCenter
 
 
@@ -24,12 +27,24 @@ class WaterfallBars(TipWidget):
         self._tips: list[str] = []
         self._names = ("", "")
         self._bound_us: float | None = None
+        self.rows: Sequence[DeviceRow] = ()
         theme.changed.connect(self.update)
 
-    def show_fall(self, fall: Waterfall, names: tuple[str, str], tips: list[str]) -> None:
-        """Show what leads from one plan to the other; the parts have these tooltips."""
+    def show_fall(
+        self,
+        fall: Waterfall,
+        names: tuple[str, str],
+        tips: list[str],
+        rows: Sequence[DeviceRow] = (),
+    ) -> None:
+        """Show what leads from one plan to the other, and below it the same by device.
+
+        The parts have these tooltips.
+        """
         self._fall, self._names, self._tips = fall, names, [names[0], *tips, names[1]]
-        self.setAccessibleName(fall.sentence)
+        self.rows = rows
+        self.setAccessibleName("; ".join([fall.sentence, *map(_spoken(fall), rows)]))
+        self.updateGeometry()
         self.update()
 
     def show_bound(self, bound_us: float | None) -> None:
@@ -41,7 +56,8 @@ class WaterfallBars(TipWidget):
         return QSize(round(420 * theme.scale), round(150 * theme.scale))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(round(300 * theme.scale), round(84 * theme.scale))
+        lines = _ROW_PX * len(self.rows)
+        return QSize(round(300 * theme.scale), round((84 + lines) * theme.scale))
 
     def tip_at(self, at: QPointF) -> str:
         """Return the tooltip of the column at a point."""
@@ -65,7 +81,8 @@ class WaterfallBars(TipWidget):
         step = self._step_px(fall)
         wide = min(step * 0.72, _WIDEST_PX * theme.scale)
         line = 16 * theme.scale
-        base, room = self.height() - line - 4, self.height() - 2 * line - 8
+        below = round(_ROW_PX * theme.scale) * len(self.rows)
+        base, room = self.height() - below - line - 4, self.height() - below - 2 * line - 8
         unit = room / max(*levels, 1e-9)
 
         def column(at: int, low_us: float, high_us: float) -> QRectF:
@@ -86,6 +103,8 @@ class WaterfallBars(TipWidget):
         if self._bound_us is not None:
             self._paint_bound(painter, column(last + 1, 0, self._bound_us))
             self._paint_label(painter, step, last + 1, "bound")
+        for number, row in enumerate(self.rows):
+            self._paint_row(painter, step, number, row)
 
     def _paint_column(self, painter: QPainter, box: QRectF, color: QColor, text: str) -> None:
         painter.fillRect(box, color)
@@ -112,6 +131,36 @@ class WaterfallBars(TipWidget):
         font, high = theme.font(11), 16 * theme.scale
         painter.setFont(font)
         painter.setPen(theme.tokens.dim)
-        area = QRectF(step * at + 2, self.height() - high, step - 4, high)
+        below = round(_ROW_PX * theme.scale) * len(self.rows)
+        area = QRectF(step * at + 2, self.height() - below - high, step - 4, high)
         shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
         painter.drawText(area, _CENTRE, shown)
+
+    def _paint_row(self, painter: QPainter, step: float, number: int, row: DeviceRow) -> None:
+        """Paint how the parts change on a device, each below its column."""
+        font, high = theme.font(11), round(_ROW_PX * theme.scale)
+        top = self.height() - high * (len(self.rows) - number)
+        chip = 8 * theme.scale
+        painter.setFont(font)
+        title = QRectF(2, top, step - 4, high)
+        if row.device is not None:
+            mark = QRectF(2, top + (high - chip) / 2, chip, chip)
+            painter.fillRect(mark, theme.device_color(row.device))
+            title.setLeft(2 + chip + 4)
+        painter.setPen(theme.tokens.dim)
+        metrics = QFontMetricsF(font)
+        name = metrics.elidedText(row.name, Qt.TextElideMode.ElideMiddle, title.width())
+        painter.drawText(title, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
+        for at, change in enumerate(row.changes, start=1):
+            painter.setPen(change_color(change) if change else theme.tokens.dim)
+            painter.drawText(QRectF(step * at, top, step, high), _CENTRE, change or "–")
+
+
+def _spoken(fall: Waterfall) -> Callable[[DeviceRow], str]:
+    """Return a function that says how the parts change on a device."""
+
+    def say(row: DeviceRow) -> str:
+        pairs = zip(fall.parts, row.changes, strict=True)
+        return f"{row.name}: " + ", ".join(f"{part} {each}" for part, each in pairs if each)
+
+    return say

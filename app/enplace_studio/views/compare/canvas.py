@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QResizeEvent,
     QWheelEvent,
 )
+from PySide6.QtWidgets import QMenu
 
 from enplace.text import ms, size
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.op_menu import op_menu, transfer_menu
 from enplace_studio.reasons import device_of
 from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.scale import TimeScale
@@ -61,6 +64,12 @@ class CompareCanvas(TimeCanvas):
         self.stack.show(blocks)
         self.changes = changes
         self._lay_out()
+        self.show_selection()
+
+    def show_target(self, place: int) -> None:
+        """Let the ops of A stand out that the plan in a place runs elsewhere."""
+        blocks = self.stack.blocks
+        blocks[0].compare_with(blocks[place].schedule)
         self.show_selection()
 
     def show_selection(self) -> None:
@@ -170,6 +179,25 @@ class CompareCanvas(TimeCanvas):
             self._document.select([] if op is None else [op], extend=extend)
         if op is None and not extend:
             self.set_interval(None)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = self.menu_at(QPointF(event.pos()))
+        if menu is None:
+            event.ignore()
+        else:
+            menu.popup(event.globalPos())
+
+    def menu_at(self, at: QPointF) -> QMenu | None:
+        """Make the menu of the op or transfer at a point."""
+        found, project = self.stack.bar_at(at), self._document.project
+        if found is None or project is None:
+            return None
+        block, row, number = found
+        if not row.is_device:
+            return transfer_menu(self._document, block.schedule, number, self)
+        if number not in self._document.selection:
+            self._document.select([number])
+        return op_menu(self._document, project, self)
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Zoom at the pointer; move along time with Shift, and up or down beside the lanes."""

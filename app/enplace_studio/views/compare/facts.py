@@ -23,6 +23,8 @@ LETTERS = "ABCD"
 FEWEST, MOST = 2, len(LETTERS)
 MOST_MOVED = 3
 """Largest number of groups named as those that moved."""
+LEAST_CHANGE_US, MOST_ROWS = 0.5, 3
+"""Changes up to this are not shown; most devices with a row of their own."""
 _GROUP_LENGTH = 40
 
 
@@ -123,6 +125,63 @@ def path_by_place(schedule: Schedule, path: CriticalPath) -> dict[str, dict[str,
     for link in np.flatnonzero(by_link).tolist():
         transfers[f"{names[link // n]} → {names[link % n]}"] = float(by_link[link])
     return {"compute": compute, "transfers": transfers, "waiting": {}}
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """How the parts of a critical path change on one device, or on all that change little.
+
+    Attributes
+    ----------
+    device : int or None
+        None for several devices.
+    changes : tuple of str
+        One for each part of the waterfall; empty where nothing changes.
+    """
+
+    name: str
+    device: int | None
+    changes: tuple[str, ...]
+
+
+def path_by_device(schedule: Schedule, path: CriticalPath) -> FloatArray:
+    """Sum a critical path by device, in microseconds; shape (3, n_devices).
+
+    The rows are those of :func:`path_parts`. A transfer counts where it arrives, and a wait where
+    it ends.
+    """
+    n, moves = schedule.problem.cluster.n_devices, path.is_transfer
+    place = np.zeros(len(moves), dtype=np.int64)
+    place[~moves] = schedule.plan.device[path.number[~moves]]
+    place[moves] = schedule.transfer_to[path.number[moves]]
+    length_us = path.finish_us - path.start_us
+    found = np.zeros((3, n))
+    found[0] = np.bincount(place[~moves], length_us[~moves], minlength=n)
+    found[1] = np.bincount(place[moves], length_us[moves], minlength=n)
+    if len(place):
+        idle_us = np.maximum(path.start_us - np.append(0.0, path.finish_us[:-1]), 0.0)
+        found[2] = np.bincount(place, idle_us, minlength=n)
+        found[2, place[-1]] += path.waiting_us - idle_us.sum()
+    return found
+
+
+def device_rows(first: FloatArray, second: FloatArray, names: Sequence[str]) -> list[DeviceRow]:
+    """List the devices on which the parts of a path change, by device; the rest as one row."""
+    change = second - first
+    size_us = np.abs(change).max(axis=0)
+    there = np.flatnonzero(size_us > LEAST_CHANGE_US)
+    most = np.sort(there[np.argsort(-size_us[there], kind="stable")][:MOST_ROWS]).tolist()
+    rows = [DeviceRow(names[d], d, _texts(change[:, d])) for d in most]
+    rest = np.setdiff1d(there, most)
+    if len(rest):
+        rows.append(DeviceRow(count(len(rest), "other"), None, _texts(change[:, rest].sum(axis=1))))
+    return rows
+
+
+def _texts(changes_us: FloatArray) -> tuple[str, ...]:
+    return tuple(
+        ms(us, signed=True) if abs(us) > LEAST_CHANGE_US else "" for us in changes_us.tolist()
+    )
 
 
 def part_tip(part: str, before: dict[str, float], after: dict[str, float]) -> str:

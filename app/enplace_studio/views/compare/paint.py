@@ -10,7 +10,7 @@ from enplace.text import ms, size
 from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
-from enplace_studio.timelines.paint import draw_axis, shades
+from enplace_studio.timelines.paint import draw_axis
 from enplace_studio.views.compare.facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
 
@@ -57,13 +57,14 @@ def paint_stack(
 
 
 def _paint_legend(painter: QPainter, stack: Stack) -> None:
-    """Say beside the axis what the two strengths of a device's colour mean."""
-    full, pale = shades(next(iter(stack.devices), 0), SAME)
+    """Say beside the axis what the two strengths of a colour mean, in grey: they hold for all."""
+    full = theme.tokens.dim
+    pale = blend(full, theme.tokens.bg if theme.dark else QColor("white"), SAME)
     font, side = theme.font(11), 9 * theme.scale
     metrics = QFontMetricsF(font)
     painter.setFont(font)
     x, baseline = 0.0, metrics.ascent() + 1
-    for color, text in ((pale, "same as A"), (full, "elsewhere")):
+    for color, text in ((pale, "same"), (full, "moved from / to")):
         painter.fillRect(QRectF(x, baseline - side + 1, side, side), color)
         painter.setPen(theme.tokens.dim)
         painter.drawText(QPointF(x + side + 4, baseline), text)
@@ -113,6 +114,7 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
         (name, font, tokens.text),
         (step, theme.font(12), tokens.text),
         (f"peak {size(peak)}", theme.font(11), tokens.dim),
+        (block.moved_text, theme.font(11), tokens.dim),
         (unfit, theme.font(11, QFont.Weight.Medium), tokens.bad),
     ):
         painter.setFont(shown)

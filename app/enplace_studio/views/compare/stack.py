@@ -59,7 +59,8 @@ class Block:
     Parameters
     ----------
     reference : Schedule
-        That of plan A: ops that run elsewhere than there stand out.
+        That of plan A: ops that run elsewhere than there stand out; in A itself, those that
+        another plan runs elsewhere.
     devices : list of int
         The devices that have lanes.
 
@@ -80,16 +81,23 @@ class Block:
         self.entry, self.letter, self.contents = entry, letter, contents
         self.schedule = entry.schedule
         self.picture = Picture(Lanes(), self.schedule, second=SAME, dims=False)
-        self.top = 0.0
-        same = self.schedule.plan.device == reference.plan.device
-        if self.schedule is reference:
-            same = np.zeros(len(same), dtype=bool)
+        self.top, self.moved_text = 0.0, ""
+        self._is_reference = self.schedule is reference
         self.lanes.rows = [
-            replace(row, odd=same[row.number]) if row.is_device else row
-            for row in contents.rows
-            if row.device in devices or not row.is_device
+            row for row in contents.rows if row.device in devices or not row.is_device
         ]
+        self.compare_with(reference)
         self.picture.trace = trace_path(contents.path, self.lanes.rows)
+
+    def compare_with(self, other: Schedule) -> None:
+        """Let the ops stand out that another plan runs elsewhere."""
+        same = self.schedule.plan.device == other.plan.device
+        self.lanes.rows = [
+            replace(row, odd=same[row.number]) if row.is_device else row for row in self.lanes.rows
+        ]
+        n_moved = int(np.count_nonzero(~same))
+        way = "leave" if self._is_reference else "arrive"
+        self.moved_text = f"{n_moved:,} {way}" if n_moved else ""
 
     @property
     def lanes(self) -> Lanes:
@@ -121,6 +129,8 @@ def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]
               schedules[0], devices)
         for letter, entry in zip(LETTERS, entries, strict=False)
     ]  # fmt: skip
+    if len(blocks) > 1:
+        blocks[0].compare_with(schedules[-1])
     for block in blocks:
         for row in block.lanes.rows:
             _ = row.curves  # sorted here and not in the first frame

@@ -17,7 +17,6 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Panel, call_later, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
-from enplace_studio.theme import theme
 from enplace_studio.views.compare.bars import WaterfallBars
 from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
@@ -25,8 +24,10 @@ from enplace_studio.views.compare.facts import (
     LETTERS,
     choose,
     comparable,
+    device_rows,
     differences,
     part_tip,
+    path_by_device,
     path_by_place,
     waterfall,
 )
@@ -36,8 +37,8 @@ from enplace_studio.views.compare.stack import Block, make_blocks
 KEYS = "wheel zooms all · W A S D · drag selects time in all"
 TOP_SHARE, TOP_PX = 0.3, 220
 """Largest share of the height, and height, of the panels above the timelines."""
-LOW_PX = 680
-"""A view lower than this has no room for those panels and the table of an interval."""
+SHORT_SHARE = 0.25
+"""Largest share of the height of those panels while the table of an interval is shown."""
 
 
 def make_view(document: Document, solver: Solver) -> CompareView:
@@ -203,7 +204,10 @@ class CompareView(QWidget):
         fall = waterfall(one.contents.path, other.contents.path, steps_us)
         before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
-        self.bars.show_fall(fall, names, tips)
+        left, right = (path_by_device(b.schedule, b.contents.path) for b in (one, other))
+        devices = [project.device_label(d) for d in range(project.problem.cluster.n_devices)]
+        self.bars.show_fall(fall, names, tips, device_rows(left, right, devices))
+        self.canvas.show_target(place)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
 
@@ -227,10 +231,11 @@ class CompareView(QWidget):
         self._share_height()
 
     def _share_height(self) -> None:
-        """Give the timelines room; in a low window, the table takes the place of what is above."""
-        self._upper.setFixedHeight(round(min(TOP_SHARE * self.height(), TOP_PX)))
-        low = self.table.isVisibleTo(self) and self.height() < LOW_PX * theme.scale
-        self._upper.setVisible(len(self.shown) >= FEWEST and not low)
+        """Give the timelines room: with a table below them, what is above them gets less."""
+        share = SHORT_SHARE if self.table.isVisibleTo(self) else TOP_SHARE
+        least = self._upper.minimumSizeHint().height()
+        self._upper.setFixedHeight(max(round(min(share * self.height(), TOP_PX)), least))
+        self._upper.setVisible(len(self.shown) >= FEWEST)
 
     def _go_to(self, entry: PlanEntry) -> None:
         """Show a plan alone, in the other views."""

@@ -7,6 +7,6 @@ VIEW = View(
     "Graph",
     "enplace_studio.views.graph.view",
     actions=(
-        ViewAction("search", "Search ops…", "Edit", ("Ctrl+F",), lambda v: v.start_search(), 2),
+        ViewAction("search", "Search ops…", "Select", ("Ctrl+F",), lambda v: v.start_search()),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
-SCALES = (0.08, 3.0)
+SCALES = (0.05, 3.0)
 READABLE = 0.68
 MARGIN = 14.0
 

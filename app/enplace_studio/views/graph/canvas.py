@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QWidget
 from enplace_studio.dragging import EXTEND
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.graph.camera import MARGIN, READABLE, Camera
+from enplace_studio.views.graph.camera import MARGIN, READABLE, SCALES, Camera
 from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.paint import paint_scene
@@ -93,14 +93,19 @@ class Canvas(TipWidget):
         if self.current is not None and not self.untouched:
             self.reveal(self.current)
         else:
-            self.fit(READABLE)
+            self.fit_first()
             self.untouched = True
+
+    def fit_first(self) -> None:
+        """Show the cards as one enters: all ops of a group, or groups that can be read."""
+        level = self.model.level
+        self.fit(0.0 if level is not None and level.of_ops else READABLE)
 
     def fit(self, least: float = 0.0) -> None:
         """Show all cards, or only the first if their scale would be below ``least``."""
         if self.scene is not None:
             centred = not self.scene.arrangement.titles
-            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
+            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, SCALES[0]), centred)
             if centred:
                 self._move_to_the_first_cards(self.scene)
         self._look()

@@ -280,7 +280,8 @@ class GraphModel(QObject):
             selected=frozenset(np.flatnonzero(whole).tolist()),
             partly=frozenset(np.flatnonzero((chosen > 0) & ~whole).tolist()),
             hovered=frozenset(np.flatnonzero(hovered).tolist()),
-            matches=None if self.matches is None else frozenset(self.matches),
+            # A word half typed finds nothing yet: nothing fades then.
+            matches=frozenset(self.matches) if self.matches else None,
             current=current,
         )
 

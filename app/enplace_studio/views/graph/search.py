@@ -11,29 +11,31 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QInputDialog,
-    QLabel,
     QLineEdit,
     QMenu,
     QPushButton,
+    QSpacerItem,
     QToolButton,
+    QVBoxLayout,
     QWidget,
 )
 
 from enplace.text import count
 from enplace_studio.document import Document
-from enplace_studio.panel import label, plain_tip
+from enplace_studio.panel import ElidedLabel, plain_tip
 from enplace_studio.queries import completions
-
-_WIDTH, _LEAST_WIDTH, _REST = 300, 90, 330
-"""Width of the line, the least, and that of the widgets beside it."""
 
 HELP = """A query is a list of terms; an op must satisfy all of them.
 decoder            name, scope, type, group or device
 type:MatMul        also name:, scope: and device:
+scope:"lstm 0"     a scope or group as the graph prints it
 time>1ms           also weights>10MiB and out>1MiB
 critical           on the critical path
 pinned, crossing   pinned; at an edge across devices
--type:Const        everything but these"""
+up:type:Softmax    what leads to them; also down:, inputs:, outputs: and like:
+-type:Const        everything but these
+Enter selects all that is found; F3 and Shift+F3 go from group to group."""
+HINT = "Name, scope, type, group or device; hover over the line for all terms"
 
 
 class SearchBar(QFrame):
@@ -54,25 +56,38 @@ class SearchBar(QFrame):
         self.line.setToolTip(plain_tip(HELP))
         self._ways_on = QStringListModel(self)
         self.line.setCompleter(self._make_completer())
-        self.found: QLabel = label("", "dim")
+        self.found = ElidedLabel("dim")
+        self.found.setMaximumHeight(self.found.sizeHint().height())
         self.all = QPushButton()
         self.all.setProperty("link", True)
+        self.all.setToolTip("Select all that is found (Enter)")
         self.all.clicked.connect(self.all_wanted)
         self.saved = _small_button("☆", "Saved queries", self._show_saved)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(8, 6, 8, 6)
-        layout.setSpacing(6)
-        for widget in (self.line, self.found, self.all, self.saved):
-            layout.addWidget(widget)
+        top, below = QHBoxLayout(), QHBoxLayout()
+        top.addWidget(self.line, 1)
+        top.addWidget(self.saved)
         for text, tip, action in (
-            ("‹", "Previous (Shift+Enter)", lambda: self.stepped.emit(-1)),
-            ("›", "Next (Enter)", lambda: self.stepped.emit(1)),
+            ("‹", "Previous group (Shift+F3)", lambda: self.stepped.emit(-1)),
+            ("›", "Next group (F3)", lambda: self.stepped.emit(1)),
             ("×", "Close (Esc)", self.closed.emit),
         ):
-            layout.addWidget(_small_button(text, tip, action))
+            top.addWidget(_small_button(text, tip, action))
+        below.addWidget(self.found, 1000)
+        below.addStretch(1)
+        below.addWidget(self.all)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(8, 6, 8, 6)
+        layout.setSpacing(4)
+        layout.addLayout(top)
+        layout.addLayout(below)
+        self._keep_height(below)
         self.line.textEdited.connect(self._complete)
         self.line.textChanged.connect(lambda text: self.changed.emit(text.strip()))
         self.show_found(0)
+
+    def _keep_height(self, row: QHBoxLayout) -> None:
+        """Keep the height of the row whose button comes and goes, so that no card moves."""
+        row.addSpacerItem(QSpacerItem(0, self.all.sizeHint().height()))
 
     def _make_completer(self) -> QCompleter:
         completer = QCompleter(self._ways_on, self)
@@ -87,15 +102,10 @@ class SearchBar(QFrame):
     def show_found(self, ops: int, where: str = "", fault: str = "") -> None:
         """Show the number of matches and where they are, or what is wrong with the query."""
         words = f"{count(ops, 'op')} {where}" if ops else "nothing found"
-        self.found.setText(fault or (words if self.line.text() else ""))
+        self.found.set_text(fault or (words if self.line.text() else HINT))
+        self.found.setAccessibleName(self.found.whole)
         self.all.setVisible(ops > 0)
         self.all.setText(f"Select all {ops:,}")
-        self.adjustSize()
-
-    def fit_into(self, width: int) -> None:
-        """Shrink the line in a narrow pane."""
-        self.line.setMinimumWidth(max(_LEAST_WIDTH, min(_WIDTH, width - _REST)))
-        self.adjustSize()
 
     def begin(self) -> None:
         """Show the bar, ready to type."""
@@ -136,10 +146,12 @@ class SearchBar(QFrame):
             self._document.save_query(name.strip(), query)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
+        back = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
         if event.key() == Qt.Key.Key_Escape:
             self.closed.emit()
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            back = event.modifiers() & Qt.KeyboardModifier.ShiftModifier
+            self.all_wanted.emit()
+        elif event.key() == Qt.Key.Key_F3:
             self.stepped.emit(-1 if back else 1)
         else:
             super().keyPressEvent(event)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -14,16 +14,15 @@ from enplace.names.titles import unshared_title
 from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
+from enplace_studio.op_menu import new_menu, op_menu
 from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, call_later, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
-from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.views.graph.drag import PlaceDrag
 from enplace_studio.views.graph.export import draw_scene
-from enplace_studio.views.graph.menu import place_menu
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
@@ -51,13 +50,13 @@ class GraphView(Panel):
         self.canvas = Canvas(self.model, self)
         self.crumbs = QWidget(self)
         self.minimap = Minimap(self.canvas)
-        self.search = SearchBar(document, self.canvas)
+        self.search = SearchBar(document, self)
         self.search.hide()
         self.drag = PlaceDrag(document, self.devices, self)
         self._stepped = False
         self.modes = self._mode_button()
         self.header.addWidget(self.modes)
-        for widget in (self.devices, self.crumbs):
+        for widget in (self.devices, self.crumbs, self.search):
             self.body.addWidget(widget)
         self.body.addWidget(self.canvas, 1)
         self.body.setSpacing(4)
@@ -196,7 +195,7 @@ class GraphView(Panel):
             self.canvas.reveal(min(self.model.matches))
 
     def step_match(self, step: int) -> None:
-        """Go to the next or previous group that matches, and select it."""
+        """Go to the next or previous group that matches, and select what is found in it."""
         matches = sorted(self.model.matches or ())
         if not matches:
             return
@@ -205,7 +204,14 @@ class GraphView(Panel):
         self._stepped = True
         chosen = matches[place % len(matches)]
         self.canvas.reveal(chosen)
-        self.canvas.select([chosen])
+        self.document.select(self._found_in(chosen))
+
+    def _found_in(self, group: int) -> list[int]:
+        level, found = self.model.level, self.model.found
+        if level is None or found is None:
+            return []
+        ops = level.grouping.ops(group)
+        return [op for op in ops.tolist() if found[op]]
 
     def _select_found(self) -> None:
         """Select all ops that the query finds, those outside the open level too."""
@@ -227,14 +233,12 @@ class GraphView(Panel):
         untouched = self.canvas.untouched
         self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
         if untouched:
-            self.canvas.fit(READABLE)
+            self.canvas.fit_first()
             self.canvas.untouched = True
         self._place_overlays()
 
     def _place_overlays(self) -> None:
         area = self.canvas.rect()
-        self.search.fit_into(area.width())
-        self.search.move(area.right() - self.search.width() - 4, 4)
         scene = self.model.scene
         fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()
         if scene is None or not fits:
@@ -262,10 +266,9 @@ class GraphView(Panel):
         project = self.document.project
         if self.document.selection and project is not None:
             open_card = None if card is None else lambda: self.canvas.open(card)
-            menu = place_menu(self.document, project, self, open_card)
+            menu = op_menu(self.document, project, self, open_card)
         else:
-            menu = QMenu(self)
-            menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            menu = new_menu(self)
         menu.addSeparator()
         menu.addAction(SAVE_PICTURE).triggered.connect(self._save_picture)
         menu.popup(event.globalPos())

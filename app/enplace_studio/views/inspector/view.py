@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QObject, Qt
+from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import (
+    QDockWidget,
     QLabel,
     QPushButton,
+    QVBoxLayout,
     QWidget,
 )
 
@@ -22,6 +24,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, call_later, label, paragraph, plain_tip
+from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
     Gap,
@@ -32,6 +35,7 @@ from enplace_studio.reasons import (
     find_limits,
     idle_text,
     step_if_free,
+    sum_waits,
 )
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.inspector.facts import (
@@ -45,11 +49,11 @@ from enplace_studio.views.inspector.facts import (
 )
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.where import DeviceGrid
-from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
+from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line, WhyLine
+from enplace_studio.whys import Mark, Why, why_here
 
 MOST_SPLITS = 6
 MOST_LIMITS = 10
-MOST_STEPS = 12
 MOST_REASONS = 4
 """Most devices for which the effect of a move is explained; the others have it in their tips."""
 
@@ -75,8 +79,13 @@ class InspectorView(Panel):
         self._document = document
         self.where: DeviceGrid | None = None
         self.sentence: QLabel | None = None
+        self.why: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
         self.reasons: dict[int, str] = {}
+        self._way_back: tuple[frozenset[int], frozenset[int]] | None = None
+        """The ops that a reason led to, and those it was given for."""
+        self._followed: tuple[Mark, ...] = ()
+        """The marks of the reason that was followed; shown until the selection changes."""
         self._column = Column()
         self.body.addWidget(self._column, 1)
         copy_on_request(self, self.rows)
@@ -91,11 +100,13 @@ class InspectorView(Panel):
             document.selection_changed,
             document.gap_changed,
         )
+        document.selection_changed.connect(self._forget_marks)
+        document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
     def rebuild(self) -> None:
         """Show the selection of the document."""
-        self.where, self.sentence, self.buttons = None, None, {}
+        self.where, self.sentence, self.why, self.buttons = None, None, None, {}
         self._gains.forget()
         self._contents = self._column.fill()
         project = self._document.project
@@ -137,8 +148,14 @@ class InspectorView(Panel):
                 self._add_splits(split_facts(project.model.profile, current.schedule))
 
     def _add_way_back(self, project: OpenProject) -> None:
-        """Add a link to the gap that led to the selection."""
-        gap = self._document.gap
+        """Add a link to the gap, or to the ops with the reason, that led to the selection."""
+        gap, selection = self._document.gap, self._document.selection
+        if self._way_back is not None and self._way_back[0] == selection:
+            asked = self._way_back[1]
+            text = f"‹  Why is {project.describe(asked)} there?"
+            back = button(text, lambda: self._document.ask_why(asked), kind="link")
+            self.buttons["asked"] = back
+            self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
         if gap is not None:
             text = f"‹  Why is {project.device_label(gap.device)} idle?"
             back = button(text, lambda: self._document.select([], gap=gap), kind="link")
@@ -146,21 +163,49 @@ class InspectorView(Panel):
             self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
-        """List what a device waits for, back to the cause; a click selects the ops of a step."""
+        """List what a device waits for, the cause first; a click selects the ops of a line."""
         self._add_text(f"{idle_text(schedule, gap)}.")
         steps = find_chain(schedule, project.grouping, gap).steps
         if not steps:
             self._add_text(explain_gap(schedule, gap))
             return
-        waits = "It waits for" if gap.op is not None else "Meanwhile the step waits for"
-        self._add_heading(f"{waits}, the latest first")
-        for limit in steps[:MOST_STEPS]:
-            time = ms(limit.time_us)
-            tip = f"{limit.name}: {time} of the wait; click to select its ops"
-            self._add_limit(limit, time, tip, gap)
-        if len(steps) > MOST_STEPS:
-            self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
-        self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
+        waits = sum_waits(gap, steps)
+        self._add_heading("The cause, at work as the gap began")
+        self._add_wait(waits.cause, gap)
+        if waits.long or waits.short:
+            then = "Then it waits for" if gap.op is not None else "Then the step waits for"
+            self._add_heading(f"{then}, the longest first")
+        for limit in waits.long:
+            self._add_wait(limit, gap)
+        if waits.short is not None:
+            self._add_wait(waits.short, gap)
+
+    def _add_wait(self, limit: Limit, gap: Gap) -> None:
+        time = ms(limit.time_us)
+        tip = f"{limit.name}: {time} of the wait; click to select its ops"
+        self._add_limit(limit, time, tip, gap)
+
+    def _forget_marks(self) -> None:
+        self._followed = ()
+
+    def _show_why(self) -> None:
+        """Bring the reasons for the place of the selection into view."""
+        if self._later.isActive():
+            self._later.stop()
+            self.rebuild()
+        above = self.parentWidget()
+        while above is not None and not isinstance(above, QDockWidget):
+            above = above.parentWidget()
+        if above is not None:
+            above.show()
+            above.raise_()
+        # The new lines have no places yet.
+        QTimer.singleShot(0, self, self._scroll_to_why)
+
+    def _scroll_to_why(self) -> None:
+        if self.why is not None:
+            bar = self._column.verticalScrollBar()
+            bar.setValue(self.why.y())
 
     def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
         """Simulate the next part of the step for free, and show the gain in its line."""
@@ -248,21 +293,55 @@ class InspectorView(Panel):
         self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
     ) -> None:
         """Explain the place of the selection, and each other place as soon as it is simulated."""
-        self._add_heading("Why here")
+        self.why = self._add_heading("Why here")
         self._add_text(explain_place(schedule, ops))
+        self._add_whys(project, self._contents, why_here(schedule, ops))
         self.reasons = {}
+        places: dict[int, QVBoxLayout] = {}
+        for device in where.others[:MOST_REASONS]:
+            places[device] = QVBoxLayout()
+            places[device].setSpacing(2)
+            self._contents.addLayout(places[device])
 
-        def explain(device: int, reason: str) -> None:
-            name = project.device_label(device)
-            self.reasons[device] = reason
-            lines = [
-                f"On {project.device_label(d)}: {self.reasons[d]}" for d in sorted(self.reasons)
-            ]
-            elsewhere.setText("\n\n".join(lines[:MOST_REASONS]))
-            elsewhere.setAccessibleName(f"Why not on {name}")
+        def explain(device: int, preview: Preview) -> None:
+            self.reasons[device] = preview.why_not or preview.reason
+            if (place := places.pop(device, None)) is not None:
+                self._explain_place(project, place, device, preview)
 
-        elsewhere = self._add_text("")
         where.explained.connect(explain)
+
+    def _explain_place(
+        self, project: OpenProject, place: QVBoxLayout, device: int, preview: Preview
+    ) -> None:
+        """Say what would happen on another device."""
+        name = project.device_label(device)
+        place.addWidget(label(f"Why not on {name}" if preview.why_not else f"On {name}", "dim"))
+        if preview.reason:
+            place.addWidget(paragraph(preview.reason))
+        if preview.why_not and not preview.whys:
+            place.addWidget(paragraph(preview.why_not))
+        self._add_whys(project, place, preview.whys)
+
+    def _add_whys(self, project: OpenProject, place: QVBoxLayout, whys: Iterable[Why]) -> None:
+        for why in whys:
+            about = why.about or project.describe(why.ops)
+            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops))
+            line.pointed.connect(partial(self._point, why))
+            line.clicked.connect(partial(self._follow, why))
+            place.addWidget(line)
+
+    def _point(self, why: Why, is_on: bool) -> None:
+        self._document.point_at(why.marks if is_on else self._followed)
+
+    def _follow(self, why: Why) -> None:
+        """Select what a reason is about, with a way back, and show its marks."""
+        document = self._document
+        if why.ops:
+            asked, chosen = document.selection, frozenset(why.ops)
+            document.select(chosen, gap=document.gap)
+            self._way_back = (chosen, asked) if chosen != asked else None
+            self._followed = why.marks
+            document.point_at(why.marks, reveal=True)
 
     def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
         document, chosen = self._document, frozenset(ops.tolist())
@@ -292,6 +371,7 @@ class InspectorView(Panel):
         return actions
 
     def _add_actions(self, actions: list[Action]) -> None:
+        shown = []
         for text, tip, enabled, run in actions:
             made = QPushButton(text)
             made.setToolTip(plain_tip(tip))
@@ -300,8 +380,9 @@ class InspectorView(Panel):
             made.setMinimumHeight(made.sizeHint().height())
             made.clicked.connect(lambda _, run=run: run())
             self.buttons[text.partition("   ")[0]] = made
+            shown.append(made)
         grid = Columns(COLUMN_PX, 2)
-        grid.fill(list(self.buttons.values()))
+        grid.fill(shown)
         self._contents.addWidget(grid)
 
     def _place(self, device: int) -> None:
@@ -316,8 +397,10 @@ class InspectorView(Panel):
         self._contents.addWidget(made)
         return made
 
-    def _add_heading(self, text: str) -> None:
-        self._contents.addWidget(label(text, "dim"))
+    def _add_heading(self, text: str) -> QLabel:
+        made = label(text, "dim")
+        self._contents.addWidget(made)
+        return made
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
         self._add_heading(heading)

@@ -28,8 +28,8 @@ class DeviceGrid(Columns):
 
     chosen = Signal(int)
     """Emitted with the device that the user chose."""
-    explained = Signal(int, str)
-    """Emitted with a device, and why the step would be longer or shorter there."""
+    explained = Signal(int, object)
+    """Emitted with a device, and the :class:`Preview` that says why the step would change there."""
 
     def __init__(
         self,
@@ -52,6 +52,11 @@ class DeviceGrid(Columns):
         document.previews.ready.connect(self._show_preview)
         if document.current is not None and self._waiting:
             self._timer.start()
+
+    @property
+    def others(self) -> list[int]:
+        """The devices that do not run the whole selection."""
+        return [button.device for button in self.buttons if not button.isChecked()]
 
     def _make_button(self, device: int, compact: bool) -> DeviceButton:
         button = DeviceButton(device, self._project.device_label(device), compact)
@@ -82,10 +87,10 @@ class DeviceGrid(Columns):
             button.setEnabled(False)
             button.set_note("not here")
             button.setToolTip(plain_tip(preview.why_not))
-            self.explained.emit(device, preview.why_not)
+            self.explained.emit(device, preview)
             return
         if preview.reason:
-            self.explained.emit(device, preview.reason)
+            self.explained.emit(device, preview)
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
         text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"

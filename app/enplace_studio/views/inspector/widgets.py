@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QRectF, QSize, Qt
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
+    QEnterEvent,
+    QFocusEvent,
     QFont,
     QFontMetricsF,
     QPainter,
@@ -85,6 +87,79 @@ class Line(QAbstractButton):
         )
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)
+
+
+class WhyLine(QAbstractButton):
+    """A reason on two lines: its kind and what it is about, and the figure below.
+
+    It points at its marks while the pointer or the focus is on it; a click follows it.
+    """
+
+    pointed = Signal(bool)
+
+    def __init__(self, kind: str, about: str, figure: str, tip: str, can_click: bool) -> None:
+        super().__init__()
+        self.kind, self.about, self.figure, self.can_click = kind, about, figure, can_click
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
+        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self.setToolTip(plain_tip(f"{tip}\nClick to go there" if can_click else tip))
+        self.setAccessibleName(f"{kind} {about}: {figure}" if figure else f"{kind} {about}")
+        if can_click:
+            self.setCursor(Qt.CursorShape.PointingHandCursor)
+        theme.changed.connect(self.update)
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(180 * theme.scale), round((36 if self.figure else 20) * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(80 * theme.scale), self.sizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        area, tokens = QRectF(self.rect()), theme.tokens
+        if self.can_click and (self.underMouse() or self.hasFocus()):
+            painter.fillRect(area, tokens.hover)
+        line = area.adjusted(8, 0, 0, 0)
+        line.setHeight(area.height() / 2 if self.figure else area.height())
+        font, quiet = theme.font(12), theme.font(11)
+        painter.setFont(quiet)
+        painter.setPen(tokens.dim)
+        painter.drawText(line, _LEFT, self.kind)
+        name = QRectF(line)
+        name.setLeft(line.left() + QFontMetricsF(quiet).horizontalAdvance(self.kind) + 8)
+        shown = QFontMetricsF(font).elidedText(
+            self.about, Qt.TextElideMode.ElideMiddle, name.width()
+        )
+        painter.setFont(font)
+        painter.setPen(tokens.accent if self.can_click else tokens.text)
+        painter.drawText(name, _LEFT, shown)
+        if self.figure:
+            below = line.translated(0, line.height())
+            elide = Qt.TextElideMode.ElideMiddle
+            painter.setFont(quiet)
+            painter.setPen(tokens.text)
+            text = QFontMetricsF(quiet).elidedText(self.figure, elide, below.width())
+            painter.drawText(below, _LEFT, text)
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.pointed.emit(True)
+        super().enterEvent(event)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.pointed.emit(False)
+        super().leaveEvent(event)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(True)
+        super().focusInEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.pointed.emit(False)
+        super().focusOutEvent(event)
 
 
 class Columns(QWidget):

@@ -12,7 +12,7 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.errors import PlanError
 from enplace.machine import critical_path
@@ -20,6 +20,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.op_menu import gap_menu, op_menu, transfer_menu
 from enplace_studio.ordering import find_range
 from enplace_studio.reasons import Gap, find_chain
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
@@ -44,6 +45,10 @@ from enplace_studio.timelines.waiting import (
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
 _PATH_DELAY_MS = 30
+AROUND = 3
+"""Time shown before and after them then, as a multiple of theirs."""
+LEAST_SHARE = 0.02
+"""Marks over less of the time on screen than this are zoomed to when a reason is followed."""
 
 
 class TimelineCanvas(TimeCanvas):
@@ -74,6 +79,7 @@ class TimelineCanvas(TimeCanvas):
         document.current_changed.connect(self._show_schedule)
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
+        document.marks_changed.connect(self._show_marks)
         self._open()
 
     # Contents
@@ -107,6 +113,7 @@ class TimelineCanvas(TimeCanvas):
             n_ops = picture.schedule.problem.profile.n_ops
             picture.selection = selection
             picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+            picture.marks = self.document.marks
         self.update()
 
     def _trace_path(self) -> None:
@@ -125,6 +132,20 @@ class TimelineCanvas(TimeCanvas):
             if gap is not None:
                 path = find_chain(picture.schedule, project.grouping, gap).path
                 picture.chain = trace_path(path, self.lanes.rows) if len(path.number) else None
+        self.update()
+
+    def _show_marks(self, reveal: bool) -> None:
+        """Mark what a reason points at, and bring it into view if asked."""
+        marks, scale = self.document.marks, self.lanes.scale
+        if self.picture is not None:
+            self.picture.marks = marks
+        if reveal and marks:
+            first = min(mark.start_us for mark in marks)
+            last = max(mark.finish_us for mark in marks)
+            is_small = last - first < LEAST_SHARE * (scale.stop_us - scale.start_us)
+            if first < scale.start_us or last > scale.stop_us or is_small:
+                around_us = AROUND * (last - first)
+                self.set_scale(scale.around(first - around_us, last + around_us))
         self.update()
 
     def _end_us(self) -> float:
@@ -287,11 +308,37 @@ class TimelineCanvas(TimeCanvas):
         self.wheel(event, zooms, pans=bool(is_along) or rows_fit)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Open the menu of the device whose title is at the pointer."""
-        at = QPointF(event.pos())
-        device = self.lanes.device_at(at) if at.x() < self.lanes.left else None
-        if device is not None:
-            device_menu(self.document, device, self).popup(event.globalPos())
+        """Open the menu of what is at the pointer; by key, that of the selection."""
+        by_key = event.reason() == QContextMenuEvent.Reason.Keyboard
+        menu = self._selection_menu() if by_key else self.menu_at(QPointF(event.pos()))
+        if menu is None:
+            event.ignore()  # the pane has a menu of its own
+        else:
+            menu.popup(event.globalPos())
+
+    def menu_at(self, at: QPointF) -> QMenu | None:
+        """Make the menu of the device, op, transfer or idle time at a point."""
+        if self.picture is None:
+            return None
+        if at.x() < self.lanes.left:
+            device = self.lanes.device_at(at)
+            return None if device is None else device_menu(self.document, device, self)
+        found = self.lanes.bar_at(at)
+        if found is None:
+            gap = self._gap_at(at)
+            return None if gap is None else gap_menu(self.document, gap, self)
+        row, number = found
+        if not row.is_device:
+            return transfer_menu(self.document, self.picture.schedule, number, self)
+        if number not in self.document.selection:
+            self.document.select([number])
+        return self._selection_menu()
+
+    def _selection_menu(self) -> QMenu | None:
+        project = self.document.project
+        if project is None or not self.document.selection:
+            return None
+        return op_menu(self.document, project, self)
 
     # Tooltips
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QFontMetricsF, QPainter, QPen
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 
 from enplace.text import ms
 from enplace.values.schedule import Schedule
@@ -20,6 +21,11 @@ from enplace_studio.timelines.lanes import Lanes
 from enplace_studio.timelines.paint import draw_marks
 
 Keys = Qt.KeyboardModifier
+
+_BEYOND_PX = 24
+"""How far bars may be dragged beyond their range and still go to its end."""
+_CLEAR_PX = 8
+"""Distance between a lane and the text about a drop in it."""
 
 
 class Gesture(Protocol):
@@ -73,8 +79,10 @@ class Band:
         self._band.paint(painter)
 
 
-def paint_text(painter: QPainter, area: QRectF, at: QPointF, drop: Drop) -> None:
-    """Write the effect of a drop next to the pointer."""
+def paint_text(
+    painter: QPainter, area: QRectF, at: QPointF, drop: Drop, lane: QRectF | None = None
+) -> None:
+    """Write the effect of a drop next to the pointer, or else below or above a lane."""
     tokens, font = theme.tokens, theme.font(12)
     text = QFontMetricsF(font).boundingRect(area, 0, drop.text)
     box = QRectF(0, 0, text.width() + 20, text.height() + 10)
@@ -83,6 +91,10 @@ def paint_text(painter: QPainter, area: QRectF, at: QPointF, drop: Drop) -> None
     box.moveRight(min(box.right(), inside.right()))
     box.moveBottom(min(box.bottom(), inside.bottom()))
     box.moveLeft(max(box.left(), inside.left()))
+    if lane is not None:
+        below = lane.bottom() + _CLEAR_PX
+        fits = below + box.height() <= inside.bottom()
+        box.moveTop(below if fits else lane.top() - _CLEAR_PX - box.height())
     painter.setPen(QPen(tokens.accent if drop.is_good else tokens.bad, 1))
     painter.setBrush(tokens.panel)
     painter.drawRoundedRect(box, 6, 6)
@@ -92,23 +104,50 @@ def paint_text(painter: QPainter, area: QRectF, at: QPointF, drop: Drop) -> None
 
 
 class Reorder:
-    """Bars dragged along their lane, which shows where they may go and the effect of a drop."""
+    """Bars dragged along their lane, which shows where they may go and the effect of a drop.
+
+    The bars, not the pointer, say where they go: they pass another bar as their edge passes its
+    middle. A drop beyond the range, or one that changes nothing, does nothing and says so.
+    """
 
     def __init__(
         self, document: Document, lanes: Lanes, schedule: Schedule, where: Range, at: QPointF
     ) -> None:
         self._document, self._lanes, self._schedule = document, lanes, schedule
         self._ops, self._where, self._at = document.selection, where, at
-        self._drops: dict[Slot | None, Drop] = {None: Drop(self._range_text(), True)}
+        self._pressed_us, self._shift_us = lanes.time_at(at), 0.0
+        self._drops: dict[Slot, Drop] = {}
         self.slot: Slot | None = None
 
     @property
     def drop(self) -> Drop:
-        """The effect of dropping the bars where the pointer is."""
-        if self.slot not in self._drops and self.slot is not None:
+        """The effect of dropping the bars where they are now."""
+        if refusal := self._refusal():
+            return Drop(f"{refusal}\n{self._range_text()}", False, changes=False)
+        if self.slot is None:
+            step = f"Nothing changes here: the step stays at {ms(self._schedule.makespan_us)}"
+            return Drop(f"{step}\n{self._range_text()}", True, changes=False)
+        if self.slot not in self._drops:
             drop = describe_order(self._document, self._ops, self.slot)
-            self._drops[self.slot] = Drop(f"{drop.text}\n{self._range_text()}", drop.is_good)
+            self._drops[self.slot] = replace(drop, text=f"{drop.text}\n{self._range_text()}")
         return self._drops[self.slot]
+
+    def _refusal(self) -> str:
+        """Say why the bars may not run where they are; empty if they may."""
+        where, slack_us = self._where, _BEYOND_PX * self._lanes.scale.us_per_px
+        if where.start_us + self._shift_us < where.earliest_us - slack_us:
+            if where.needed is None:
+                return "Nothing runs before the step begins"
+            return f"Not here: it needs {self._name(where.needed)}, which ends later"
+        if where.finish_us + self._shift_us > where.latest_us + slack_us:
+            if where.needing is None:
+                return "Nothing runs after the step ends"
+            return f"Not here: {self._name(where.needing)} needs it earlier"
+        return ""
+
+    def _name(self, op: int) -> str:
+        project = self._document.project
+        return project.describe([op]) if project is not None else ""
 
     def _range_text(self) -> str:
         if not len(self._where.others):
@@ -116,34 +155,49 @@ class Reorder:
         return f"May run from {ms(self._where.earliest_us)} to {ms(self._where.latest_us)}"
 
     def move(self, at: QPointF) -> None:
-        self._at = at
-        self.slot = slot_at(self._schedule, self._where, self._lanes.time_at(at))
+        self._at, where = at, self._where
+        self._shift_us = self._lanes.time_at(at) - self._pressed_us
+        edge_us = where.start_us if self._shift_us < 0 else where.finish_us
+        self.slot = slot_at(self._schedule, where, edge_us + self._shift_us)
 
     def finish(self, at: QPointF, keys: Keys) -> None:
         self.move(at)
-        if self.slot is not None:
+        if self.slot is not None and self.drop.changes:
             self._document.reorder(self._ops, self.slot)
+        elif self.slot is not None or self._refusal():
+            self._document.failed.emit(self.drop.text.replace("\n", ". "))
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
-        tokens = theme.tokens
-        color = tokens.accent if self.drop.is_good else tokens.bad
-        lanes, scale = self._lanes, self._lanes.scale
-        edges = (self._where.earliest_us, self._where.latest_us)
-        left, right = (lanes.left + scale.x(each) for each in edges)
-        for lane in lanes.lanes_of(self._where.device):
-            allowed = QRectF(left, lane.top() - 1, right - left, lane.height() + 2)
-            allowed = allowed.intersected(lane.adjusted(0, -1, 0, 1))
-            painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
+        tokens, where, drop = theme.tokens, self._where, self.drop
+        color = tokens.accent if drop.is_good else tokens.bad
+        lanes = self._lanes.lanes_of(where.device)
+        for lane in lanes:
+            allowed = self._span(lane, where.earliest_us, where.latest_us)
             painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRect(allowed)
-            if self.slot is not None:
-                op = self.slot.anchor
-                schedule = self._schedule
-                times = schedule.op_start_us if self.slot.earlier else schedule.op_finish_us
-                x = lanes.left + scale.x(float(times[op]))
-                painter.setPen(QPen(color, 3))
-                painter.drawLine(QPointF(x, lane.top() - 3), QPointF(x, lane.bottom() + 3))
-        paint_text(painter, area, self._at, self.drop)
+            painter.setPen(QPen(tokens.good, 1, Qt.PenStyle.DashLine))
+            painter.drawRect(allowed.adjusted(0, -1, 0, 1))
+            shift_us = self._shift_us
+            moved = self._span(lane, where.start_us + shift_us, where.finish_us + shift_us)
+            painter.setPen(QPen(color, 1.6))
+            painter.drawRect(moved)
+            if self.slot is not None and drop.changes:
+                self._paint_slot(painter, lane, self.slot, color)
+        shown = QRectF(lanes[0]).united(lanes[-1]) if lanes else None
+        paint_text(painter, area, self._at, drop, shown)
+
+    def _span(self, lane: QRectF, start_us: float, stop_us: float) -> QRectF:
+        """Return the part of a lane between two moments, as far as it is on screen."""
+        left, right = (self._lanes.left + self._lanes.scale.x(each) for each in (start_us, stop_us))
+        left, right = max(left, lane.left()), min(right, lane.right())
+        return QRectF(left, lane.top(), max(right - left, 1), lane.height())
+
+    def _paint_slot(self, painter: QPainter, lane: QRectF, slot: Slot, color: QColor) -> None:
+        """Mark the place in the order with a line."""
+        schedule = self._schedule
+        times = schedule.op_start_us if slot.earlier else schedule.op_finish_us
+        x = self._lanes.left + self._lanes.scale.x(float(times[slot.anchor]))
+        painter.setPen(QPen(color, 3))
+        painter.drawLine(QPointF(x, lane.top() - 3), QPointF(x, lane.bottom() + 3))
 
 
 class Move:

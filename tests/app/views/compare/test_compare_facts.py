@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace.machine import critical_path
+from enplace_studio.differences import path_parts
 from enplace_studio.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.views.compare.facts import (
@@ -16,8 +18,10 @@ from enplace_studio.views.compare.facts import (
     bytes_within,
     choose,
     comparable,
+    device_rows,
     differences,
     part_tip,
+    path_by_device,
     path_by_place,
     waterfall,
     why_idle,
@@ -201,3 +205,21 @@ def test_no_device_is_said_to_wait_where_none_does():
     document = document_of(profile_of({"a": 10}), cluster_of(1), {"a": 0})
     rows = rows_of(document.schedule)
     assert why_idle(document.schedule, rows, Interval(2, 5)) == "No device is idle."
+
+
+def test_the_parts_by_device_add_up_to_the_parts():
+    document = chain_document()
+    schedule = document.schedule
+    path = critical_path(schedule)
+    found = path_by_device(schedule, path)
+    assert found.sum(axis=1) == pytest.approx(list(path_parts(path).values()))
+    assert found[0].tolist() == pytest.approx([20, 10])
+    assert found[1].tolist() == pytest.approx([0, 21]), "a transfer counts where it arrives"
+
+
+def test_devices_that_change_little_share_a_row():
+    before = np.zeros((3, 5))
+    after = np.array([[10.0, 2.0, 30.0, 0.1, 20.0], [0] * 5, [0] * 5])
+    rows = device_rows(before, after, "ABCDE")
+    assert [row.name for row in rows] == ["A", "C", "E", "1 other"]
+    assert rows[1].changes == ("+0.030 ms", "", "")

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace_studio.theme import theme
+from enplace_studio.views.compare.facts import Interval
 from enplace_studio.views.compare.view import CompareView
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -173,7 +174,8 @@ def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
     image: QImage = view.canvas.grab().toImage()
     full = theme.device_color(0).saturation()
     above = QPoint(0, 5)  # clear of the name and the critical path
-    assert colours(image, bar_of(view, 0, 0) - above).saturation() == full
+    assert colours(image, bar_of(view, 0, 0) - above).saturation() < full
+    assert colours(image, bar_of(view, 0, 2) - above).saturation() == full, "it moves away"
     assert colours(image, bar_of(view, 1, 0) - above).saturation() < full
     assert colours(image, bar_of(view, 1, 2) - above) == theme.device_color(1)
 
@@ -384,3 +386,37 @@ def test_what_plans_do_in_an_interval_is_copied_as_text(open_view, qtbot):
     assert heads[0] == "plan"
     assert [row[0] for row in rows] == [entry.name for entry in view.shown]
     assert [row[-1] for row in rows] == view.table.reasons
+
+
+def test_the_waterfall_tells_each_device_what_changes_there(open_view):
+    view = open_view(three_plans())
+    assert view.bars.rows
+    for row in view.bars.rows:
+        assert f"{row.name}: " in view.bars.accessibleName()
+
+
+def test_selecting_time_keeps_the_waterfall_and_what_differs(open_view):
+    view = open_view(three_plans(), height=560)
+    view.canvas.set_interval(Interval(0.0, 20.0))
+    assert view.table.isVisible()
+    assert view.bars.isVisible()
+    assert view.differs.isVisible()
+
+
+def test_in_plan_a_the_ops_stand_out_that_move_away(open_view):
+    view = open_view(three_plans())
+    first, last = view.canvas.stack.blocks[0], view.canvas.stack.blocks[-1]
+    moved = first.schedule.plan.device != last.schedule.plan.device
+    for row in first.lanes.rows:
+        if row.is_device:
+            assert row.odd.tolist() == (~moved[row.number]).tolist()
+    assert first.moved_text == f"{moved.sum()} leave"
+    assert last.moved_text.endswith(" arrive")
+
+
+def test_a_bar_has_the_menu_of_its_op(open_view):
+    document = three_plans()
+    view = open_view(document)
+    menu = view.canvas.menu_at(QPointF(bar_of(view, 1, 2)))
+    assert document.selection == {2}
+    assert "Why here?" in [action.text() for action in menu.actions()]

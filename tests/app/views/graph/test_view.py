@@ -239,13 +239,16 @@ def test_search_highlights_and_steps_through_the_matches(view):
     assert {view.model.level.grouping.names[group] for group in found} == {
         f"{row} / t 7" for row in ("lstm 0", "lstm 1", "gradients of lstm 0", "gradients of lstm 1")
     }
-    assert view.search.found.text() == "4 ops in 4 groups"
+    assert view.search.found.whole == "4 ops in 4 groups"
+    hits = set(np.flatnonzero(view.model.found).tolist())
     QTest.keyClick(view.search.line, Qt.Key.Key_Return)
-    assert view.document.selection == ops_of(view, found[0])
-    QTest.keyClick(view.search.line, Qt.Key.Key_Return)
-    assert view.document.selection == ops_of(view, found[1])
-    QTest.keyClick(view.search.line, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
-    assert view.document.selection == ops_of(view, found[0])
+    assert view.document.selection == hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3)
+    assert view.document.selection == ops_of(view, found[0]) & hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3)
+    assert view.document.selection == ops_of(view, found[1]) & hits
+    QTest.keyClick(view.search.line, Qt.Key.Key_F3, Qt.KeyboardModifier.ShiftModifier)
+    assert view.document.selection == ops_of(view, found[0]) & hits
     QTest.keyClick(view.search.line, Qt.Key.Key_Escape)
     assert view.model.matches is None
 
@@ -273,8 +276,37 @@ def test_all_ops_that_a_query_finds_can_be_selected(view):
 def test_a_query_that_cannot_be_understood_says_what_to_write(view):
     view.start_search()
     view.search.line.setText("time>1foo")
-    assert "time>1ms" in view.search.found.text()
+    assert "time>1ms" in view.search.found.whole
     assert not view.search.all.isVisible()
+
+
+def test_the_line_stays_where_it_is_while_counts_and_faults_change(view, qtbot):
+    view.start_search()
+    where = set()
+    for query in ("t", "ty", "type:op", "time>abc", "device:GPU:7 typ:MatMul and many more words"):
+        view.search.line.setText(query)
+        QApplication.processEvents()
+        corner = view.search.line.mapTo(view, QPoint())
+        where.add((corner.toTuple(), view.search.line.size().toTuple()))
+        assert view.rect().contains(view.search.geometry())
+    assert len(where) == 1
+    assert view.search.geometry().bottom() < view.canvas.geometry().top(), "it covers no card"
+
+
+def test_nothing_fades_while_a_word_is_half_typed(view):
+    view.start_search()
+    view.search.line.setText("lst-nothing")
+    assert view.model.marks(None).matches is None
+    view.search.line.setText("lstm")
+    assert view.model.marks(None).matches
+
+
+@pytest.mark.parametrize("query", ["scope:lstm 1", 'scope:"lstm 1"', "scope:LSTM 1 -type:none"])
+def test_a_scope_can_be_written_as_it_is_printed(view, query):
+    view.start_search()
+    view.search.line.setText(query)
+    grouping = view.model.level.grouping
+    assert {grouping.rows[group] for group in view.model.matches} == {"lstm 1"}
 
 
 def test_a_query_follows_the_plan(view):
@@ -308,6 +340,9 @@ def test_the_query_is_completed(view):
     view.search.line.textEdited.emit("device:")
     offered = view.search.line.completer().model().stringList()
     assert offered == ["device:GPU:0", "device:GPU:1"]
+    view.search.line.textEdited.emit("scope:lstm 1")
+    offered = view.search.line.completer().model().stringList()
+    assert 'scope:"lstm 1"' in offered
 
 
 def test_edges_between_devices_are_marked_as_crossing(view):
@@ -577,11 +612,11 @@ def test_fit_shows_everything_and_focus_shows_the_selection(view):
 
 
 def test_the_menu_pins_forbids_and_colocates(view):
-    from enplace_studio.views.graph.menu import place_menu
+    from enplace_studio.op_menu import op_menu
 
     view.canvas.select([0])
     ops = ops_of(view, 0)
-    menu = place_menu(view.document, view.document.project, view)
+    menu = op_menu(view.document, view.document.project, view)
     actions = {action.text().partition("\t")[0]: action for action in menu.actions()}
     actions["Pin here"].trigger()
     assert set(view.document.problem.pins) == set(ops)
@@ -590,7 +625,8 @@ def test_the_menu_pins_forbids_and_colocates(view):
     forbid = actions["Forbid on"].menu().actions()
     forbid[1].trigger()
     assert view.document.problem.forbidden == {(op, 1) for op in ops}
-    again = place_menu(view.document, view.document.project, view).actions()[1].menu().actions()[1]
+    menu = op_menu(view.document, view.document.project, view)
+    again = next(a for a in menu.actions() if a.text() == "Forbid on").menu().actions()[1]
     assert again.isChecked()
     again.trigger()
     assert not view.document.problem.forbidden
@@ -678,3 +714,9 @@ def test_repainting_loses_no_reference_to_none(view):
 def test_the_legend_names_only_number_keys_that_work(view):
     n_devices = view.document.problem.cluster.n_devices
     assert view.devices._placed[-1][1].runs[-1].text.endswith(f"press 1 … {n_devices}")
+
+
+def test_a_group_opens_with_all_its_ops_in_view(view):
+    view.canvas.open(0)
+    assert view.model.level.of_ops
+    assert view.canvas.visible().contains(view.model.scene.bounds)

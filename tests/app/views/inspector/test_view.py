@@ -11,7 +11,7 @@ from enplace_studio.document import Document
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.timelines.waiting import find_gap
 from enplace_studio.views.inspector.view import InspectorView
-from enplace_studio.views.inspector.widgets import Line
+from enplace_studio.views.inspector.widgets import Line, WhyLine
 from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -75,9 +75,37 @@ def test_the_selection_is_told_why_it_is_here_and_not_elsewhere(open_view, qtbot
     document = chain_document()
     view = open_view(document)
     select(view, document, [1], qtbot)
-    qtbot.waitUntil(lambda: "On GPU 1: The step is" in texts(view))
+    qtbot.waitUntil(lambda: "The step is" in texts(view))
     assert "Why here" in texts(view)
+    assert "On GPU 1" in texts(view)
     assert "On the critical path for" in texts(view)
+
+
+def test_a_reason_marks_the_timeline_and_leads_to_the_op_and_back(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [2], qtbot)
+    line = next(each for each in view.findChildren(WhyLine) if each.kind == "waits for")
+    assert (line.about, line.figure) == ("b", "20 B over GPU 0 → GPU 1, 0.041 ms")
+    line.pointed.emit(True)
+    assert [mark.source for mark in document.marks] == [None, 0]
+    line.pointed.emit(False)
+    assert document.marks == ()
+    QTest.mouseClick(line, LEFT)
+    assert document.selection == {1}
+    assert document.marks, "they stay while the op is selected"
+    qtbot.waitUntil(lambda: "asked" in view.buttons)
+    view.buttons["asked"].click()
+    assert (document.selection, document.marks) == ({2}, ())
+
+
+def test_a_device_without_a_measured_time_is_told_in_plain_words(open_view, qtbot):
+    document = document_of(profile_of({"a": 10}), cluster_of(1, cpu_lanes=1), {"a": 0})
+    view = open_view(document)
+    select(view, document, [0], qtbot)
+    qtbot.waitUntil(lambda: "Why not on CPU 0" in texts(view))
+    line = next(each for each in view.findChildren(WhyLine) if each.kind == "cannot run")
+    assert line.about == "a cannot run on a CPU: no measured time there"
 
 
 def test_what_limits_the_step_is_listed_and_selects_its_ops(open_view, qtbot):
@@ -202,11 +230,11 @@ def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(ope
     assert "GPU 1 idle for 0.041 ms, until c." in texts(view)
     lines = [line for line in view.findChildren(Line) if line.can_click and line.isVisible()]
     assert [(line.left, line.right) for line in lines] == [
+        ("a on GPU 0", "0.010 ms"),
         ("b: GPU 0 → GPU 1", "0.021 ms"),
         ("b on GPU 0", "0.010 ms"),
-        ("a on GPU 0", "0.010 ms"),
     ]
-    lines[1].click()
+    lines[2].click()
     assert document.selection == {1}
     qtbot.waitUntil(lambda: "gap" in view.buttons)
     view.buttons["gap"].click()

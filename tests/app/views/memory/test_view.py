@@ -115,3 +115,18 @@ def test_a_long_list_ends_with_the_sum_of_the_rest(open_view, qtbot, monkeypatch
     assert to_text(table.table.shown_rows()).splitlines()[-1] == "and 2 smaller ones\t\t400 MiB"
     table.table.selectRow(1)
     assert document.selection == frozenset()
+
+
+def test_a_device_has_a_menu_that_lists_and_selects_what_fills_it(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    widget = view.devices[0]
+    actions = {a.text(): a for a in view.menu_at(widget, QPoint(5, 5)).actions()}
+    select = next(a for text, a in actions.items() if text.startswith("Select the"))
+    select.trigger()
+    assert document.selection
+    assert "Lock GPU 0 as it is" in actions
+    next(a for text, a in actions.items() if text.startswith("List what is in it")).trigger()
+    table = view.window().findChild(MemoryTable)
+    qtbot.addWidget(table)
+    assert table.total_bytes == widget.split.peak_bytes

@@ -14,6 +14,7 @@ from enplace_studio.views.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 
 FREE = profile_of({"a": 10_000, "b": 20_000, "c": 10_000})
+CHAIN = profile_of(dict.fromkeys("abcd", 10_000), [("a", "b", 8), ("b", "c", 8), ("c", "d", 8)])
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
@@ -362,3 +363,103 @@ def test_another_plan_forgets_the_gap(open_view):
     document.select([], gap=Gap(1, 0.0, 41.0, 2))
     document.place([2], 0)
     assert (document.gap, view.canvas.picture.gap) == (None, None)
+
+
+def titles(menu) -> list[str]:
+    return [action.text().partition("\t")[0] for action in menu.actions() if action.text()]
+
+
+def choose(menu, title) -> None:
+    next(a for a in menu.actions() if a.text().partition("\t")[0] == title).trigger()
+
+
+def test_a_bar_has_the_menu_of_the_graph(open_view):
+    document = chain_document()
+    view = open_view(document)
+    menu = view.canvas.menu_at(QPointF(bar_of(view, 1)))
+    assert document.selection == {1}
+    assert {"Why here?", "Select", "Place on", "Pin here", "Run earlier"} <= set(titles(menu))
+    choose(menu, "Pin here")
+    assert document.problem.pins == {1: 0}
+
+
+def test_the_menu_of_a_bar_keeps_a_selection_that_it_belongs_to(open_view):
+    document = chain_document()
+    view = open_view(document)
+    document.select([0, 1])
+    choose(view.canvas.menu_at(QPointF(bar_of(view, 1))), "Colocate")
+    assert document.problem.together == ((0, 1),)
+
+
+def test_a_transfer_leads_to_its_ends(open_view):
+    document = chain_document()
+    view = open_view(document)
+    lanes = view.canvas.lanes
+    index = next(i for i, row in enumerate(lanes.rows) if not row.is_device)
+    row, area = lanes.rows[index], lanes.row_area(index)
+    at = QPointF(lanes.left + lanes.scale.x(float(row.start_us[0]) + 5), area.center().y())
+    choose(view.canvas.menu_at(at), "Select its producer")
+    assert document.selection == {1}
+    choose(view.canvas.menu_at(at), "Select its 1 consumer")
+    assert document.selection == {2}
+    choose(view.canvas.menu_at(at), "Select all 1 op that send over GPU 0 → GPU 1")
+    assert document.selection == {1}
+
+
+def test_an_idle_time_can_be_asked_about(open_view):
+    document = chain_document()
+    view = open_view(document)
+    lane = view.canvas.lanes.lanes_of(1)[0]
+    at = QPointF(view.canvas.lanes.left + view.canvas.lanes.scale.x(20.0), lane.center().y())
+    choose(view.canvas.menu_at(at), "Why this gap?")
+    assert document.gap is not None
+    assert document.gap.op == 2
+
+
+def test_a_drop_beyond_the_range_does_nothing_and_says_so(open_view, qtbot):
+    document = document_of(CHAIN, cluster_of(2), dict.fromkeys("abcd", 0))
+    view = open_view(document)
+    document.select([1])
+    drag(view, bar_of(view, 1), bar_of(view, 3), release=False)
+    assert "Not here: c needs it earlier" in view.canvas._gesture.drop.text
+    with qtbot.waitSignal(document.failed) as failed:
+        QTest.mouseRelease(view.canvas, LEFT, NONE, bar_of(view, 3))
+    assert "c needs it earlier" in failed.args[0]
+    assert document.undo_stack.count() == 0
+
+
+def test_a_dragged_group_shows_the_price(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([1, 2])
+    start = bar_of(view, 1)
+    drag(view, start, start - QPoint(140, 0), release=False)
+    assert "step 40.0 ms" in view.canvas._gesture.drop.text
+    QTest.mouseRelease(view.canvas, LEFT, NONE, start - QPoint(140, 0))
+    assert np.argsort(document.schedule.op_start_us).tolist() == [1, 2, 0]
+
+
+def test_the_price_leaves_the_lane_free(open_view):
+    document = document_of(FREE, cluster_of(2), dict.fromkeys("abc", 0))
+    view = open_view(document)
+    document.select([2])
+    before = view.canvas.grab().toImage()
+    drag(view, bar_of(view, 2), bar_of(view, 0), release=False)
+    lane, after = view.canvas.lanes.lanes_of(0)[0], view.canvas.grab().toImage()
+    panel = theme.tokens.panel.rgb()
+    row, ratio = lane.center().y(), after.devicePixelRatio()
+    for x in range(round(lane.left()) + 4, round(lane.right()) - 4, 3):
+        at = QPoint(round(x * ratio), round(row * ratio))
+        assert after.pixel(at) != panel or before.pixel(at) == panel
+
+
+def test_a_click_among_slivers_picks_the_longest_until_zoomed_in(open_view):
+    times = {"wide": 6_600, "sliver": 12, "other": 60_000}
+    document = document_of(profile_of(times), cluster_of(2), dict.fromkeys(times, 0))
+    view = open_view(document)
+    sliver = bar_of(view, 1)
+    QTest.mouseClick(view.canvas, LEFT, NONE, sliver)
+    assert document.selection == {2}
+    view.canvas.set_scale(view.canvas.lanes.scale.around(6_590.0, 6_620.0))
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1))
+    assert document.selection == {1}
