@@ -41,7 +41,9 @@ def test_the_picture_stays_as_it_was_when_it_was_taken(panel, tmp_path):
 
 def test_a_part_of_a_widget_leaves_the_rest_out(panel, tmp_path):
     second = panel.body.itemAt(1).widget()
-    write_picture(tmp_path / "p.svg", draw_widget("Pears", panel, second.geometry()), "Pears")
+    write_picture(
+        tmp_path / "p.svg", draw_widget("Pears", second.parentWidget(), second.geometry()), "Pears"
+    )
     text = (tmp_path / "p.svg").read_text()
     assert "pears" in text
     assert "apples" not in text

@@ -86,6 +86,7 @@ def window(make_window):
 
 def press(window, key, modifier=Qt.KeyboardModifier.NoModifier):
     window.activateWindow()
+    assert QTest.qWaitForWindowActive(window)
     QTest.keyClick(window, key, modifier)
 
 
@@ -1090,7 +1091,7 @@ def test_a_finished_search_is_shown_until_the_next_one_or_another_model(window, 
     assert not live.bar.isVisible()
     assert live.curve.isVisible()
     live.grab()
-    assert (live.name.whole, live.step.text()) == ("Enplace has finished", "90.0 ms")
+    assert (live.name.whole, live.step.text()) == ("Enplace", "90.0 ms")
     window.document.open(wide_document(n_ops=20).project)
     assert not live.isVisible()
 

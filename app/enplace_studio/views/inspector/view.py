@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Column, Panel, call_later, label, paragraph, plain_tip
+from enplace_studio.panel import Need, ScrollPanel, call_later, paragraph, plain_tip
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
     Gap,
@@ -47,6 +48,8 @@ from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.where import DeviceGrid
 from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
 
+LEAST_PX, USUAL_PX = 200, 300
+"""Least height with and without a selection; the first has the devices and what to do."""
 MOST_SPLITS = 6
 MOST_LIMITS = 10
 MOST_STEPS = 12
@@ -67,7 +70,7 @@ def make_view(document: Document, solver: Solver) -> InspectorView:
     return InspectorView(document)
 
 
-class InspectorView(Panel):
+class InspectorView(ScrollPanel):
     """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
@@ -77,10 +80,9 @@ class InspectorView(Panel):
         self.sentence: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
         self.reasons: dict[int, str] = {}
-        self._column = Column()
-        self.body.addWidget(self._column, 1)
         copy_on_request(self, self.rows)
-        self._contents = self._column.fill()
+        self._shows = self.column.fill()
+        self._asked_about: object = None
         self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
         self._later = call_later(
             self,
@@ -93,11 +95,22 @@ class InspectorView(Panel):
         )
         self.rebuild()
 
+    def need(self) -> Need:
+        usual = super().need()
+        return replace(usual, least=min(usual.wanted, LEAST_PX if self.holds_room else USUAL_PX))
+
     def rebuild(self) -> None:
-        """Show the selection of the document."""
+        """Show the selection of the document; a new one has the room that it needs."""
+        self._show()
+        about = self._document.selection or self._document.gap
+        if bool(about) != self.holds_room or (about and about != self._asked_about):
+            self.hold_room(bool(about))
+        self._asked_about = about
+
+    def _show(self) -> None:
         self.where, self.sentence, self.buttons = None, None, {}
         self._gains.forget()
-        self._contents = self._column.fill()
+        self._shows = self.column.fill()
         project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
         if project is not None and len(ops):
@@ -143,7 +156,7 @@ class InspectorView(Panel):
             text = f"‹  Why is {project.device_label(gap.device)} idle?"
             back = button(text, lambda: self._document.select([], gap=gap), kind="link")
             self.buttons["gap"] = back
-            self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
         """List what a device waits for, back to the cause; a click selects the ops of a step."""
@@ -157,7 +170,7 @@ class InspectorView(Panel):
         for limit in steps[:MOST_STEPS]:
             time = ms(limit.time_us)
             tip = f"{limit.name}: {time} of the wait; click to select its ops"
-            self._add_limit(limit, time, tip, gap)
+            self._add_limit(limit, steps, time, tip, gap)
         if len(steps) > MOST_STEPS:
             self._add_text(f"and {count(len(steps) - MOST_STEPS, 'earlier step')}")
         self._add_text(f"As the gap began, this was at work: {steps[-1].name}.")
@@ -175,15 +188,18 @@ class InspectorView(Panel):
 
         self._gains.start(partial(step_if_free, schedule, limit), show)
 
-    def _add_limit(self, limit: Limit, value: str, tip: str, gap: Gap | None = None) -> Line:
-        line = Line(limit.name, value, tip, can_click=True)
+    def _add_limit(
+        self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
+    ) -> Line:
+        names = [each.name for each in among]
+        line = Line(limit.name, value, tip, can_click=True, among=names)
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
-        self._contents.addWidget(line)
+        self._shows.addWidget(line)
         return line
 
     def rows(self) -> list[tuple[str, str]]:
         """Return every line with a value as texts, such as those that limit the step."""
-        contents = self._column.widget()
+        contents = self.column.widget()
         lines = contents.findChildren(Line) if contents is not None else []
         return [(line.left, line.right) for line in lines]
 
@@ -198,7 +214,7 @@ class InspectorView(Panel):
         for limit in limits:
             time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
             tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
-            waiting.append((limit, self._add_limit(limit, time, tip)))
+            waiting.append((limit, self._add_limit(limit, limits, time, tip)))
         self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
@@ -208,13 +224,13 @@ class InspectorView(Panel):
             value = f"{ms(fact.time_us)}  →  {fact.how}"
             # The end of a name identifies op and layer, so the name has a line of its own.
             end = Qt.TextElideMode.ElideLeft
-            self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
-            self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))
+            self._shows.addWidget(Line(fact.op, "", fact.op, elide=end))
+            self._shows.addWidget(Line("", value, f"{fact.op}: {value}"))
         every = button(
             f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
         )
         self.buttons["splits"] = every
-        self._contents.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
+        self._shows.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
         problem, schedule = project.problem, self._document.schedule
@@ -222,7 +238,7 @@ class InspectorView(Panel):
         self._add_heading("Where")
         self.where = DeviceGrid(self._document, project, ops)
         self.where.chosen.connect(self._place)
-        self._contents.addWidget(self.where)
+        self._shows.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
         if schedule is not None:
@@ -242,7 +258,7 @@ class InspectorView(Panel):
                 f"{size(tensor.bytes)}  →  {tensor.goes_to}",
                 f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
             )
-            self._contents.addWidget(line)
+            self._shows.addWidget(line)
 
     def _add_reasons(
         self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
@@ -302,7 +318,7 @@ class InspectorView(Panel):
             self.buttons[text.partition("   ")[0]] = made
         grid = Columns(COLUMN_PX, 2)
         grid.fill(list(self.buttons.values()))
-        self._contents.addWidget(grid)
+        self._shows.addWidget(grid)
 
     def _place(self, device: int) -> None:
         self._document.place(self._document.selection, device)
@@ -313,13 +329,13 @@ class InspectorView(Panel):
     def _add_text(self, text: str) -> QLabel:
         made = paragraph(text)
         made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._contents.addWidget(made)
+        self._shows.addWidget(made)
         return made
 
     def _add_heading(self, text: str) -> None:
-        self._contents.addWidget(label(text, "dim"))
+        self._shows.addWidget(paragraph(text))
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
         self._add_heading(heading)
         for left, right in facts:
-            self._contents.addWidget(Line(left, right))
+            self._shows.addWidget(Line(left, right))

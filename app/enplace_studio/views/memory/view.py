@@ -6,17 +6,23 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QWidget
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QLabel, QWidget
 
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.messages import button
+from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
-from enplace_studio.views.memory.bar import DeviceMemory
+from enplace_studio.theme import theme
+from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 
+MOST_LEAST = 260
+"""With many devices, curves scroll rather than take the room of all other panes."""
+COLUMN_SPACING = 10
 LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
 
 
@@ -25,7 +31,7 @@ def make_view(document: Document, solver: Solver) -> MemoryView:
     return MemoryView(document)
 
 
-class MemoryView(Panel):
+class MemoryView(ScrollPanel):
     """The memory of each device: a bar against its capacity, and the curve over the step."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
@@ -33,8 +39,12 @@ class MemoryView(Panel):
         self._document = document
         self.offer_picture(document.requests.save_picture.emit)
         self.devices: list[DeviceMemory] = []
-        self._column = Column()
-        self.body.addWidget(self._column, 1)
+        self._wants_curves = False
+        self._texts: list[QLabel] = []
+        self._about: QLabel | None = None
+        self.curves_button = button("Curves", self._ask_for_curves, kind="link")
+        self.curves_button.setToolTip("Show how much memory is in use over the step")
+        self.header.addWidget(self.curves_button)
         document.opened.connect(self.rebuild)
         # Runs after the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
@@ -42,27 +52,68 @@ class MemoryView(Panel):
 
     def drawing(self) -> Drawing | None:
         """Return all devices, those scrolled out of sight too."""
-        contents = self._column.widget()
+        contents = self.column.widget()
         return None if contents is None else draw_widget("Memory", contents)
 
     def rebuild(self) -> None:
         """Show the current plan's schedule."""
-        column = self._column.fill(spacing=10)
-        self.devices = []
+        self.devices, self._texts, self._about = [], [], None
+        column = self.column.fill(COLUMN_SPACING)
         schedule = self._document.schedule
         if schedule is None:
-            column.addWidget(paragraph("How much memory a plan needs on each device appears here."))
+            self._texts = [paragraph("How much memory a plan needs on each device appears here.")]
         else:
             used = np.flatnonzero(schedule.peak_bytes > 0).tolist()
             self.devices = [DeviceMemory(schedule, device) for device in used]
             for widget in self.devices:
                 widget.asked.connect(partial(self.show_contents, schedule))
                 column.addWidget(widget)
-            column.addWidget(paragraph(LEGEND))
+            self._about = paragraph(LEGEND)
+            self._texts = [self._about]
             devices = schedule.problem.cluster.devices
             if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
                 names = ", ".join(device_label(devices[device].name) for device in idle)
-                column.addWidget(paragraph(f"not used: {names}"))
+                self._texts.append(paragraph(f"not used: {names}"))
+        for text in self._texts:
+            column.addWidget(text)
+        self._fit_curves()
+
+    # Curves, if there is room
+
+    def need(self) -> Need:
+        least, wanted, most = (self._height_with(px) for px in (0, CURVE_PX[0], CURVE_PX[1]))
+        if not self._wants_curves:
+            return Need(self.title_height, least, max(least, wanted), most)
+        return Need(self.title_height, max(least, min(wanted, MOST_LEAST)), wanted, most)
+
+    def _height_with(self, curve_px: int) -> int:
+        """Return the height of the panel with curves of this height, or without any (0)."""
+        texts = [text for text in self._texts if curve_px or text is not self._about]
+        heights = [each.height_with(curve_px) for each in self.devices]
+        heights += [text.heightForWidth(self.inner_width - ROOM_OF_BAR) for text in texts]
+        return self.around_height + sum(heights) + COLUMN_SPACING * (len(heights) - 1)
+
+    def _ask_for_curves(self) -> None:
+        self._wants_curves = True
+        self._fit_curves()
+        self.hold_room(True)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_curves()
+
+    def _fit_curves(self) -> None:
+        """Make the curves as high as the room allows; in too little room, leave them out."""
+        drawn = [each for each in self.devices if not each.is_compact]
+        least, most = CURVE_PX
+        spare = self.height() - self._height_with(least)
+        more = int(spare / max(len(drawn), 1) / theme.scale)
+        px = min(least + max(more, 0), most) if spare >= 0 or self._wants_curves else 0
+        self.curves_button.setVisible(not px and bool(drawn))
+        if self._about is not None:
+            self._about.setVisible(px > 0)
+        for each in drawn:
+            each.show_curve(px)
 
     def show_contents(self, schedule: Schedule, device: int, time_us: float) -> MemoryTable:
         """List everything in a device's memory at a moment, beside the window's other panes."""

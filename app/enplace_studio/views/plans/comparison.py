@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
-from enplace.text import count, elide_middle
+from enplace.text import count
 from enplace_studio.bounds import Bounds
 from enplace_studio.differences import moved_ops
-from enplace_studio.panel import label
+from enplace_studio.panel import ElidedLabel, label
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.facts import compare
-
-_NAME_LENGTH = 16
 
 
 class Comparison(QFrame):
@@ -39,15 +37,18 @@ class Comparison(QFrame):
         copy_on_request(self, self.rows)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 4, 0, 0)
-        self._grid.setHorizontalSpacing(10)
+        self._grid.setHorizontalSpacing(8)
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(0, 1)
         self._add_head(first, second)
         for line, difference in enumerate(self.differences, start=1):
-            self._grid.addWidget(label(difference.label, "dim"), line, 0)
+            name = ElidedLabel("dim")
+            name.ensurePolished()
+            name.set_text(difference.label)
+            self._grid.addWidget(name, line, 0)
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "plain"
-                self._add_right(value, role, line, side)
+                self._add_right(label(value, role), line, side)
         line = len(self.differences) + 1
         moved = moved_ops(first.schedule, second.schedule)
         if moved is not None:
@@ -72,9 +73,11 @@ class Comparison(QFrame):
         close.clicked.connect(self.closed)
         self._grid.addWidget(close, 0, 0, Qt.AlignmentFlag.AlignLeft)
         for side, entry in enumerate((first, second)):
-            self._add_right(elide_middle(entry.name, _NAME_LENGTH), "strong", 0, side)
+            name = ElidedLabel("strong", self._names)
+            name.ensurePolished()
+            name.set_text(entry.name)
+            self._add_right(name, 0, side)
 
-    def _add_right(self, text: str, role: str, line: int, side: int) -> None:
-        made = label(text, role)
+    def _add_right(self, made: QLabel, line: int, side: int) -> None:
         made.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._grid.addWidget(made, line, side + 1)

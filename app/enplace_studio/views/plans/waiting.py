@@ -9,11 +9,8 @@ from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.messages import button
 from enplace_studio.method_facts import time_text, whole_seconds
-from enplace_studio.panel import Column, label, paragraph
-from enplace_studio.theme import theme
+from enplace_studio.panel import label, paragraph
 from enplace_studio.titles import short_title
-
-MOST_HEIGHT = 150
 
 
 class WaitingJobs(QWidget):
@@ -26,7 +23,10 @@ class WaitingJobs(QWidget):
         self.summary = button("", self._fold, kind="link")
         self.skip = button("Skip", self._skip, kind="link")
         self.skip.setToolTip("Stop the running method, keep its best plan, and go on to the next")
-        self.list = Column()
+        self.list = QWidget()
+        self._rows = QGridLayout(self.list)
+        self._rows.setContentsMargins(0, 0, 0, 0)
+        self._rows.setColumnStretch(0, 1)
         self.list.setVisible(False)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -41,19 +41,18 @@ class WaitingJobs(QWidget):
 
     def _refresh(self) -> None:
         waiting = self._solver.waiting
+        self.setVisible(bool(waiting))
         if waiting == self._shown:
             return
         self._shown = waiting
-        self.setVisible(bool(waiting))
         self._show_summary()
-        grid = QGridLayout()
-        grid.setColumnStretch(0, 1)
+        while item := self._rows.takeAt(0):
+            if (old := item.widget()) is not None:
+                old.hide()
+                old.deleteLater()
         for row, job in enumerate(waiting):
             for column, widget in enumerate(self._make_row(job)):
-                grid.addWidget(widget, row, column)
-        self.list.fill().addLayout(grid)
-        most = round(MOST_HEIGHT * theme.scale)
-        self.list.setFixedHeight(min(grid.sizeHint().height(), most))
+                self._rows.addWidget(widget, row, column)
 
     def _show_summary(self) -> None:
         spent = whole_seconds(self._solver.expected_s(self._shown))

@@ -177,7 +177,7 @@ def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
 
     def against_expert():
         found = {line.label: line.values for line in view.comparison.differences}
-        return found["against expert"]
+        return found["vs expert"]
 
     qtbot.waitUntil(lambda: against_expert() == ("reference", "−50.0 %"))
     view.compare_with(card_of(view, "both").entry)
@@ -194,7 +194,7 @@ def test_transfers_are_compared():
     }
     assert lines["transfers"] == ("1", "0")
     assert lines["sent"] == ("50 B", "0 B")
-    assert lines["time sending"] == ("0.051 ms", "0 ms")
+    assert lines["sending"] == ("0.051 ms", "0 ms")
 
 
 def test_the_menu_renames_in_place(open_view, qtbot):
