@@ -26,6 +26,8 @@ from PySide6.QtWidgets import (
 from enplace_studio.pictures import NOT_IN_PICTURES, Drawing, draw_widget
 from enplace_studio.shortened import shorten_among
 
+NO_LIMIT = 16_777_215
+"""The maximum size of a widget that has none."""
 SAVE_PICTURE = "Save picture of this view…"
 LEAST_HEIGHT = 150
 """A pane with more to show is of no use if it is lower."""

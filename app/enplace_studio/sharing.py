@@ -13,7 +13,7 @@ from PySide6.QtCore import QEvent, QObject, QSettings, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QMainWindow, QStyle
 
 from enplace_studio.docks import GRIP_HEIGHT, Dock
-from enplace_studio.panel import Need, Panel
+from enplace_studio.panel import NO_LIMIT, Need, Panel
 from enplace_studio.theme import theme
 from enplace_studio.view import View
 
@@ -23,7 +23,6 @@ SIDE_SHARE, LOW_SHARE = 0.28, 0.3
 """Largest shares of the window's width for a side, and of its height for the panes below."""
 SLACK_PX = 150
 """As long as a pane has less than this to spare, none moves because it needs less."""
-NO_LIMIT = 16_777_215
 RETRY_MS = 100
 
 _FOLDED_KEY, _BY_HAND_KEY = "window/folded", "window/by-hand"

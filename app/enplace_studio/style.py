@@ -27,6 +27,7 @@ QLabel[role="heading"] {{ font-size: {px16}px; font-weight: 600; }}
 QLabel[role="welcome"] {{ font-size: {px22}px; font-weight: 600; }}
 QLabel[role="number"] {{ font-size: {px15}px; font-weight: 600; }}
 QLabel[role="strong"] {{ font-size: {px11}px; font-weight: 600; }}
+QLabel[role="small"] {{ font-size: {px11}px; }}
 QLabel[role="dim"] {{ color: {dim}; font-size: {px11}px; }}
 QLabel[role="badge"] {{
     background: {text}; color: {panel}; border-radius: 4px;
