@@ -191,7 +191,7 @@ class Sharing(QObject):
             return
         wanted = max(self._views[name].width or 0 for name in names)
         px = round(wanted * theme.scale * min(max((1 + width / USUAL_WIDTH) / 2, 0.9), 1.4))
-        if f"{area.name} width" in self._by_hand or not wanted:
+        if f"{_name(area)} width" in self._by_hand or not wanted:
             px = self._docks[names[0]].width()
         self._resize(names[:1], [min(px, round(SIDE_SHARE * width))], Qt.Orientation.Horizontal)
 
@@ -199,7 +199,8 @@ class Sharing(QObject):
     def _height(self) -> int:
         """Height of the panes between the header and the status line."""
         central, status = self._window.centralWidget(), self._window.statusBar()
-        return (status.y() if status.isVisible() else self._window.height()) - central.y()
+        bottom = status.y() if status.isVisible() else self._window.height()
+        return bottom - (central.y() if central is not None else 0)
 
     def _share_height(self, area: Qt.DockWidgetArea) -> None:
         names = self._in(area)
@@ -213,7 +214,7 @@ class Sharing(QObject):
         first = self._docks[ranked[0]].view
         asked = isinstance(first, Panel) and first.holds_room
         heights = share(room, needs, [name in self._folded for name in ranked], asked)
-        by_hand = area.name in self._by_hand
+        by_hand = _name(area) in self._by_hand
         open_ones: dict[str, int] = {}
         for name, need, height in zip(ranked, needs, heights, strict=True):
             fold = name in self._folded if by_hand else height <= need.title < need.wanted
@@ -237,7 +238,7 @@ class Sharing(QObject):
 
     def _share_low(self) -> None:
         names = self._in(_LOW)
-        if not names or _LOW.name in self._by_hand:
+        if not names or _name(_LOW) in self._by_hand:
             return
         usual = max(self._views[name].height or 0 for name in names)
         most = max(usual, round(LOW_SHARE * self._height))
@@ -281,10 +282,14 @@ class Sharing(QObject):
             for name in self._in(area):
                 dock, (width, height) = self._docks[name], before[name]
                 if dock.height() != height:
-                    self._by_hand.add(area.name)
+                    self._by_hand.add(_name(area))
                 if dock.width() != width and area != _LOW:
-                    self._by_hand.add(f"{area.name} width")
+                    self._by_hand.add(f"{_name(area)} width")
         self._settings.setValue(_BY_HAND_KEY, sorted(self._by_hand))
+
+
+def _name(area: Qt.DockWidgetArea) -> str:
+    return area.name or ""
 
 
 def _names(settings: QSettings, key: str) -> list[str]:

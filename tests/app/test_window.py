@@ -1023,6 +1023,8 @@ def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_
 
 def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path, qtbot):
     canvas = window.panes.views["timeline"].canvas
+    window.activateWindow()
+    assert QTest.qWaitForWindowActive(window)
     canvas.setFocus()
     qtbot.waitUntil(lambda: not canvas._path_timer.isActive())  # the path follows shortly after
     name_file(monkeypatch, tmp_path / "view.svg")

@@ -207,7 +207,7 @@ class CompareView(QWidget):
         fall = waterfall(one.contents.path, other.contents.path, steps_us)
         before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
-        self.bars.show_fall(fall, names, tips)
+        self.bars.show_fall(fall, names, tips, other.schedule.fits)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
 

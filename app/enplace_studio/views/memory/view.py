@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QLabel, QWidget
 
@@ -51,9 +51,17 @@ class MemoryView(ScrollPanel):
         self.rebuild()
 
     def drawing(self) -> Drawing | None:
-        """Return all devices, those scrolled out of sight too."""
+        """Return all devices with their curves, those scrolled out of sight too."""
         contents = self.column.widget()
-        return None if contents is None else draw_widget("Memory", contents)
+        if contents is None:
+            return None
+        for each in self.devices:
+            each.show_curve(CURVE_PX[1])
+        contents.resize(contents.width(), self.column.height_at(contents.width()))
+        QCoreApplication.sendPostedEvents(contents, QEvent.Type.LayoutRequest)
+        drawn = draw_widget("Memory", contents)
+        self._fit_curves()
+        return drawn
 
     def rebuild(self) -> None:
         """Show the current plan's schedule."""
