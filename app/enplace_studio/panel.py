@@ -234,6 +234,7 @@ class ElidedLabel(QLabel):
         mode, metrics, shown = Qt.TextElideMode.ElideRight, self.fontMetrics(), self.whole
         if self._among:
             shown = shorten_among(shown, self._among, metrics.horizontalAdvance, self.width())
+            mode = Qt.TextElideMode.ElideMiddle
         shown = metrics.elidedText(shown, mode, self.width())
         if shown != self.text():
             self.setText(shown)

@@ -166,11 +166,16 @@ QLabel#dot {{ font-size: {px11}px; }}
 def apply_style(app: QApplication, theme: Theme) -> None:
     """Give the application the theme's look, and again whenever the theme changes."""
     app.setStyle("Fusion")
+    use_file_icons()
+    theme.changed.connect(lambda: _apply(app, theme))
+    _apply(app, theme)
+
+
+def use_file_icons() -> None:
+    """Show our icons in the file dialog."""
     icons = resources.files("enplace_resources") / "icons"
     QIcon.setThemeSearchPaths([*QIcon.themeSearchPaths(), str(icons)])
     QIcon.setThemeName(FILE_ICONS)
-    theme.changed.connect(lambda: _apply(app, theme))
-    _apply(app, theme)
 
 
 def _apply(app: QApplication, theme: Theme) -> None:

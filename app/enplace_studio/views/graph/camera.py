@@ -6,7 +6,7 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
 SCALES = (0.08, 3.0)
-READABLE = 0.5
+READABLE = 0.42
 LARGEST_FIT = 1.5
 """Cards grow with the room up to this scale."""
 MARGIN = 14.0

@@ -15,7 +15,7 @@ from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
 _STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
-_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 90, 14, 130
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 90, 14, 110
 
 
 class CurvePlot(TipWidget):
@@ -103,8 +103,13 @@ class CurvePlot(TipWidget):
             painter.setPen(tokens.dim)
             middle = min(y, area.bottom() - 6)  # clear of the numbers below
             painter.drawText(QRectF(0, middle - 8, area.left() - 6, 16), right, ms(step_us))
+        metrics, free = QFontMetricsF(painter.font()), 0.0
         for tick in self.over.ticks:
-            box = QRectF(self._x(tick) - 24, area.bottom() + 3, 48, _AXIS * theme.scale - 2)
+            half = metrics.horizontalAdvance(self.over.tick(tick)) / 2 + 3
+            if self._x(tick) - half < free:
+                continue  # it would touch the one before
+            free = self._x(tick) + half
+            box = QRectF(free - 2 * half, area.bottom() + 3, 2 * half, _AXIS * theme.scale - 2)
             painter.drawText(box, Qt.AlignmentFlag.AlignCenter, self.over.tick(tick))
         if self.over.values[0] <= self.now <= self.over.values[-1]:
             painter.setPen(QPen(tokens.faint, 1, Qt.PenStyle.DashLine))
