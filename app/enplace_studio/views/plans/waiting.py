@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from enplace_studio.jobs import Job, Solver
@@ -11,6 +12,9 @@ from enplace_studio.messages import button
 from enplace_studio.method_facts import time_text, whole_seconds
 from enplace_studio.panel import label, paragraph
 from enplace_studio.titles import short_title
+
+
+_DIRECT = Qt.FindChildOption.FindDirectChildrenOnly
 
 
 class WaitingJobs(QWidget):
@@ -24,9 +28,8 @@ class WaitingJobs(QWidget):
         self.skip = button("Skip", self._skip, kind="link")
         self.skip.setToolTip("Stop the running method, keep its best plan, and go on to the next")
         self.list = QWidget()
-        self._rows = QGridLayout(self.list)
-        self._rows.setContentsMargins(0, 0, 0, 0)
-        self._rows.setColumnStretch(0, 1)
+        column = QVBoxLayout(self.list)
+        column.setContentsMargins(0, 0, 0, 0)
         self.list.setVisible(False)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -37,22 +40,29 @@ class WaitingJobs(QWidget):
         layout.addLayout(line)
         layout.addWidget(self.list)
         solver.changed.connect(self._refresh)
-        self._refresh()
+        self.hide()
 
     def _refresh(self) -> None:
         waiting = self._solver.waiting
-        self.setVisible(bool(waiting))
         if waiting == self._shown:
             return
         self._shown = waiting
+        self.setVisible(bool(waiting))
         self._show_summary()
-        while item := self._rows.takeAt(0):
-            if (old := item.widget()) is not None:
-                old.hide()
-                old.deleteLater()
+        for old in self.list.findChildren(QWidget, options=_DIRECT):
+            old.hide()
+            old.setParent(None)
+            old.deleteLater()
+        table = QWidget(self.list)
+        grid = QGridLayout(table)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setColumnStretch(0, 1)
         for row, job in enumerate(waiting):
             for column, widget in enumerate(self._make_row(job)):
-                self._rows.addWidget(widget, row, column)
+                grid.addWidget(widget, row, column)
+        column = self.list.layout()
+        if column is not None:
+            column.addWidget(table)
 
     def _show_summary(self) -> None:
         spent = whole_seconds(self._solver.expected_s(self._shown))
