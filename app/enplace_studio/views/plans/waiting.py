@@ -13,7 +13,6 @@ from enplace_studio.method_facts import time_text, whole_seconds
 from enplace_studio.panel import label, paragraph
 from enplace_studio.titles import short_title
 
-
 _DIRECT = Qt.FindChildOption.FindDirectChildrenOnly
 
 
@@ -60,9 +59,9 @@ class WaitingJobs(QWidget):
         for row, job in enumerate(waiting):
             for column, widget in enumerate(self._make_row(job)):
                 grid.addWidget(widget, row, column)
-        column = self.list.layout()
-        if column is not None:
-            column.addWidget(table)
+        rows = self.list.layout()
+        if rows is not None:
+            rows.addWidget(table)
 
     def _show_summary(self) -> None:
         spent = whole_seconds(self._solver.expected_s(self._shown))
