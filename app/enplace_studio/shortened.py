@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 GAP = "…"
 SHARED = 0.6
 """Words that this share of the names has, or more, say little."""
+MOST = 0.75
+"""The share of the names that must fit."""
 _ABBREVIATIONS = {"gradients of ": "grad. ", " / ": "/"}
 
 
@@ -17,23 +20,37 @@ def shorten_among(
 ) -> str:
     """Shorten a name to a width by leaving out words that most of the names share.
 
-    The last word stays, and so does every word that only a few of the names have. The result may
-    still be too wide.
+    The names of a list are shortened alike, as far as most of them need. The last word stays, and
+    so does every word that only a few of the names have. The result may still be too wide.
     """
-    if width_of(name) <= width:
-        return name
+    ways = _ways(tuple(names))
+    for way in ways:
+        n_fit = sum(width_of(way(each)) <= width for each in names)
+        if n_fit >= MOST * len(names) and width_of(way(name)) <= width:
+            return way(name)
+    return ways[-1](name)
+
+
+@lru_cache(maxsize=8)
+def _ways(names: tuple[str, ...]) -> list[Callable[[str], str]]:
+    """List the ways to shorten, from none to leaving out all words that are shared."""
+    among = Counter(word for name in names for word in set(_words(_abbreviated(name))))
+    shared = [word for word, n in among.most_common() if n >= SHARED * len(names)]
+    first = {word: place for name in names for place, word in enumerate(_words(_abbreviated(name)))}
+    shared.sort(key=lambda word: (-among[word], first[word]))
+    cuts = [partial(_without, frozenset(shared[:n])) for n in range(len(shared) + 1)]
+    return [str, *cuts]
+
+
+def _abbreviated(name: str) -> str:
     for long, short in _ABBREVIATIONS.items():
         name = name.replace(long, short)
-        names = [each.replace(long, short) for each in names]
-    words = _words(name)
-    among = Counter(word for each in names for word in set(_words(each)))
-    shared = [at for at, word in enumerate(words[:-1]) if among[word] >= SHARED * len(names)]
-    left_out: set[int] = set()
-    for at in sorted(shared, key=lambda at: -among[words[at]]):
-        if width_of(_joined(words, left_out)) <= width:
-            break
-        left_out.add(at)
-    return _joined(words, left_out)
+    return name
+
+
+def _without(left_out: frozenset[str], name: str) -> str:
+    words = _words(_abbreviated(name))
+    return _joined(words, {at for at, word in enumerate(words[:-1]) if word in left_out})
 
 
 def _words(name: str) -> list[str]:
