@@ -309,7 +309,10 @@ class Column(QScrollArea):
         """Return the height of the contents in a column of this width."""
         contents = self.widget()
         layout = contents.layout() if contents is not None else None
-        return 0 if layout is None else height_at(layout, width)
+        if contents is None or layout is None:
+            return 0
+        _show_new(contents)
+        return height_at(layout, width)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, 0)
@@ -318,6 +321,15 @@ class Column(QScrollArea):
         if event.type() == QEvent.Type.LayoutRequest and watched is self.widget():
             self.changed.emit()
         return super().eventFilter(watched, event)
+
+
+def _show_new(contents: QWidget) -> None:
+    """Show the widgets that were just added: until then, layouts give them no room."""
+    if contents.isVisible():
+        for child in contents.findChildren(QWidget):
+            decided = child.testAttribute(Qt.WidgetAttribute.WA_WState_ExplicitShowHide)
+            if not decided and not child.isWindow():
+                child.show()
 
 
 class TipWidget(QWidget):
