@@ -7,7 +7,7 @@ version=${1:?Name a version: make test-tensorflow VERSION=2.18}
 shift
 case $version in
 2.16 | 2.17) older=("ortools==9.9.*" "protobuf==4.25.*") ;;
-2.18 | 2.19) older=("ortools==9.12.*" "protobuf==5.29.*") ;;
+2.18 | 2.19 | 2.20) older=("ortools==9.12.*" "protobuf==5.29.*") ;;
 *) older=() ;;
 esac
 

@@ -131,7 +131,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
     _let_pass(SETTLE_MS)
     drawing = window.panes.drawing()
     if drawing is not None:
-        write_picture(folder / "compare.png", drawing, drawing.name)
+        write_picture(folder / "compare.png", drawing, drawing.title)
     print("\n".join(lines))
     for name in ("plan.json", "report.html", "comparison.txt", "window.png", "compare.png"):
         print(folder / name)

@@ -12,10 +12,18 @@ from enplace_studio.theme import theme
 GRIP_HEIGHT, GRIP_WIDTH = 6, 28
 GAP_HALF = 3
 """With the separator's 4 pixels, panes are 10 pixels apart in both directions."""
+LEAST_WIDTH, LEAST_HEIGHT = 120, 30
+"""No view makes the window larger than its screen: each can be as small as this."""
 
 
 class Dock(QDockWidget):
-    """A pane that can be closed, floated, moved, and reopened from the View menu."""
+    """A pane that can be closed, floated, moved, and reopened from the View menu.
+
+    Attributes
+    ----------
+    view : QWidget
+        What it shows.
+    """
 
     def __init__(self, name: str, title: str, view: QWidget) -> None:
         super().__init__(title)
@@ -25,6 +33,8 @@ class Dock(QDockWidget):
         layout = QVBoxLayout(frame)
         layout.setContentsMargins(GAP_HALF, 0, GAP_HALF, 0)
         layout.addWidget(view)
+        frame.setMinimumSize(LEAST_WIDTH, LEAST_HEIGHT)
+        self.view = view
         self.setWidget(frame)
 
 

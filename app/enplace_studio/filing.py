@@ -372,8 +372,8 @@ class Filing(QWidget):
         project = self._document.project
         if drawing is None or project is None:
             return
-        title = f"{drawing.name} · {project.problem.profile.name}"
-        if project.current is not None:
+        title = drawing.title or f"{drawing.name} · {project.problem.profile.name}"
+        if project.current is not None and not drawing.title:
             step = ms(project.current.schedule.makespan_us)
             title += f" · {project.current.name}, {step}"
         self.ask_write(

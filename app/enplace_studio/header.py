@@ -15,13 +15,14 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.method_menu import MethodMenu
-from enplace_studio.panel import ElidedLabel, label, plain_tip
+from enplace_studio.panel import ElidedLabel, plain_tip
 from enplace_studio.theme import theme
 from enplace_studio.titles import model_title
 
 NARROW_PX = 1180
 """A header narrower than this shows short texts on its buttons."""
 RUN, RUN_SHORT = "Run on this machine", "Run here"
+SPACING, BUTTON_PX, LEAST_PX, LEAST_CLUSTER_PX = 8, 60, 480, 80
 CLUSTER_SHARE = 0.24
 """Largest share of the window's width that the cluster's name may take."""
 
@@ -37,9 +38,10 @@ class Header(QWidget):
     def __init__(self, document: Document, solver: Solver, chosen: ChosenMethod) -> None:
         super().__init__()
         self.setObjectName("header")
+        self.setMinimumWidth(LEAST_PX)  # no text makes the window wider than its screen
         self._document, self._solver, self._chosen = document, solver, chosen
         self._measuring = False
-        self._name, self._size = label("", "heading"), ElidedLabel("dim")
+        self._name, self._size = ElidedLabel("heading"), ElidedLabel("dim")
         self.cluster_button = button("", self.cluster_pressed.emit)
         self.method_button = button("")
         self.method_menu = MethodMenu(solver, chosen, self)
@@ -63,8 +65,8 @@ class Header(QWidget):
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
         layout.setContentsMargins(4, 4, 4, 4)
-        layout.setSpacing(8)
-        layout.addWidget(self._name)
+        layout.setSpacing(SPACING)
+        layout.addWidget(self._name, 3000)
         layout.addWidget(self._size, 100)
         layout.addWidget(self.cluster_button)
         layout.addStretch(1)
@@ -95,7 +97,8 @@ class Header(QWidget):
             return
         problem, groups = project.problem, len(project.grouping.names)
         profile = problem.profile
-        self._name.setText(model_title(profile.name))
+        self._name.ensurePolished()
+        self._name.set_text(model_title(profile.name))
         self._name.setToolTip(plain_tip(profile.name))
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}")
         self._show_cluster(project.cluster)
@@ -106,6 +109,10 @@ class Header(QWidget):
 
     def _show_cluster(self, cluster: Cluster) -> None:
         title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
+        fixed = sum(each.sizeHint().width() + SPACING for each in self._right)
+        free = self.width() - fixed - self._name.maximumWidth() - BUTTON_PX
+        most = max(min(most, free), LEAST_CLUSTER_PX)
+        self._size.setVisible(free - most >= self._size.maximumWidth() + SPACING)
         metrics = QFontMetrics(self.cluster_button.font())
         shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, most)
         self.cluster_button.setText(f"{shown}  ▾")

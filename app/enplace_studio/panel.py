@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPointF, QRect, Qt, QTimer, SignalInstance
-from PySide6.QtGui import QAction, QHelpEvent
+from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent
 from PySide6.QtWidgets import (
     QFormLayout,
     QFrame,
     QHBoxLayout,
     QLabel,
+    QLayout,
     QScrollArea,
     QSizePolicy,
     QSpinBox,
+    QToolButton,
     QToolTip,
     QVBoxLayout,
     QWidget,
 )
 
-from enplace_studio.pictures import Drawing, draw_widget
+from enplace_studio.pictures import NOT_IN_PICTURES, Drawing, draw_widget
+from enplace_studio.shortened import shorten_among
 
+NO_LIMIT = 16_777_215
+"""The maximum size of a widget that has none."""
 SAVE_PICTURE = "Save picture of this view…"
+LEAST_HEIGHT = 150
+"""A pane with more to show is of no use if it is lower."""
+
+
+ARROW_PX, BORDER, ROOM_OF_BAR = 12, 1, 4
+TOP_MARGIN, SIDE_MARGIN, LOW_MARGIN, SPACING = 10, 12, 12, 10
+
+
+@dataclass(frozen=True)
+class Need:
+    """Heights of a pane in pixels: the title alone, the least of use, everything, the most of use.
+
+    A pane that gets less than ``least`` is folded to its title.
+    """
+
+    title: int
+    least: int
+    wanted: int
+    most: int
 
 
 class Panel(QFrame):
@@ -34,32 +59,102 @@ class Panel(QFrame):
         The layout of the contents.
     header : QHBoxLayout
         Title and legend; a small button may be added at its end.
+    is_folded : bool
+        Whether only the title is shown.
+    holds_room : bool
+        Whether it shows something that the user asked for, so that it has the room it needs.
     """
+
+    asked = Signal()
+    """The user asked for something that this panel shows: it should have the room."""
+    released = Signal()
+    """The user no longer asks for it."""
+    fold_pressed = Signal()
+    """The user pressed the arrow before the title, or the title."""
+    need_changed = Signal()
+    """The contents need another height."""
 
     def __init__(self, title: str, legend: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("card", True)
-        self._title = label(title, "title")
+        self.is_folded = self.holds_room = False
+        self._title = _Title(self)
+        self._title.set_text(title)
+        self._arrow = QToolButton(self)
+        self._arrow.setProperty("fold", True)
+        self._arrow.clicked.connect(self.fold_pressed)
+        self._arrow.setFixedWidth(ARROW_PX)
+        self._arrow.hide()
         self._legend = ElidedLabel("dim")
-        self._legend.set_text(legend)
+        self.set_legend(legend)
         self._legend.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.header = QHBoxLayout()
-        self.header.addWidget(self._title)
+        self.header.setSpacing(5)
+        self.header.addWidget(self._arrow)
+        self.header.addWidget(self._title, 3000)
         self.header.addStretch(1)
         self.header.addWidget(self._legend, 1000)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 10, 12, 12)
-        layout.setSpacing(10)
+        layout.setContentsMargins(SIDE_MARGIN, TOP_MARGIN, SIDE_MARGIN, LOW_MARGIN)
+        layout.setSpacing(SPACING)
         layout.addLayout(self.header)
-        self.body = QVBoxLayout()
+        self._contents = QWidget()
+        self.body = QVBoxLayout(self._contents)
+        self.body.setContentsMargins(0, 0, 0, 0)
         self.body.setSpacing(8)
-        layout.addLayout(self.body, 1)
+        layout.addWidget(self._contents, 1)
+
+    # Folding, and the room it needs
+
+    def hold_room(self, holds: bool) -> None:
+        """Have the room that it needs as long as the user asks for what it shows."""
+        if holds or self.holds_room:
+            self.holds_room = holds
+            (self.asked if holds else self.released).emit()
+
+    def make_foldable(self) -> None:
+        """Show the arrow that folds the panel to its title."""
+        self._arrow.show()
+        self._title.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.set_folded(self.is_folded)
+
+    def set_folded(self, folded: bool) -> None:
+        """Show only the title, or everything."""
+        self.is_folded = folded
+        self._contents.setVisible(not folded)
+        self._arrow.setText("▸" if folded else "▾")
+        name = self._title.whole
+        self._arrow.setToolTip(plain_tip(f"{'Show' if folded else 'Fold'} “{name}”"))
+        self._arrow.setAccessibleName(f"{'Show' if folded else 'Fold'} {name}")
+
+    @property
+    def title_height(self) -> int:
+        """The height of the folded panel."""
+        return self.header.sizeHint().height() + 2 * (TOP_MARGIN + BORDER)
+
+    @property
+    def around_height(self) -> int:
+        """The height of everything but the contents."""
+        above = self.header.sizeHint().height() + TOP_MARGIN + SPACING
+        return above + LOW_MARGIN + 2 * BORDER
+
+    @property
+    def inner_width(self) -> int:
+        """The width of the contents."""
+        return self.width() - 2 * (SIDE_MARGIN + BORDER)
+
+    def need(self) -> Need:
+        """Return the heights of use, at the present width."""
+        wanted = self.around_height + self.contents_height()
+        return Need(self.title_height, min(wanted, LEAST_HEIGHT), wanted, wanted)
+
+    def contents_height(self) -> int:
+        """Return the height of the contents at the present width."""
+        return height_at(self.body, self.inner_width)
 
     def drawing(self) -> Drawing | None:
         """Return what is below the title as a picture; None if there is nothing to show."""
-        below = self.header.geometry().bottom() + 6
-        area = QRect(12, below, self.width() - 24, self.height() - below - 8)
-        return draw_widget(self._title.text(), self, area)
+        return draw_widget(self._title.whole, self._contents)
 
     def offer_picture(self, save: Callable[[Drawing], object]) -> None:
         """Offer to save a picture in a menu at the right mouse button."""
@@ -69,22 +164,60 @@ class Panel(QFrame):
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
 
     def set_title(self, title: str) -> None:
-        self._title.setText(title)
+        self._title.set_text(title)
+
+    @property
+    def title(self) -> str:
+        """The full title, even if it is shown elided."""
+        return self._title.whole
 
     @property
     def legend(self) -> str:
         """The full legend, even if it is shown elided."""
         return self._legend.whole
 
-    def set_legend(self, legend: str) -> None:
+    def set_legend(self, legend: str, is_hint: bool = False) -> None:
+        """Set the text on the right; a hint, such as on keys, is in no picture."""
+        self._legend.setProperty(NOT_IN_PICTURES, is_hint)
         self._legend.set_text(legend)
+        self._legend.setVisible(bool(legend))
+
+
+class ScrollPanel(Panel):
+    """A panel whose contents scroll as one if they do not fit.
+
+    Attributes
+    ----------
+    column : Column
+        The contents.
+    """
+
+    def __init__(self, title: str, legend: str = "", parent: QWidget | None = None) -> None:
+        super().__init__(title, legend, parent)
+        self.column = Column()
+        self.column.changed.connect(self.need_changed)
+        self.body.addWidget(self.column, 1)
+
+    def contents_height(self) -> int:
+        return self.column.height_at(self.inner_width)
+
+
+def height_at(layout: QLayout, width: int) -> int:
+    """Return the height that a layout needs at a width."""
+    if layout.hasHeightForWidth():
+        return layout.totalHeightForWidth(max(width, 1))
+    return layout.sizeHint().height()
 
 
 class ElidedLabel(QLabel):
-    """A label that can shrink; a text that does not fit ends in an ellipsis."""
+    """A label that can shrink; a text that does not fit ends in an ellipsis.
 
-    def __init__(self, role: str = "") -> None:
+    A text ``among`` others leaves out what they share first.
+    """
+
+    def __init__(self, role: str = "", among: Sequence[str] = ()) -> None:
         super().__init__()
+        self._among = among
         self.setProperty("role", role)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.whole = ""
@@ -98,11 +231,32 @@ class ElidedLabel(QLabel):
         self._elide()
 
     def _elide(self) -> None:
-        mode = Qt.TextElideMode.ElideRight
-        shown = self.fontMetrics().elidedText(self.whole, mode, self.width())
+        mode, metrics, shown = Qt.TextElideMode.ElideRight, self.fontMetrics(), self.whole
+        if self._among:
+            shown = shorten_among(shown, self._among, metrics.horizontalAdvance, self.width())
+            mode = Qt.TextElideMode.ElideMiddle
+        shown = metrics.elidedText(shown, mode, self.width())
         if shown != self.text():
             self.setText(shown)
             self.setToolTip("" if shown == self.whole else plain_tip(self.whole))
+
+
+class _Title(ElidedLabel):
+    """The title of a panel; pressing it folds the panel, if that can be folded."""
+
+    def __init__(self, panel: Panel) -> None:
+        super().__init__("title")
+        self._panel = panel
+
+    def set_text(self, text: str) -> None:
+        self.ensurePolished()
+        super().set_text(text)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(
+            event.position().toPoint()
+        ):
+            self._panel.fold_pressed.emit()
 
 
 def label(text: str, role: str = "") -> QLabel:
@@ -122,7 +276,13 @@ def paragraph(text: str) -> QLabel:
 
 
 class Column(QScrollArea):
-    """A column of widgets that scrolls if they do not fit; :meth:`fill` replaces them."""
+    """A column of widgets that scrolls if they do not fit; :meth:`fill` replaces them.
+
+    The widgets are as wide as the column, however narrow it is.
+    """
+
+    changed = Signal()
+    """The widgets need another height."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,13 +295,41 @@ class Column(QScrollArea):
         """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
         column = QVBoxLayout(contents)
-        column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
+        column.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
         column.setSpacing(spacing)
         column.setAlignment(Qt.AlignmentFlag.AlignTop)
+        contents.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.setWidget(contents)
         contents.setAutoFillBackground(False)  # setWidget has just turned it on
+        contents.installEventFilter(self)
         QTimer.singleShot(0, self, lambda: self.verticalScrollBar().setValue(scrolled))
         return column
+
+    def height_at(self, width: int) -> int:
+        """Return the height of the contents in a column of this width."""
+        contents = self.widget()
+        layout = contents.layout() if contents is not None else None
+        if contents is None or layout is None:
+            return 0
+        _show_new(contents)
+        return height_at(layout, width)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, 0)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest and watched is self.widget():
+            self.changed.emit()
+        return super().eventFilter(watched, event)
+
+
+def _show_new(contents: QWidget) -> None:
+    """Show the widgets that were just added: until then, layouts give them no room."""
+    if contents.isVisible():
+        for child in contents.findChildren(QWidget):
+            decided = child.testAttribute(Qt.WidgetAttribute.WA_WState_ExplicitShowHide)
+            if not decided and not child.isWindow():
+                child.show()
 
 
 class TipWidget(QWidget):

@@ -12,12 +12,12 @@ from enplace_studio.docks import Dock
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.pictures import Drawing
-from enplace_studio.view import Pictured, View, Zoomable
+from enplace_studio.sharing import Sharing
+from enplace_studio.view import Pictured, Zoomable
 from enplace_studio.views import all_views
 
 PRELOAD_MS = 200
 _LAYOUT_KEY = "window/state"
-_WIDTH, _HEIGHT = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
 
 
 class Panes(QObject):
@@ -51,6 +51,7 @@ class Panes(QObject):
         self._open_docks = {view.id for view in self._docked if view.shown}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
+        self._sharing: Sharing | None = None
         QTimer.singleShot(PRELOAD_MS, self, self._preload)
 
     # Create the panes
@@ -74,6 +75,7 @@ class Panes(QObject):
                 dock = self.docks[view.id] = Dock(view.id, view.title, widget)
                 self._window.addDockWidget(view.area, dock)
                 dock.setVisible(view.shown)
+        self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
         self.built.emit()
         # Sizes take effect only after the panes have been laid out.
         QTimer.singleShot(0, self, self.restore)
@@ -171,10 +173,15 @@ class Panes(QObject):
 
     def restore(self) -> None:
         """Restore the user's arrangement of the docks, or else the default one."""
-        self._resize()
         state = self._settings.value(_LAYOUT_KEY)
         if isinstance(state, QByteArray):
             self._window.restoreState(state, self._version)
+        self.share()
+
+    def share(self) -> None:
+        """Fit the panes to the window, and give each its share."""
+        if self._sharing is not None:
+            self._sharing.share()
 
     def reset(self) -> None:
         """Restore the default arrangement of the docks."""
@@ -183,16 +190,5 @@ class Panes(QObject):
                 dock.setFloating(False)
                 self._window.addDockWidget(view.area, dock)
                 dock.setVisible(view.shown and self._document.problem is not None)
-        self._resize()
-
-    def _resize(self) -> None:
-        """Give every dock its preferred size."""
-        self._resize_along(_WIDTH, [(view, view.width) for view in self._docked])
-        for area in dict.fromkeys(view.area for view in self._docked):
-            in_area = [(view, view.height) for view in self._docked if view.area == area]
-            self._resize_along(_HEIGHT, in_area)
-
-    def _resize_along(self, side: Qt.Orientation, wanted: list[tuple[View, int | None]]) -> None:
-        sizes = {self.docks[v.id]: px for v, px in wanted if px is not None and v.id in self.docks}
-        if sizes:
-            self._window.resizeDocks(list(sizes), list(sizes.values()), side)
+        if self._sharing is not None:
+            self._sharing.reset()

@@ -31,7 +31,7 @@ from PySide6.QtGui import (
     QPicture,
 )
 from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QPushButton, QScrollBar, QToolButton, QWidget
 
 from enplace.disk import write_atomically
 from enplace.errors import FileError
@@ -40,6 +40,9 @@ from enplace_studio.theme import theme
 SUFFIXES = (".svg", ".png", ".pdf")
 SHARPNESS = 2
 """Pixels of a PNG for each pixel on screen."""
+
+NOT_IN_PICTURES = "not-in-pictures"
+"""The property of a widget that pictures leave out."""
 
 _CHILDREN = Qt.FindChildOption.FindDirectChildrenOnly
 _AS_SHOWN = QWidget.RenderFlag.DrawChildren
@@ -50,23 +53,50 @@ _TITLE_PX = 24
 
 @dataclass(frozen=True)
 class Drawing:
-    """The picture of a view; painting it reads no widget, so any thread may do it."""
+    """The picture of a view; painting it reads no widget, so any thread may do it.
+
+    Attributes
+    ----------
+    title : str
+        What is written above it; if it is empty, the name and what is open.
+    """
 
     name: str
     size: QSize
     paint: Callable[[QPainter], object]
+    title: str = ""
 
 
 def draw_widget(name: str, widget: QWidget, area: QRect | None = None) -> Drawing:
-    """Record what is in a widget, or in a part of it; its own frame and background stay away."""
+    """Record what is in a widget, or in a part of it; its own frame and background stay away.
+
+    So do buttons, scroll bars and hints, which are of no use on paper.
+    """
     area = widget.rect() if area is None else area
+    hidden = _hide_controls(widget)
     record = QPicture()
     painter = QPainter(record)
     for child in widget.findChildren(QWidget, options=_CHILDREN):
         if child.isVisible() and area.contains(child.geometry().center()):
             child.render(painter, child.pos() - area.topLeft(), renderFlags=_AS_SHOWN)
     painter.end()
+    for control in hidden:
+        control.show()
     return Drawing(name, area.size(), lambda painter: painter.drawPicture(QPointF(), record))
+
+
+def _hide_controls(widget: QWidget) -> list[QWidget]:
+    """Hide what can only be pressed or read on screen; what is around it stays in its place."""
+    found = [
+        child
+        for child in widget.findChildren(QWidget)
+        if isinstance(child, QPushButton | QToolButton | QScrollBar)
+        or child.property(NOT_IN_PICTURES)
+    ]
+    shown = [child for child in found if child.isVisible()]
+    for child in shown:
+        child.hide()
+    return shown
 
 
 def write_picture(path: Path, drawing: Drawing, title: str) -> None:

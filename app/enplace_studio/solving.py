@@ -21,6 +21,7 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.chosen_method import ChosenMethod
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.method_facts import rank, why_not_for
@@ -243,8 +244,8 @@ class Solving(QWidget):
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        taken = {entry.name for entry in self._document.plans}
-        return PlanEntry(distinct_name(name, plan, job.problem, taken), plan, schedule, note)
+        name = distinct_name(name, plan, job.problem, self._document.plans)
+        return PlanEntry(name, plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
         """Return whether the problem has changed since the job started; report it if asked for."""
@@ -346,14 +347,35 @@ def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
     return schedule
 
 
-def distinct_name(name: str, plan: Plan, problem: Problem, taken: Collection[str]) -> str:
-    """Add to a name what tells the plan from others: its pins, its orders, its solving time."""
-    constraints = ((problem.pins, "pin"), (problem.before, "order"))
-    differs = [count(len(found), what) for found, what in constraints if found]
-    if plan.solve_seconds is not None and plan.solve_seconds >= 1:
-        differs.append(seconds(plan.solve_seconds))
-    longer = [name, *(f"{name}, {each}" for each in differs), ", ".join([name, *differs])]
-    return next((each for each in longer if each not in taken), longer[-1])
+def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry]) -> str:
+    """Add to a name what tells the plan from others of that name, and only that."""
+    own = _facets(plan, problem)
+    namesakes = [each for each in others if each.name == name or each.name.startswith(f"{name}, ")]
+    known = [_facets(each.plan, each.schedule.problem) for each in namesakes]
+    taken = {each.name for each in others}
+    differs = [text for what, text in own.items() if any(each[what] != text for each in known)]
+    longer = ", ".join([name, *differs]) if name in taken else name
+    runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
+    return next(each for each in (longer, *runs) if each not in taken)
+
+
+def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
+    """Describe what a plan was made for, by what it may differ in from another."""
+    asked = {
+        "pins": (len(problem.pins), "pin"),
+        "orders": (len(problem.before), "order"),
+        "off": (len({op for op, _ in problem.forbidden}), "op"),
+        "together": (len(problem.together), "colocation"),
+    }
+    found = {what: count(n, word) if n else f"no {word}s" for what, (n, word) in asked.items()}
+    if problem.forbidden:
+        found["off"] += " kept off"
+    spent_s = plan.solve_seconds or 0.0
+    step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
+    spent_s = step_s * round(spent_s / step_s)
+    found["time"] = seconds(spent_s).replace(".0", "") if spent_s else "at once"
+    found["cluster"] = cluster_title(problem.cluster)
+    return found
 
 
 def entry_name(title: str, pinned: bool) -> tuple[str, str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from importlib import resources
 
-from PySide6.QtGui import QColor, QPalette
+from PySide6.QtGui import QColor, QIcon, QPalette
 from PySide6.QtWidgets import QApplication
 
 from enplace_studio.theme import Theme, css_colors
+
+FILE_ICONS = "enplace-files"
+"""The icon theme of the file dialog, where the desktop has no dialog of its own."""
 
 _SHEET = """
 QWidget {{ color: {text}; font-size: {px12}px; }}
@@ -24,6 +27,7 @@ QLabel[role="heading"] {{ font-size: {px16}px; font-weight: 600; }}
 QLabel[role="welcome"] {{ font-size: {px22}px; font-weight: 600; }}
 QLabel[role="number"] {{ font-size: {px15}px; font-weight: 600; }}
 QLabel[role="strong"] {{ font-size: {px11}px; font-weight: 600; }}
+QLabel[role="small"] {{ font-size: {px11}px; }}
 QLabel[role="dim"] {{ color: {dim}; font-size: {px11}px; }}
 QLabel[role="badge"] {{
     background: {text}; color: {panel}; border-radius: 4px;
@@ -45,6 +49,14 @@ QPushButton[switch="true"]:focus {{ border-color: {accent}; }}
 QPushButton:pressed {{ background: {lane}; }}
 QPushButton:focus {{ border-color: {accent}; }}
 QPushButton:disabled {{ color: {faint}; }}
+QMessageBox {{
+    messagebox-question-icon: none; messagebox-information-icon: none;
+    messagebox-warning-icon: none; messagebox-critical-icon: none;
+}}
+QFileDialog QToolButton {{
+    background: transparent; border: none; border-radius: 4px; padding: 4px;
+}}
+QFileDialog QToolButton:hover, QFileDialog QToolButton:checked {{ background: {hover}; }}
 QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QPushButton::menu-indicator {{ image: none; width: 0; }}
 QPushButton[accent="true"] {{
@@ -56,13 +68,19 @@ QPushButton[accent="true"]:disabled {{ background: {lane}; border-color: {line};
 QPushButton[link="true"] {{
     background: transparent; border: none; padding: 2px 4px; color: {accent}; font-weight: 600;
 }}
-#live QPushButton[link="true"] {{ padding: 2px 0; }}
+QPushButton[link="true"][flush="true"], #live QPushButton[link="true"] {{ padding: 2px 0; }}
+QFrame[card="true"] > QPushButton[link="true"] {{ padding: 2px 0; font-size: {px11}px; }}
 QPushButton[link="true"]:hover, QPushButton[link="true"]:focus {{ text-decoration: underline; }}
 QPushButton[link="true"]:disabled {{ color: {faint}; }}
 QPushButton[quiet="true"] {{
     background: transparent; border: none; padding: 3px 0; text-align: left; font-weight: 400;
 }}
 QPushButton[quiet="true"]:hover, QPushButton[quiet="true"]:focus {{ text-decoration: underline; }}
+
+QToolButton[fold="true"] {{
+    background: transparent; border: none; color: {dim}; padding: 0; font-size: {px12}px;
+}}
+QToolButton[fold="true"]:hover, QToolButton[fold="true"]:focus {{ color: {accent}; }}
 
 QMenuBar {{ background: {bg}; padding: 2px 6px; }}
 QMenuBar::item {{ background: transparent; padding: 3px 8px; border-radius: 4px; color: {dim}; }}
@@ -148,8 +166,16 @@ QLabel#dot {{ font-size: {px11}px; }}
 def apply_style(app: QApplication, theme: Theme) -> None:
     """Give the application the theme's look, and again whenever the theme changes."""
     app.setStyle("Fusion")
+    use_file_icons()
     theme.changed.connect(lambda: _apply(app, theme))
     _apply(app, theme)
+
+
+def use_file_icons() -> None:
+    """Show our icons in the file dialog."""
+    icons = resources.files("enplace_resources") / "icons"
+    QIcon.setThemeSearchPaths([*QIcon.themeSearchPaths(), str(icons)])
+    QIcon.setThemeName(FILE_ICONS)
 
 
 def _apply(app: QApplication, theme: Theme) -> None:

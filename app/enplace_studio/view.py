@@ -88,7 +88,8 @@ class View:
         Its default dock area; None for a view in the middle. The first of these is shown when a
         model opens, another one only when asked for, with the docks on the left beside it.
     width, height : int or None
-        Preferred size in pixels; None leaves it to the window.
+        Preferred size in pixels in a window of usual size; None leaves it to the window. A
+        :class:`Panel` says itself how high it wants to be.
     shown : bool
         Whether its pane is open before the user opens it in the View menu.
     """

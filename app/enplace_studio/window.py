@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QRect, QSettings, QSize, Qt, QTimer
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QResizeEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
@@ -26,6 +26,7 @@ USUAL_SHARE = 0.8
 FRAME_HEIGHT = 28
 """Room for the frame that the system draws above a window."""
 MARGIN = 9
+LEAST_PAGE = (240, 120)
 TOUR_KEY = "tour-seen"
 
 _AREA = Qt.DockWidgetArea
@@ -86,7 +87,9 @@ class MainWindow(QMainWindow):
         self._column.setContentsMargins(GAP_HALF, GRIP_HEIGHT, GAP_HALF, 0)
         self._column.addWidget(self.banner)
         self._column.addWidget(self.pages, 1)
+        self.pages.setMinimumSize(*LEAST_PAGE)  # no page and no message makes the window larger
         self.setCentralWidget(centre)
+        centre.setMinimumSize(*LEAST_PAGE)
         self.status_line = StatusLine(self.document, self.solver)
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
@@ -197,6 +200,10 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
             # Only after the other program has been notified of the drop.
             QTimer.singleShot(0, self, lambda: self.studio.files.open_path(path))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.panes.share()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self.studio.may_close():

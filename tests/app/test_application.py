@@ -3,6 +3,11 @@ import subprocess
 import sys
 
 import pytest
+from PySide6.QtGui import QIcon
+from PySide6.QtWidgets import QMessageBox
+
+from enplace_studio.style import FILE_ICONS, make_sheet, use_file_icons
+from enplace_studio.theme import theme
 
 from documents import chain_document
 from enplace_studio.application import user_window
@@ -75,3 +80,15 @@ def test_a_missing_library_is_named_in_one_line(words):
     assert done.stderr == (
         "enplace-studio: needs PySide6; install it with: pip install 'enplace[studio]'\n"
     )
+
+
+def test_the_file_dialog_has_our_icons_and_message_boxes_have_none(qtbot):
+    use_file_icons()
+    folder = QIcon.fromTheme("folder")
+    assert not folder.isNull()
+    assert QIcon.themeName() == FILE_ICONS
+    box = QMessageBox(QMessageBox.Icon.Question, "Title", "Text?")
+    qtbot.addWidget(box)
+    box.setStyleSheet(make_sheet(theme))
+    box.setIcon(QMessageBox.Icon.Question)
+    assert box.iconPixmap().isNull()

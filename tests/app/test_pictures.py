@@ -3,7 +3,7 @@
 import pytest
 from PySide6.QtCore import QRect, QSize
 from PySide6.QtGui import QImage
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QLabel, QPushButton
 
 from enplace.errors import FileError
 from enplace_studio.panel import Panel, label
@@ -41,7 +41,9 @@ def test_the_picture_stays_as_it_was_when_it_was_taken(panel, tmp_path):
 
 def test_a_part_of_a_widget_leaves_the_rest_out(panel, tmp_path):
     second = panel.body.itemAt(1).widget()
-    write_picture(tmp_path / "p.svg", draw_widget("Pears", panel, second.geometry()), "Pears")
+    write_picture(
+        tmp_path / "p.svg", draw_widget("Pears", second.parentWidget(), second.geometry()), "Pears"
+    )
     text = (tmp_path / "p.svg").read_text()
     assert "pears" in text
     assert "apples" not in text
@@ -68,3 +70,16 @@ def test_another_ending_is_refused(tmp_path):
 def test_a_folder_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(FileError):
         write_picture(tmp_path / "no" / "p.svg", Drawing("", QSize(9, 9), lambda p: None), "T")
+
+
+def test_no_button_and_no_hint_is_in_a_picture(panel, tmp_path, qtbot):
+    button = QPushButton("Press me")
+    panel.body.addWidget(button)
+    panel.set_legend("wheel zooms", is_hint=True)
+    qtbot.waitUntil(button.isVisible)
+    write_picture(tmp_path / "p.svg", draw_widget("Fruit", panel), "Fruit")
+    text = (tmp_path / "p.svg").read_text()
+    assert "apples" in text
+    assert "Press me" not in text
+    assert "wheel zooms" not in text
+    assert button.isVisible()

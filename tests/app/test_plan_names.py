@@ -2,30 +2,53 @@
 
 from dataclasses import replace
 
+from enplace.machine import simulate
+from enplace.readers.clusters import presets
 from enplace.values.problem import Problem
+from enplace_studio.cluster_facts import cluster_title
+from enplace_studio.project import PlanEntry
 from enplace_studio.solving import distinct_name
 from problems import cluster_of, plan_of, profile_of
 
 
-def name_of(taken, pins=(), solve_s=None):
-    problem = Problem(profile_of({"a": 1.0, "b": 1.0}), cluster_of(2), pins=dict.fromkeys(pins, 0))
+def entry_of(name, others=(), pins=(), solve_s=None, cluster=None, off=()):
+    """Make a plan with the name that it gets beside others."""
+    profile = profile_of({"a": 1.0, "b": 1.0})
+    forbidden = frozenset((op, 1) for op in off)
+    problem = Problem(
+        profile, cluster or cluster_of(2), dict.fromkeys(pins, 0), forbidden=forbidden
+    )
     plan = replace(plan_of(problem, {"a": 0, "b": 0}), solve_seconds=solve_s)
-    return distinct_name("Enplace", plan, problem, taken)
+    own = distinct_name(name, plan, problem, others)
+    return PlanEntry(own, plan, simulate(problem, plan))
+
+
+def name_of(others, **asked):
+    return entry_of("Enplace", others, **asked).name
+
+
+FIRST = entry_of("Enplace", solve_s=10.2)
 
 
 def test_a_name_is_as_short_as_it_can_be():
     assert name_of([]) == "Enplace"
-    assert name_of(["HEFT"], pins=[0, 1], solve_s=10.0) == "Enplace"
+    assert name_of([entry_of("HEFT")], pins=[0, 1], solve_s=10.0) == "Enplace"
 
 
-def test_a_second_plan_says_what_differs():
-    assert name_of(["Enplace"], solve_s=30.0) == "Enplace, 30 s"
-    assert name_of(["Enplace"], pins=[0, 1], solve_s=30.0) == "Enplace, 2 pins"
-    taken = ["Enplace", "Enplace, 2 pins"]
-    assert name_of(taken, pins=[0, 1], solve_s=30.0) == "Enplace, 30 s"
-    taken.append("Enplace, 30 s")
-    assert name_of(taken, pins=[0, 1], solve_s=30.0) == "Enplace, 2 pins, 30 s"
+def test_a_second_plan_says_what_differs_and_only_that():
+    assert name_of([FIRST], solve_s=30.0) == "Enplace, 30 s"
+    assert name_of([FIRST], pins=[0, 1], solve_s=9.9) == "Enplace, 2 pins"
+    assert name_of([FIRST], pins=[0, 1], solve_s=30.0) == "Enplace, 2 pins, 30 s"
+    assert name_of([FIRST], off=[0], solve_s=9.9) == "Enplace, 1 op kept off"
 
 
-def test_a_plan_that_differs_in_nothing_gets_a_number_from_the_list():
-    assert name_of(["Enplace"]) == "Enplace"
+def test_a_plan_for_another_cluster_says_which():
+    cluster = next(iter(presets().values()))
+    name = name_of([FIRST], solve_s=9.9, cluster=cluster)
+    assert name == f"Enplace, {cluster_title(cluster)}"
+
+
+def test_a_plan_that_differs_in_nothing_is_another_run():
+    again = entry_of("Enplace", [FIRST], solve_s=9.9)
+    assert again.name == "Enplace, run 2"
+    assert name_of([FIRST, again], solve_s=9.9) == "Enplace, run 3"

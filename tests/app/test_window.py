@@ -86,6 +86,7 @@ def window(make_window):
 
 def press(window, key, modifier=Qt.KeyboardModifier.NoModifier):
     window.activateWindow()
+    assert QTest.qWaitForWindowActive(window)
     QTest.keyClick(window, key, modifier)
 
 
@@ -1114,6 +1115,8 @@ def test_the_picture_of_plans_side_by_side_is_exported(window, monkeypatch, tmp_
 
 def test_the_picture_of_the_focused_view_is_saved(window, monkeypatch, tmp_path, qtbot):
     canvas = window.panes.views["timeline"].canvas
+    window.activateWindow()
+    assert QTest.qWaitForWindowActive(window)
     canvas.setFocus()
     qtbot.waitUntil(lambda: not canvas._path_timer.isActive())  # the path follows shortly after
     name_file(monkeypatch, tmp_path / "view.svg")
@@ -1182,7 +1185,7 @@ def test_a_finished_search_is_shown_until_the_next_one_or_another_model(window, 
     assert not live.bar.isVisible()
     assert live.curve.isVisible()
     live.grab()
-    assert (live.name.whole, live.step.text()) == ("Enplace has finished", "90.0 ms")
+    assert (live.name.whole, live.step.text()) == ("Enplace", "90.0 ms")
     window.document.open(wide_document(n_ops=20).project)
     assert not live.isVisible()
 

@@ -13,7 +13,7 @@ from enplace.text import elide_middle
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.theme import theme
-from enplace_studio.timelines.rows import Place, Row, arrange
+from enplace_studio.timelines.rows import Place, Row, arrange, highest
 from enplace_studio.timelines.scale import TimeScale
 
 SLACK_PX = 3
@@ -106,6 +106,11 @@ class Lanes:
     def content_px(self) -> int:
         """Height of all rows."""
         return self.places[-1].bottom + 4 if self.places else 0
+
+    @property
+    def wanted_px(self) -> int:
+        """Height at which the lanes are as high as they get."""
+        return self.axis_px + highest(self.rows, theme.scale) + 4
 
     @property
     def visible_px(self) -> int:

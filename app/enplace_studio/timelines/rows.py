@@ -28,6 +28,9 @@ NEXT_TO_NOTHING = 0.02
 MEASURED_SHARE = 0.65
 """Height of a measured lane relative to the planned one above it."""
 
+GAP_PX, THIN_PX, LANE_PX = 5, 9, (16, 64)
+"""Heights of the gap below a row, of a thin row, and of a lane at least and at most."""
+
 BoolArray = NDArray[np.bool_]
 
 
@@ -295,18 +298,28 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
     scale : float
         Size of the text relative to the usual one.
     """
-    gap = round(5 * scale)
-    thin = round(9 * scale)
-    n_thin = sum(row.thin for row in rows)
-    full = sum(_share(row) for row in rows if not row.thin)
-    free_px = height_px - gap * len(rows) - thin * n_thin
-    tall = min(max(int(free_px / max(full, 1)), round(16 * scale)), round(34 * scale))
+    gap, thin = round(GAP_PX * scale), round(THIN_PX * scale)
+    free_px = height_px - gap * len(rows) - thin * sum(row.thin for row in rows)
+    lowest, tallest = (round(px * scale) for px in LANE_PX)
+    tall = min(max(int(free_px / max(_lanes(rows), 1)), lowest), tallest)
     places, top = [], 0
     for row in rows:
         height = thin if row.thin else round(_share(row) * tall)
         places.append(Place(top, height))
         top += height + gap
     return places
+
+
+def highest(rows: Sequence[Row], scale: float = 1.0) -> int:
+    """Return the height of rows that have all the room they can use."""
+    n_thin = sum(row.thin for row in rows)
+    pixels = GAP_PX * len(rows) + THIN_PX * n_thin + LANE_PX[1] * _lanes(rows)
+    return round(pixels * scale)
+
+
+def _lanes(rows: Sequence[Row]) -> float:
+    """Count the lanes that grow with the room."""
+    return sum(_share(row) for row in rows if not row.thin)
 
 
 def _share(row: Row) -> float:

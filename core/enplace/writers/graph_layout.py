@@ -22,7 +22,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 CARD_W, CARD_H = 74.0, 42.0
 GAP = 10.0
-ROW_GAP, TIGHT_ROW_GAP = 38.0, 26.0
+ROW_GAP, TIGHT_ROW_GAP, LEAST_ROW_GAP = 38.0, 26.0, 14.0
 TITLE_W = 108.0
 LANE_GAP = 30.0
 WIDEST_CARD_W = 128.0
@@ -92,10 +92,15 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
     return len(edges.bytes) < _CHAIN * n or n < _NARROW * depth
 
 
-def arrange(grouping: Grouping, edges: GroupEdges, width: float) -> Arrangement:
-    """Arrange the cards in rows or in order if that suits them, else in layers."""
+def arrange(
+    grouping: Grouping, edges: GroupEdges, width: float, row_gap: float = ROW_GAP
+) -> Arrangement:
+    """Arrange the cards in rows or in order if that suits them, else in layers.
+
+    Rows are at most ``row_gap`` apart.
+    """
     if is_regular(grouping):
-        return grid(grouping, width)
+        return grid(grouping, width, row_gap)
     if is_chain(grouping, edges):
         return reading(grouping, width)
     return layered(make_boxes(grouping), edges)
@@ -104,7 +109,7 @@ def arrange(grouping: Grouping, edges: GroupEdges, width: float) -> Arrangement:
 # ---------------------------------------------------------------- rows
 
 
-def grid(grouping: Grouping, width: float) -> Arrangement:
+def grid(grouping: Grouping, width: float, row_gap: float = ROW_GAP) -> Arrangement:
     """Arrange every row in a line, equal labels in a column; single cards share lines.
 
     If there are many short rows, those derived from the model (gradients and updates) go on the
@@ -114,14 +119,16 @@ def grid(grouping: Grouping, width: float) -> Arrangement:
     ----------
     width : float
         Width to fill; longer rows continue on the next line.
+    row_gap : float
+        Largest gap between rows.
     """
     lines = _lines(grouping, list(range(grouping.n_groups)))
     derived = sum(" of " in row for row in grouping.rows)
     half = _columns_in(width / 2)
     mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
     if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
-        return _Stack(grouping, _next_to_their_origin(grouping), width).arrangement()
-    return _Stack(grouping, [([line],) for line in lines], width).arrangement()
+        return _Stack(grouping, _next_to_their_origin(grouping), width, row_gap).arrangement()
+    return _Stack(grouping, [([line],) for line in lines], width, row_gap).arrangement()
 
 
 def reading(grouping: Grouping, width: float) -> Arrangement:
@@ -240,12 +247,14 @@ def _label_key(label: str) -> tuple[str, tuple[tuple[int, str], ...]]:
 class _Stack:
     """Stacks bands of lines; each line is cut to fit its lane."""
 
-    def __init__(self, grouping: Grouping, bands: Sequence[_Band], width: float) -> None:
+    def __init__(
+        self, grouping: Grouping, bands: Sequence[_Band], width: float, row_gap: float
+    ) -> None:
         n, n_lanes = grouping.n_groups, len(bands[0])
         self.grouping, self.full_width = grouping, width
         self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
         self.titles: list[tuple[str, float, float]] = []
-        self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
+        self.gap = min(row_gap, ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP)
         lane_width = (width - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
         most = _columns_in(lane_width)

@@ -28,6 +28,7 @@ class WaterfallBars(TipWidget):
         self._names = ("", "")
         self._bound_us: float | None = None
         self.rows: Sequence[DeviceRow] = ()
+        self._fits = True
         theme.changed.connect(self.update)
 
     def show_fall(
@@ -36,11 +37,13 @@ class WaterfallBars(TipWidget):
         names: tuple[str, str],
         tips: list[str],
         rows: Sequence[DeviceRow] = (),
+        fits: bool = True,
     ) -> None:
         """Show what leads from one plan to the other, and below it the same by device.
 
-        The parts have these tooltips.
+        The parts have these tooltips. Less time is no gain if the other plan does not fit.
         """
+        self._fits = fits
         self._fall, self._names, self._tips = fall, names, [names[0], *tips, names[1]]
         self.rows = rows
         self.setAccessibleName("; ".join([fall.sentence, *map(_spoken(fall), rows)]))
@@ -93,13 +96,16 @@ class WaterfallBars(TipWidget):
         self._paint_label(painter, step, 0, self._names[0])
         for at, (part, change) in enumerate(zip(fall.parts, fall.changes, strict=True)):
             low, high = sorted(levels[at : at + 2])
-            self._paint_column(painter, column(at + 1, low, high), change_color(change), change)
+            color = change_color(change) if self._fits else tokens.dim
+            self._paint_column(painter, column(at + 1, low, high), color, change)
             self._paint_link(painter, column(at, 0, levels[at]), column(at + 1, 0, levels[at]))
             self._paint_label(painter, step, at + 1, part)
         last = len(levels)
         self._paint_link(painter, column(last - 1, 0, levels[-1]), column(last, 0, levels[-1]))
-        self._paint_column(painter, column(last, 0, levels[-1]), tokens.accent, fall.levels[-1])
-        self._paint_label(painter, step, last, self._names[1])
+        color = tokens.accent if self._fits else tokens.bad
+        self._paint_column(painter, column(last, 0, levels[-1]), color, fall.levels[-1])
+        name = self._names[1] if self._fits else f"{self._names[1][:1]} does not fit"
+        self._paint_label(painter, step, last, name)
         if self._bound_us is not None:
             self._paint_bound(painter, column(last + 1, 0, self._bound_us))
             self._paint_label(painter, step, last + 1, "bound")

@@ -166,7 +166,7 @@ def _paint_end(painter: QPainter, stack: Stack, block: Block, change: str) -> No
     painter.setPen(QPen(tokens.text, 1))
     painter.drawLine(QLineF(x, rows.top() - 2, x, rows.bottom() + 2))
     painter.setFont(theme.font(12, QFont.Weight.DemiBold))
-    painter.setPen(change_color(change))
+    painter.setPen(change_color(change) if block.schedule.fits else tokens.bad)
     painter.drawText(QRectF(x + 5, rows.top(), 200, rows.height()), _LEFT, change)
 
 

@@ -26,6 +26,8 @@ SAME = 0.45
 NAME_PX, END_PX = 128, 76
 """Room for a plan's name before its lanes, and for a difference after the end of its step."""
 MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 110, 18
+MEMORY_SHARE = 0.28
+"""Share of a block's height for its memory, within these limits."""
 LEAST_ROWS_PX = 40
 
 
@@ -199,8 +201,9 @@ class Stack:
         """Stack the blocks on a canvas of this size; if they do not fit, they scroll."""
         self._gutter = self._find_gutter()
         self.visible_px = max(height - self.axis_px, 0)
-        gap_px, memory_px = GAP_PX * theme.scale, MEMORY_PX * theme.scale
+        gap_px, most_px = GAP_PX * theme.scale, MOST_MEMORY_PX * theme.scale
         each = self.visible_px / max(len(self.blocks), 1) - gap_px
+        memory_px = min(max(MEMORY_SHARE * each, MEMORY_PX * theme.scale), most_px)
         rows_px = round(max(each - memory_px, LEAST_ROWS_PX)) + self.axis_px
         lane_width = width - round(END_PX * theme.scale)
         for block in self.blocks:
@@ -208,7 +211,7 @@ class Stack:
             rows = block.lanes.rows
             block.lanes.lay_out(rows, self.end_us, lane_width, rows_px, self._gutter)
         highest = max((block.rows_px for block in self.blocks), default=0)
-        self._memory_px = min(max(each - highest, memory_px), MOST_MEMORY_PX * theme.scale)
+        self._memory_px = min(max(each - highest, memory_px), most_px)
         top = 0.0
         for block in self.blocks:
             block.top = top

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt
@@ -11,12 +12,14 @@ from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
 
 from enplace.text import ms_changes
 from enplace_studio.background import Background
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, call_later, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
+from enplace_studio.titles import model_title
 from enplace_studio.views.compare.bars import WaterfallBars
 from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
@@ -70,7 +73,8 @@ class CompareView(QWidget):
         self.canvas = CompareCanvas(document)
         self.differs, self.table = DiffersPanel(), IntervalPanel()
         self._fall = Panel("Where the time went", "along the critical path")
-        self._lanes = Panel("Timelines on one axis", KEYS)
+        self._lanes = Panel("Timelines on one axis")
+        self._lanes.set_legend(KEYS, is_hint=True)
         self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
         self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
         self._arrange()
@@ -206,7 +210,8 @@ class CompareView(QWidget):
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
         left, right = (path_by_device(b.schedule, b.contents.path) for b in (one, other))
         devices = [project.device_label(d) for d in range(project.problem.cluster.n_devices)]
-        self.bars.show_fall(fall, names, tips, device_rows(left, right, devices))
+        rows = device_rows(left, right, devices)
+        self.bars.show_fall(fall, names, tips, rows, other.schedule.fits)
         self.canvas.show_target(place)
         lines = differences(one.schedule, other.schedule, project.grouping)
         self.differs.show_lines(lines, place, len(blocks))
@@ -278,9 +283,13 @@ class CompareView(QWidget):
     def drawing(self) -> Drawing | None:
         """Return what is on screen, without the buttons above; None with fewer than two plans."""
         self.wait()
-        if len(self.shown) < FEWEST:
+        if len(self.shown) < FEWEST or self._document.project is None:
             return None
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         below = self.chooser.geometry().bottom() + 4
         area = QRect(0, below, self.width(), self.height() - below)
-        return draw_widget("Plans side by side", self, area)
+        project = self._document.project
+        names = ", ".join(entry.name for entry in self.shown)
+        where = f"{model_title(project.problem.profile.name)} on {cluster_title(project.cluster)}"
+        title = f"{where}: {names}"
+        return replace(draw_widget("Plans side by side", self, area), title=title)

@@ -14,17 +14,25 @@ from enplace_studio.constraints import describe, list_constraints, ops_of, step_
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, call_later, paragraph
+from enplace_studio.panel import Need, Panel, call_later, paragraph
 from enplace_studio.project import Constraint, OpenProject
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
-from enplace_studio.views.constraints.rows import Rows, cost_text, make_row, show_cost, texts_of
+from enplace_studio.views.constraints.rows import (
+    HEIGHT,
+    Rows,
+    cost_text,
+    make_row,
+    show_cost,
+    texts_of,
+)
 
 EMPTY = (
     "Drag a group onto a device to pin it, or a selected bar along its lane to order it: "
     "what you ask for is listed here."
 )
 MOST_ROWS, MOST_COSTS = 300, 30
+LEAST_ROWS, USUAL_ROWS = 2, 6
 
 
 def make_view(document: Document, solver: Solver) -> ConstraintsView:
@@ -80,6 +88,21 @@ class ConstraintsView(Panel):
         remove.activated.connect(self._remove_chosen)
         return made
 
+    # The room it needs
+
+    def need(self) -> Need:
+        wanted = self.around_height + self.contents_height()
+        if not self.constraints:
+            return Need(self.title_height, wanted, wanted, wanted)
+        row = round(HEIGHT * theme.scale)
+        least, usual = (self.around_height + n * row for n in (LEAST_ROWS, USUAL_ROWS))
+        return Need(self.title_height, min(wanted, least), min(wanted, usual), wanted)
+
+    def contents_height(self) -> int:
+        if not self.constraints:
+            return self.empty.heightForWidth(self.inner_width)
+        return len(self.constraints) * round(HEIGHT * theme.scale) + 2
+
     # Rows
 
     def rebuild(self) -> None:
@@ -95,6 +118,7 @@ class ConstraintsView(Panel):
         self.empty.setVisible(not self.constraints)
         self.list.setVisible(bool(self.constraints))
         self.export_button.setEnabled(bool(held))
+        self.need_changed.emit()
         self._start_costs()
 
     def _show_rows(self, project: OpenProject | None, chosen: Constraint | None) -> None:

@@ -6,7 +6,9 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
 SCALES = (0.05, 3.0)
-READABLE = 0.68
+READABLE = 0.42
+LARGEST_FIT = 1.5
+"""Cards grow with the room up to this scale."""
 MARGIN = 14.0
 
 
@@ -45,13 +47,13 @@ class Camera:
     def fit(
         self, bounds: QRectF, size: QSizeF, least: float = SCALES[0], centred: bool = True
     ) -> None:
-        """Show a part of the scene as large as fits, at most at scale 1.
+        """Show a part of the scene as large as fits, at most at :data:`LARGEST_FIT`.
 
         With ``least``, a part that does not fit at that scale is shown from its top left corner.
         """
         across = (size.width() - 2 * MARGIN) / max(bounds.width(), 1.0)
         down = (size.height() - 2 * MARGIN) / max(bounds.height(), 1.0)
-        self.scale = min(max(min(across, down), least), 1.0)
+        self.scale = min(max(min(across, down), least), LARGEST_FIT)
         free = size / self.scale - bounds.size()
         left = MARGIN / self.scale
         if centred and across >= self.scale:

@@ -104,8 +104,9 @@ class DeviceBar(TipWidget):
         self._lay_out()
 
     def legend(self) -> PlacedItems:
-        """Return the items as they are shown, without the hint, for :func:`paint_items`."""
-        return [(rect, item) for rect, item in self._placed if not item.is_hint]
+        """Return what explains colours, as it is shown, for :func:`paint_items`."""
+        placed = [(rect, item) for rect, item in self._placed if not item.is_hint]
+        return placed if self._shows_devices else [each for each in placed if not _is_chip(each[1])]
 
     def device_at(self, global_pos: QPoint) -> int | None:
         """Return the device whose chip is at a point of the screen."""
@@ -128,17 +129,19 @@ class DeviceBar(TipWidget):
             return []
         devices = range(project.problem.cluster.n_devices)
         names = [project.device_label(device) for device in devices[:MOST_CHIPS]]
-        items = [self._chip(device, name, whole) for device, name in enumerate(names)]
+        chips = [self._chip(device, name, whole) for device, name in enumerate(names)]
         if len(devices) > MOST_CHIPS:
-            items.append(_Item((_Run(f"and {len(devices) - MOST_CHIPS} more in the menu"),)))
-        items += [
+            more = f"and {len(devices) - MOST_CHIPS} more in the menu"
+            chips.append(_Item((_Run(more),), is_hint=not self._shows_devices))
+        items = [
             _Item((_Run(one.text, one.color, one.hatched, to=one.to),))
             for one in self._meanings
             if one.device is None
         ]
         if len(devices) > 1:
             items.append(_Item((_Run("crosses devices", theme.tokens.bad, dashed=True),)))
-        return items
+        # Chips that stand for no colour are only places to drop on, after the legend.
+        return [*chips, *items] if self._shows_devices else [*items, *_targets(chips)]
 
     def _chip(self, device: int, name: str, whole: bool) -> _Item:
         meanings = [one for one in self._meanings if one.device == device]
@@ -172,11 +175,12 @@ class DeviceBar(TipWidget):
         left = top = 0
         placed = []
         hint = _Item((_Run(self._hint()),), is_hint=True)
-        for item in [*items, hint] if items and self._hint() else items:
+        says_hint = bool(items and self._hint() and self._shows_devices)
+        for item in [*items, hint] if says_hint else items:
             widths = item.widths()
             width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
             if left and left + width > self.width():
-                if item.is_hint:
+                if item is hint:
                     break
                 left, top = 0, top + _H + _LINE_GAP
             placed.append((QRect(left, top, width, _H), item))
@@ -246,6 +250,15 @@ class DeviceBar(TipWidget):
             "Right-click to lock the device as it is",
         ]
         return "\n".join(lines)
+
+
+def _is_chip(item: _Item) -> bool:
+    return item.device is not None
+
+
+def _targets(chips: list[_Item]) -> list[_Item]:
+    """Say before chips that do not explain a colour what they are for."""
+    return [_Item((_Run("drop on"),), is_hint=True), *chips] if chips else []
 
 
 def paint_items(painter: QPainter, placed: PlacedItems) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -29,6 +31,16 @@ from enplace_studio.views.graph.scene import Scene, make_scene
 
 MOST_BOXES = MOST_OPS + 2 * MOST_PORTS
 """With more, Graphviz would keep the user waiting."""
+LINE_SHARES = (1.25, 1.0, 0.8, 0.65, 0.5)
+"""Lengths of lines to try, relative to the width of the canvas at scale 1."""
+EASY_TO_READ = 0.68
+"""At a smaller scale, rows move closer together."""
+
+
+def scale_in(bounds: tuple[float, ...], width: float, height: float) -> float:
+    """Return the scale at which an arrangement fits into a width and a height."""
+    left, top, right, bottom = bounds
+    return min(width / max(right - left, 1.0), height / max(bottom - top, 1.0))
 
 
 class GraphModel(QObject):
@@ -51,7 +63,7 @@ class GraphModel(QObject):
         self.fault = ""
         self._arrangement: layout.Arrangement | None = None
         self._scene: Scene | None = None
-        self._width = 800.0
+        self._width, self._height = 800.0, 600.0
         self._query = ""
         self._boxes: layout.Boxes | None = None  # those that wait for Graphviz
         self._watched = False
@@ -136,12 +148,30 @@ class GraphModel(QObject):
         else:
             self._dot.stop()
 
-    def set_width(self, width: float) -> None:
-        """Arrange the cards for another width."""
-        if width != self._width:
-            self._width = width
+    def set_size(self, width: float, height: float) -> None:
+        """Arrange the cards for a canvas of another size, in pixels at scale 1."""
+        if (width, height) != (self._width, self._height):
+            self._width, self._height = width, height
             if self.level is not None and self.level.in_lines:
                 self._arrange()
+
+    def _arrange_in_lines(self, level: GraphLevel) -> layout.Arrangement:
+        """Arrange the cards for the width at which they are largest once fitted to the canvas."""
+
+        def scale_of(found: layout.Arrangement) -> float:
+            return scale_in(found.bounds, self._width, self._height)
+
+        best = self._best_lines(level, layout.ROW_GAP, scale_of)
+        if scale_of(best) >= EASY_TO_READ:
+            return best
+        return max(best, self._best_lines(level, layout.LEAST_ROW_GAP, scale_of), key=scale_of)
+
+    def _best_lines(
+        self, level: GraphLevel, row_gap: float, scale_of: Callable[[layout.Arrangement], float]
+    ) -> layout.Arrangement:
+        widths = [self._width * share for share in LINE_SHARES]
+        made = [layout.arrange(level.grouping, level.edges, px, row_gap) for px in widths]
+        return max(made, key=scale_of)
 
     def _arrange(self) -> None:
         self._dot.stop()
@@ -150,7 +180,7 @@ class GraphModel(QObject):
         if level is None:
             self._show(None)
         elif level.in_lines:
-            self._show(layout.arrange(level.grouping, level.edges, self._width))
+            self._show(self._arrange_in_lines(level))
         else:
             self._arrange_in_layers(level)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -27,9 +27,7 @@ from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
 
-_TYPICAL_SCALE = 0.8
 _MINIMAP_NEEDS = QSize(560, 360)
-_FEW_CARDS = 12
 _CRUMB_STRETCH = 1000
 """How much more space a part of the path gets than the empty end of its line."""
 
@@ -231,7 +229,7 @@ class GraphView(Panel):
     def _fill(self) -> None:
         """Fit the cards to the canvas, unless the user has moved or zoomed."""
         untouched = self.canvas.untouched
-        self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
+        self.model.set_size(self.canvas.width(), self.canvas.height())
         if untouched:
             self.canvas.fit_first()
             self.canvas.untouched = True
@@ -246,14 +244,26 @@ class GraphView(Panel):
             return
         visible = self.canvas.visible()
         self.minimap.show_scene(scene, visible)
-        corner = area.bottomRight() - QPoint(self.minimap.width() + 4, self.minimap.height() + 4)
-        self.minimap.move(corner)
-        in_view = visible.contains(scene.bounds)
-        self.minimap.setVisible(not in_view or (scene.n > _FEW_CARDS and self._is_free(corner)))
+        corner = self._free_corner()
+        if visible.contains(scene.bounds) or corner is None:
+            self.minimap.hide()
+        else:
+            self.minimap.move(corner)
+            self.minimap.show()
 
-    def _is_free(self, corner: QPoint) -> bool:
+    def _free_corner(self) -> QPoint | None:
+        """Return where the minimap covers no card; None if no corner is free."""
+        area = self.canvas.rect().adjusted(4, 4, -4, -4)
+        place = QRect(QPoint(), self.minimap.size())
+        for corner in ("moveBottomRight", "moveBottomLeft", "moveTopRight", "moveTopLeft"):
+            getattr(place, corner)(getattr(area, corner[4].lower() + corner[5:])())
+            if self._is_free(place):
+                return place.topLeft()
+        return None
+
+    def _is_free(self, place: QRect) -> bool:
         """Return whether no card lies under the minimap."""
-        covered = QRectF(QPointF(corner), self.minimap.size())
+        covered = QRectF(place)
         area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
         return self.model.scene is not None and not self.model.scene.nodes_in(area)
 

@@ -8,8 +8,10 @@ from PySide6.QtWidgets import QWidget
 from enplace.text import ms
 from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Panel
+from enplace_studio.panel import Need, Panel
 from enplace_studio.search_list import Row, RowList
+
+LEAST_ROWS, USUAL_ROWS = 3, 8
 
 
 def make_view(document: Document, solver: Solver) -> HistoryView:
@@ -36,6 +38,18 @@ class HistoryView(Panel):
         self.body.addWidget(self.list, 1)
         document.file_changed.connect(self._fill)
 
+    def need(self) -> Need:
+        wanted = self.around_height + self.contents_height()
+        least, usual = (self.around_height + n * self._row_height for n in (LEAST_ROWS, USUAL_ROWS))
+        return Need(self.title_height, min(wanted, least), min(wanted, usual), wanted)
+
+    @property
+    def _row_height(self) -> int:
+        return max(self.list.sizeHintForRow(0), 1)
+
+    def contents_height(self) -> int:
+        return max(self.list.count(), 1) * self._row_height
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._fill()
@@ -48,6 +62,7 @@ class HistoryView(Panel):
         self.list.fill([_row(number, state, now) for number, state in enumerate(states)])
         self.list.setCurrentRow(now)
         self.list.scrollToItem(self.list.item(now))
+        self.need_changed.emit()
 
     def _go(self) -> None:
         self._document.go_to(self.list.currentRow())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +24,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Column, Panel, call_later, label, paragraph, plain_tip
+from enplace_studio.panel import Need, ScrollPanel, call_later, label, paragraph, plain_tip
 from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
@@ -52,6 +53,8 @@ from enplace_studio.views.inspector.where import DeviceGrid
 from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line, WhyLine
 from enplace_studio.whys import Mark, Why, why_here
 
+LEAST_PX, USUAL_PX = 200, 300
+"""Least height with and without a selection; the first has the devices and what to do."""
 MOST_SPLITS = 6
 MOST_LIMITS = 10
 MOST_REASONS = 4
@@ -71,7 +74,7 @@ def make_view(document: Document, solver: Solver) -> InspectorView:
     return InspectorView(document)
 
 
-class InspectorView(Panel):
+class InspectorView(ScrollPanel):
     """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
@@ -86,10 +89,9 @@ class InspectorView(Panel):
         """The ops that a reason led to, and those it was given for."""
         self._followed: tuple[Mark, ...] = ()
         """The marks of the reason that was followed; shown until the selection changes."""
-        self._column = Column()
-        self.body.addWidget(self._column, 1)
         copy_on_request(self, self.rows)
-        self._contents = self._column.fill()
+        self._shows = self.column.fill()
+        self._asked_about: object = None
         self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
         self._later = call_later(
             self,
@@ -104,11 +106,22 @@ class InspectorView(Panel):
         document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
+    def need(self) -> Need:
+        usual = super().need()
+        return replace(usual, least=min(usual.wanted, LEAST_PX if self.holds_room else USUAL_PX))
+
     def rebuild(self) -> None:
-        """Show the selection of the document."""
+        """Show the selection of the document; a new one has the room that it needs."""
+        self._show()
+        about = self._document.selection or self._document.gap
+        if bool(about) != self.holds_room or (about and about != self._asked_about):
+            self.hold_room(bool(about))
+        self._asked_about = about
+
+    def _show(self) -> None:
         self.where, self.sentence, self.why, self.buttons = None, None, None, {}
         self._gains.forget()
-        self._contents = self._column.fill()
+        self._shows = self.column.fill()
         project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
         if project is not None and len(ops):
@@ -155,12 +168,12 @@ class InspectorView(Panel):
             text = f"‹  Why is {project.describe(asked)} there?"
             back = button(text, lambda: self._document.ask_why(asked), kind="link")
             self.buttons["asked"] = back
-            self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
         if gap is not None:
             text = f"‹  Why is {project.device_label(gap.device)} idle?"
             back = button(text, lambda: self._document.select([], gap=gap), kind="link")
             self.buttons["gap"] = back
-            self._contents.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
         """List what a device waits for, the cause first; a click selects the ops of a line."""
@@ -170,20 +183,19 @@ class InspectorView(Panel):
             self._add_text(explain_gap(schedule, gap))
             return
         waits = sum_waits(gap, steps)
+        later = [*waits.long, *([waits.short] if waits.short is not None else [])]
         self._add_heading("The cause, at work as the gap began")
-        self._add_wait(waits.cause, gap)
-        if waits.long or waits.short:
+        self._add_wait(waits.cause, later, gap)
+        if later:
             then = "Then it waits for" if gap.op is not None else "Then the step waits for"
             self._add_heading(f"{then}, the longest first")
-        for limit in waits.long:
-            self._add_wait(limit, gap)
-        if waits.short is not None:
-            self._add_wait(waits.short, gap)
+        for limit in later:
+            self._add_wait(limit, later, gap)
 
-    def _add_wait(self, limit: Limit, gap: Gap) -> None:
+    def _add_wait(self, limit: Limit, among: Sequence[Limit], gap: Gap) -> None:
         time = ms(limit.time_us)
         tip = f"{limit.name}: {time} of the wait; click to select its ops"
-        self._add_limit(limit, time, tip, gap)
+        self._add_limit(limit, among, time, tip, gap)
 
     def _forget_marks(self) -> None:
         self._followed = ()
@@ -204,7 +216,7 @@ class InspectorView(Panel):
 
     def _scroll_to_why(self) -> None:
         if self.why is not None:
-            bar = self._column.verticalScrollBar()
+            bar = self.column.verticalScrollBar()
             bar.setValue(self.why.y())
 
     def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
@@ -220,15 +232,18 @@ class InspectorView(Panel):
 
         self._gains.start(partial(step_if_free, schedule, limit), show)
 
-    def _add_limit(self, limit: Limit, value: str, tip: str, gap: Gap | None = None) -> Line:
-        line = Line(limit.name, value, tip, can_click=True)
+    def _add_limit(
+        self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
+    ) -> Line:
+        names = [each.name for each in among]
+        line = Line(limit.name, value, tip, can_click=True, among=names)
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
-        self._contents.addWidget(line)
+        self._shows.addWidget(line)
         return line
 
     def rows(self) -> list[tuple[str, str]]:
         """Return every line with a value as texts, such as those that limit the step."""
-        contents = self._column.widget()
+        contents = self.column.widget()
         lines = contents.findChildren(Line) if contents is not None else []
         return [(line.left, line.right) for line in lines]
 
@@ -243,7 +258,7 @@ class InspectorView(Panel):
         for limit in limits:
             time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
             tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
-            waiting.append((limit, self._add_limit(limit, time, tip)))
+            waiting.append((limit, self._add_limit(limit, limits, time, tip)))
         self._find_gains(schedule, waiting)
 
     def _add_splits(self, found: list[SplitFact]) -> None:
@@ -253,13 +268,13 @@ class InspectorView(Panel):
             value = f"{ms(fact.time_us)}  →  {fact.how}"
             # The end of a name identifies op and layer, so the name has a line of its own.
             end = Qt.TextElideMode.ElideLeft
-            self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
-            self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))
+            self._shows.addWidget(Line(fact.op, "", fact.op, elide=end))
+            self._shows.addWidget(Line("", value, f"{fact.op}: {value}"))
         every = button(
             f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
         )
         self.buttons["splits"] = every
-        self._contents.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
+        self._shows.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
         problem, schedule = project.problem, self._document.schedule
@@ -267,7 +282,7 @@ class InspectorView(Panel):
         self._add_heading("Where")
         self.where = DeviceGrid(self._document, project, ops)
         self.where.chosen.connect(self._place)
-        self._contents.addWidget(self.where)
+        self._shows.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
         if schedule is not None:
@@ -287,7 +302,7 @@ class InspectorView(Panel):
                 f"{size(tensor.bytes)}  →  {tensor.goes_to}",
                 f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
             )
-            self._contents.addWidget(line)
+            self._shows.addWidget(line)
 
     def _add_reasons(
         self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
@@ -295,13 +310,13 @@ class InspectorView(Panel):
         """Explain the place of the selection, and each other place as soon as it is simulated."""
         self.why = self._add_heading("Why here")
         self._add_text(explain_place(schedule, ops))
-        self._add_whys(project, self._contents, why_here(schedule, ops))
+        self._add_whys(project, self._shows, why_here(schedule, ops))
         self.reasons = {}
         places: dict[int, QVBoxLayout] = {}
         for device in where.others[:MOST_REASONS]:
             places[device] = QVBoxLayout()
             places[device].setSpacing(2)
-            self._contents.addLayout(places[device])
+            self._shows.addLayout(places[device])
 
         def explain(device: int, preview: Preview) -> None:
             self.reasons[device] = preview.why_not or preview.reason
@@ -383,7 +398,7 @@ class InspectorView(Panel):
             shown.append(made)
         grid = Columns(COLUMN_PX, 2)
         grid.fill(shown)
-        self._contents.addWidget(grid)
+        self._shows.addWidget(grid)
 
     def _place(self, device: int) -> None:
         self._document.place(self._document.selection, device)
@@ -394,15 +409,15 @@ class InspectorView(Panel):
     def _add_text(self, text: str) -> QLabel:
         made = paragraph(text)
         made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._contents.addWidget(made)
+        self._shows.addWidget(made)
         return made
 
     def _add_heading(self, text: str) -> QLabel:
-        made = label(text, "dim")
-        self._contents.addWidget(made)
+        made = paragraph(text)
+        self._shows.addWidget(made)
         return made
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
         self._add_heading(heading)
         for left, right in facts:
-            self._contents.addWidget(Line(left, right))
+            self._shows.addWidget(Line(left, right))

@@ -19,6 +19,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
 
 from enplace_studio.panel import plain_tip
+from enplace_studio.shortened import shorten_among
 from enplace_studio.theme import theme
 
 COLUMN_PX = 118
@@ -31,7 +32,8 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 class Line(QAbstractButton):
     """A name on the left and a value on the right; with ``can_click``, also a button.
 
-    Long texts are elided in the middle; ``elide`` sets another place for the name.
+    Long texts are elided in the middle; ``elide`` sets another place for the name. A name ``among``
+    others leaves out what they share first.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Line(QAbstractButton):
         parent: QWidget | None = None,
         elide: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle,
         can_click: bool = False,
+        among: Sequence[str] = (),
     ) -> None:
         super().__init__(parent)
         self.left, self._elide, self.can_click = left, elide, can_click
+        self._among = among
         # It may be narrower than its hint, so that a narrow pane clips none.
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
@@ -67,6 +71,13 @@ class Line(QAbstractButton):
     def minimumSizeHint(self) -> QSize:
         return QSize(round(80 * theme.scale), self.sizeHint().height())
 
+    def shown_left(self, metrics: QFontMetricsF, width: float) -> str:
+        """Return the name as far as it fits."""
+        name = self.left
+        if self._among:
+            name = shorten_among(name, self._among, metrics.horizontalAdvance, width)
+        return metrics.elidedText(name, self._elide, width)
+
     def paintEvent(self, event: QPaintEvent) -> None:
         with QPainter(self) as painter:
             self._paint(painter)
@@ -82,9 +93,7 @@ class Line(QAbstractButton):
         right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
         painter.setPen(theme.tokens.dim)
         painter.drawText(area, _RIGHT, right)
-        left = metrics.elidedText(
-            self.left, self._elide, area.width() - metrics.horizontalAdvance(right) - 12
-        )
+        left = self.shown_left(metrics, area.width() - metrics.horizontalAdvance(right) - 12)
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)
 

@@ -32,6 +32,10 @@ from enplace_studio.views.memory.holdings import (
 
 STRENGTHS = (1.0, 0.62, 0.34)
 """Strength of the device's colour for weights, activations and received tensors."""
+TEXT_PX, BAR_PX, CURVE_TOP_PX, CURVE_PX = 17, 13, 40, (48, 120)
+"""Heights of the text and the bar, the top of the curve, and its least and largest height."""
+AXIS_PX = 46
+"""Width of the curve's axis, which has the capacity and 0."""
 NEXT_TO_NOTHING = 0.01
 """A device that never uses more than this share of its capacity gets one line of text."""
 _NAME_LENGTH = 48
@@ -58,6 +62,8 @@ class DeviceMemory(TipWidget):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.split = split_at_peak(schedule, device)
         self.capacity_bytes = schedule.problem.cluster.devices[device].capacity_bytes
+        self.curve_px = CURVE_PX[0]
+        """Height of the curve; 0 if there is only the bar."""
         self._pointer_us: float | None = None
         self.setMouseTracking(True)
         self.setAccessibleName(f"{self.title}: {self.verdict}")
@@ -90,22 +96,43 @@ class DeviceMemory(TipWidget):
 
     @property
     def _bar_area(self) -> QRectF:
-        return QRectF(0, self._px(20), self.width(), self._px(13))
+        return QRectF(0, self._px(TEXT_PX + 3), self.width(), self._px(BAR_PX))
 
     @property
     def curve_area(self) -> QRectF:
-        """Area of the curve."""
-        return QRectF(0, self._px(38), self.width(), self._px(34))
+        """Area of the curve, right of its axis."""
+        left = self._px(AXIS_PX)
+        return QRectF(left, self._px(CURVE_TOP_PX), self.width() - left, self._px(self.curve_px))
+
+    @property
+    def has_curve(self) -> bool:
+        return self.curve_px > 0 and not self.is_compact
+
+    def show_curve(self, pixels: int) -> None:
+        """Give the curve a height; 0 leaves it out."""
+        if pixels != self.curve_px:
+            self.curve_px = pixels
+            self.updateGeometry()
+            self.update()
+
+    def height_with(self, curve_px: int) -> int:
+        """Return the height of the widget with a curve of this height, or without one (0)."""
+        if self.is_compact:
+            return round(self._px(TEXT_PX + 1))
+        low = CURVE_TOP_PX + curve_px + 4 if curve_px else TEXT_PX + 3 + BAR_PX + 2
+        return round(self._px(low))
 
     def sizeHint(self) -> QSize:
-        return QSize(round(self._px(240)), round(self._px(18 if self.is_compact else 74)))
+        return QSize(round(self._px(240)), self.height_with(self.curve_px))
 
     def minimumSizeHint(self) -> QSize:
         return QSize(round(self._px(120)), self.sizeHint().height())
 
     def time_at(self, x: float) -> float:
         """Return the moment of the step at a pixel."""
-        return min(max(x / max(self.width(), 1), 0.0), 1.0) * self.schedule.makespan_us
+        area = self.curve_area
+        share = (x - area.left()) / max(area.width(), 1)
+        return min(max(share, 0.0), 1.0) * self.schedule.makespan_us
 
     # Drawing
 
@@ -118,6 +145,7 @@ class DeviceMemory(TipWidget):
         self._paint_text(painter)
         if not self.is_compact:
             self._paint_bar(painter)
+        if self.has_curve:
             self._paint_curve(painter)
 
     def _paint_text(self, painter: QPainter) -> None:
@@ -164,7 +192,9 @@ class DeviceMemory(TipWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
 
     def _paint_curve(self, painter: QPainter) -> None:
+        painter.translate(self.curve_area.left(), 0)
         area, tokens = self.curve_area, theme.tokens
+        area.moveLeft(0)
         whole = max(self.split.peak_bytes, self.capacity_bytes)
         top = area.top() + 4
         height = area.bottom() - top
@@ -173,6 +203,7 @@ class DeviceMemory(TipWidget):
             QPen(tokens.bad if self.over_bytes else tokens.faint, 1, Qt.PenStyle.DashLine)
         )
         painter.drawLine(QLineF(0, y_capacity, area.width(), y_capacity))
+        self._paint_axis(painter, area, y_capacity)
         edges_us = np.linspace(
             0, max(self.schedule.makespan_us, 1e-9), max(int(area.width()), 2) + 1
         )
@@ -182,6 +213,20 @@ class DeviceMemory(TipWidget):
         points = [QPointF(x + 0.5, y) for x, y in enumerate(ys.tolist())]
         self._fill_below(painter, points, area)
         self._paint_moments(painter, area, ys)
+
+    def _paint_axis(self, painter: QPainter, area: QRectF, y_capacity: float) -> None:
+        """Paint the capacity and 0 left of the curve, with a line at 0."""
+        tokens, half = theme.tokens, self._px(7)
+        painter.setFont(theme.font(10))
+        right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        ends = {y_capacity: size(self.capacity_bytes).replace(".0 ", " "), area.bottom(): "0"}
+        for y, text in ends.items():
+            middle = min(max(y, area.top() + half - 4), area.bottom() - half + 4)
+            box = QRectF(-self._px(AXIS_PX), middle - half, self._px(AXIS_PX) - 6, 2 * half)
+            painter.setPen(tokens.bad if self.over_bytes and y == y_capacity else tokens.dim)
+            painter.drawText(box, right, text)
+        painter.setPen(tokens.line)
+        painter.drawLine(QLineF(0, area.bottom(), area.width(), area.bottom()))
 
     def _fill_below(self, painter: QPainter, points: list[QPointF], area: QRectF) -> None:
         own, soft = self.colors()[0], self.colors()[2]
@@ -208,14 +253,14 @@ class DeviceMemory(TipWidget):
     # The pointer
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        inside = self.curve_area.contains(event.position())
+        inside = self.has_curve and self.curve_area.contains(event.position())
         self._pointer_us = self.time_at(event.position().x()) if inside else None
         self.update()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         at = event.position()
         if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(at.toPoint()):
-            on_curve = not self.is_compact and self.curve_area.contains(at)
+            on_curve = self.has_curve and self.curve_area.contains(at)
             self.asked.emit(self.device, self.time_at(at.x()) if on_curve else self.split.peak_us)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
@@ -230,7 +275,7 @@ class DeviceMemory(TipWidget):
 
     def tip_at(self, at: QPointF) -> str:
         """List the tensors in memory at a moment of the curve or, over the bar, at the peak."""
-        if not self.is_compact and self.curve_area.contains(at):
+        if self.has_curve and self.curve_area.contains(at):
             return self._tip_of_moment(self.time_at(at.x()))
         split = self.split
         return "\n".join(

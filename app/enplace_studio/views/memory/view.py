@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QMenu, QWidget
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt
+from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
 from enplace.text import count, ms
 from enplace.values.device_names import device_label
@@ -15,13 +15,18 @@ from enplace.values.schedule import Schedule
 from enplace_studio.device_menu import device_menu
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
+from enplace_studio.messages import button
 from enplace_studio.op_menu import op_menu
-from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
-from enplace_studio.views.memory.bar import DeviceMemory
+from enplace_studio.theme import theme
+from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 from enplace_studio.views.memory.holdings import contents_at
 
+MOST_LEAST = 260
+"""With many devices, curves scroll rather than take the room of all other panes."""
+COLUMN_SPACING = 10
 LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
 
 
@@ -30,7 +35,7 @@ def make_view(document: Document, solver: Solver) -> MemoryView:
     return MemoryView(document)
 
 
-class MemoryView(Panel):
+class MemoryView(ScrollPanel):
     """The memory of each device: a bar against its capacity, and the curve over the step."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
@@ -38,25 +43,37 @@ class MemoryView(Panel):
         self._document = document
         self.offer_picture(document.requests.save_picture.emit)
         self.devices: list[DeviceMemory] = []
-        self._column = Column()
-        self.body.addWidget(self._column, 1)
+        self._wants_curves = False
+        self._texts: list[QLabel] = []
+        self._about: QLabel | None = None
+        self.curves_button = button("Curves", self._ask_for_curves, kind="link")
+        self.curves_button.setToolTip("Show how much memory is in use over the step")
+        self.header.addWidget(self.curves_button)
         document.opened.connect(self.rebuild)
         # Runs after the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
     def drawing(self) -> Drawing | None:
-        """Return all devices, those scrolled out of sight too."""
-        contents = self._column.widget()
-        return None if contents is None else draw_widget("Memory", contents)
+        """Return all devices with their curves, those scrolled out of sight too."""
+        contents = self.column.widget()
+        if contents is None:
+            return None
+        for each in self.devices:
+            each.show_curve(CURVE_PX[1])
+        contents.resize(contents.width(), self.column.height_at(contents.width()))
+        QCoreApplication.sendPostedEvents(contents, QEvent.Type.LayoutRequest)
+        drawn = draw_widget("Memory", contents)
+        self._fit_curves()
+        return drawn
 
     def rebuild(self) -> None:
         """Show the current plan's schedule."""
-        column = self._column.fill(spacing=10)
-        self.devices = []
+        self.devices, self._texts, self._about = [], [], None
+        column = self.column.fill(COLUMN_SPACING)
         schedule = self._document.schedule
         if schedule is None:
-            column.addWidget(paragraph("How much memory a plan needs on each device appears here."))
+            self._texts = [paragraph("How much memory a plan needs on each device appears here.")]
         else:
             used = np.flatnonzero(schedule.peak_bytes > 0).tolist()
             self.devices = [DeviceMemory(schedule, device) for device in used]
@@ -65,11 +82,52 @@ class MemoryView(Panel):
                 widget.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
                 widget.customContextMenuRequested.connect(partial(self._open_menu, widget))
                 column.addWidget(widget)
-            column.addWidget(paragraph(LEGEND))
+            self._about = paragraph(LEGEND)
+            self._texts = [self._about]
             devices = schedule.problem.cluster.devices
             if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
                 names = ", ".join(device_label(devices[device].name) for device in idle)
-                column.addWidget(paragraph(f"not used: {names}"))
+                self._texts.append(paragraph(f"not used: {names}"))
+        for text in self._texts:
+            column.addWidget(text)
+        self._fit_curves()
+
+    # Curves, if there is room
+
+    def need(self) -> Need:
+        least, wanted, most = (self._height_with(px) for px in (0, CURVE_PX[0], CURVE_PX[1]))
+        if not self._wants_curves:
+            return Need(self.title_height, least, max(least, wanted), most)
+        return Need(self.title_height, max(least, min(wanted, MOST_LEAST)), wanted, most)
+
+    def _height_with(self, curve_px: int) -> int:
+        """Return the height of the panel with curves of this height, or without any (0)."""
+        texts = [text for text in self._texts if curve_px or text is not self._about]
+        heights = [each.height_with(curve_px) for each in self.devices]
+        heights += [text.heightForWidth(self.inner_width - ROOM_OF_BAR) for text in texts]
+        return self.around_height + sum(heights) + COLUMN_SPACING * (len(heights) - 1)
+
+    def _ask_for_curves(self) -> None:
+        self._wants_curves = True
+        self._fit_curves()
+        self.hold_room(True)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_curves()
+
+    def _fit_curves(self) -> None:
+        """Make the curves as high as the room allows; in too little room, leave them out."""
+        drawn = [each for each in self.devices if not each.is_compact]
+        least, most = CURVE_PX
+        spare = self.height() - self._height_with(least)
+        more = int(spare / max(len(drawn), 1) / theme.scale)
+        px = min(least + max(more, 0), most) if spare >= 0 or self._wants_curves else 0
+        self.curves_button.setVisible(not px and bool(drawn))
+        if self._about is not None:
+            self._about.setVisible(px > 0)
+        for each in drawn:
+            each.show_curve(px)
 
     def _open_menu(self, widget: DeviceMemory, at: QPoint) -> None:
         self.menu_at(widget, at).popup(widget.mapToGlobal(at))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.text import ms, percent, size
 from enplace_studio.bounds import Bounds
 from enplace_studio.differences import sent_bytes
+from enplace_studio.messages import button
 from enplace_studio.panel import plain_tip
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.theme import theme
@@ -20,9 +29,19 @@ from enplace_studio.views.plans.facts import (
     why_stale,
 )
 
+LINES_PX, LINE_PX, LINK_PX = 52, 17, 20
+"""Heights of a card of two lines, of a third line, and of a link."""
+PAD = 12
+
 
 class PlanCard(QAbstractButton):
-    """Name and step time above, gap and standing against the expert below; checked if current."""
+    """Name and step time above, gap and standing against the expert below; checked if current.
+
+    The most important note is never shortened: without room beside the standing, it has a line.
+    """
+
+    renew_wanted = Signal()
+    """The user wants the plan's method to run again, on the problem as it is now."""
 
     def __init__(
         self,
@@ -35,7 +54,11 @@ class PlanCard(QAbstractButton):
         self.entry = entry
         self.is_compared = False
         self.setCheckable(True)
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)  # may shrink
+        policy = QSizePolicy(
+            QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
+        )  # may shrink
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
         self.setChecked(entry is project.current)
         self.setToolTip(plain_tip(tooltip(project, bounds, entry)))
         self._gap = bounds.gap(entry.schedule)
@@ -47,6 +70,10 @@ class PlanCard(QAbstractButton):
         self.setAccessibleName(self.text())
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self.renew = button("Solve again here", self.renew_wanted.emit, kind="link")
+        self.renew.setProperty("flush", True)
+        self.renew.setParent(self)
+        self.renew.setVisible(bool(self.stale))
         theme.changed.connect(self.update)
 
     @property
@@ -74,11 +101,29 @@ class PlanCard(QAbstractButton):
             peak,
         ]
 
+    def hasHeightForWidth(self) -> bool:
+        return True
+
+    def heightForWidth(self, width: int) -> int:
+        lines = LINE_PX if self._has_third_line(width) else 0
+        return round((LINES_PX + lines + (LINK_PX if self.stale else 0)) * theme.scale)
+
     def sizeHint(self) -> QSize:
-        return QSize(round(220 * theme.scale), round(52 * theme.scale))
+        width = round(220 * theme.scale)
+        return QSize(width, self.heightForWidth(width))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(round(150 * theme.scale), self.sizeHint().height())
+        return QSize(round(150 * theme.scale), round(LINES_PX * theme.scale))
+
+    def _has_third_line(self, width: float) -> bool:
+        """Return whether the first note and the standing are too wide for one line."""
+        note = QFontMetricsF(theme.font(11)).horizontalAdvance(self.notes[0])
+        standing = QFontMetricsF(_standing_font()).horizontalAdvance(self.standing)
+        return bool(self.standing) and note + standing + 8 > width - 2 * PAD
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.renew.adjustSize()
+        self.renew.move(PAD, self.height() - self.renew.height() - 6)
 
     def mark_compared(self, compared: bool) -> None:
         """Mark this plan as the one the current plan is compared with."""
@@ -97,7 +142,8 @@ class PlanCard(QAbstractButton):
     def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_frame(painter)
-        inner = QRectF(self.rect()).adjusted(12, 8, -12, -8)
+        inner = QRectF(self.rect()).adjusted(PAD, 8, -PAD, -8)
+        inner.setHeight(LINES_PX * theme.scale - 16)
         upper, lower = QRectF(inner), QRectF(inner)
         upper.setHeight(inner.height() * 0.56)
         lower.setTop(upper.bottom())
@@ -107,8 +153,14 @@ class PlanCard(QAbstractButton):
         name_font = theme.font(12, QFont.Weight.DemiBold)
         name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
         self._left(painter, upper, width, name, name_font, tokens.text)
-        quiet = theme.font(11, QFont.Weight.Medium)
-        width = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
+        color, is_below = self._color(self._standing_role), self._has_third_line(self.width())
+        font = _standing_font()
+        if is_below:
+            self._left(painter, lower, lower.width(), self.standing, font, color)
+            lower.translate(0, LINE_PX * theme.scale)
+            width = lower.width()
+        else:
+            width = self._right(painter, lower, self.standing, font, color)
         fits = self.entry.schedule.fits
         quiet = theme.font(11)
         notes = self._fitting(QFontMetricsF(quiet), width)
@@ -158,3 +210,7 @@ class PlanCard(QAbstractButton):
         painter.setPen(color)
         shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
         painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _standing_font() -> QFont:
+    return theme.font(11, QFont.Weight.Medium)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
+from collections.abc import Callable, Sequence
 
-from enplace.text import count, elide_middle
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.text import count
+from enplace.values.profile import IntArray
 from enplace_studio.bounds import Bounds
 from enplace_studio.differences import moved_ops
-from enplace_studio.panel import label
+from enplace_studio.messages import button
+from enplace_studio.panel import NO_LIMIT, ElidedLabel, label
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.facts import compare
-
-_NAME_LENGTH = 16
 
 
 class Comparison(QFrame):
@@ -37,29 +47,33 @@ class Comparison(QFrame):
         self._names = (first.name, second.name)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         copy_on_request(self, self.rows)
-        self._grid = QGridLayout(self)
-        self._grid.setContentsMargins(0, 4, 0, 0)
-        self._grid.setHorizontalSpacing(10)
+        column, self._grid = QVBoxLayout(self), QGridLayout()
+        column.setContentsMargins(0, 4, 0, 0)
+        column.addLayout(self._grid)
+        self._grid.setHorizontalSpacing(8)
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(0, 1)
         self._add_head(first, second)
         for line, difference in enumerate(self.differences, start=1):
-            self._grid.addWidget(label(difference.label, "dim"), line, 0)
+            self._grid.addWidget(_elided(difference.label, "dim"), line, 0)
             for side, value in enumerate(difference.values):
-                role = "good" if difference.better == side else "plain"
-                self._add_right(value, role, line, side)
-        line = len(self.differences) + 1
-        moved = moved_ops(first.schedule, second.schedule)
-        if moved is not None:
-            beside = QPushButton("Side by side")
-            beside.setProperty("link", True)
-            beside.clicked.connect(self.side_by_side_wanted)
-            self._grid.addWidget(beside, line + 1, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
+                role = "good" if difference.better == side else "small"
+                self._add_right(label(value, role), line, side)
+        column.addLayout(self._links(moved_ops(first.schedule, second.schedule)))
+
+    def _links(self, moved: IntArray | None) -> QVBoxLayout:
+        """Make the links below the table."""
+        links, last = QVBoxLayout(), QHBoxLayout()
         if moved is not None and len(moved):
-            select = QPushButton(f"Select {count(len(moved), 'op')} elsewhere")
-            select.setProperty("link", True)
-            select.clicked.connect(lambda: self.moved_wanted.emit(moved.tolist()))
-            self._grid.addWidget(select, line, 0, 1, 3, Qt.AlignmentFlag.AlignLeft)
+            text = f"Select {count(len(moved), 'op')} elsewhere"
+            select = _link(text, lambda: self.moved_wanted.emit(moved.tolist()))
+            links.addWidget(select, 0, Qt.AlignmentFlag.AlignLeft)
+        if moved is not None:
+            last.addWidget(_link("Side by side", self.side_by_side_wanted.emit))
+        last.addStretch(1)
+        last.addWidget(_link("Close", self.closed.emit))
+        links.addLayout(last)
+        return links
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return all lines as texts, with the names of the plans first."""
@@ -67,14 +81,23 @@ class Comparison(QFrame):
         return [("", *self._names), *lines]
 
     def _add_head(self, first: PlanEntry, second: PlanEntry) -> None:
-        close = QPushButton("Close")
-        close.setProperty("link", True)
-        close.clicked.connect(self.closed)
-        self._grid.addWidget(close, 0, 0, Qt.AlignmentFlag.AlignLeft)
         for side, entry in enumerate((first, second)):
-            self._add_right(elide_middle(entry.name, _NAME_LENGTH), "strong", 0, side)
+            self._add_right(_elided(entry.name, "strong", self._names), 0, side)
 
-    def _add_right(self, text: str, role: str, line: int, side: int) -> None:
-        made = label(text, role)
+    def _add_right(self, made: QLabel, line: int, side: int) -> None:
         made.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._grid.addWidget(made, line, side + 1)
+
+
+def _elided(text: str, role: str, among: Sequence[str] = ()) -> ElidedLabel:
+    made = ElidedLabel(role, among)
+    made.ensurePolished()
+    made.set_text(text)
+    made.setMaximumWidth(NO_LIMIT)  # as wide as its column
+    return made
+
+
+def _link(text: str, clicked: Callable[[], object]) -> QPushButton:
+    made = button(text, clicked, kind="link")
+    made.setProperty("flush", True)
+    return made

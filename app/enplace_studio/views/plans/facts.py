@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.differences import moved_ops, path_parts, sent_bytes
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
@@ -81,7 +82,7 @@ def role_of(change: float) -> str:
 def why_stale(problem: Problem, entry: PlanEntry) -> str:
     """Explain briefly why a plan does not fit the open problem; empty if it does."""
     if entry.cluster is not None:
-        return f"for {entry.cluster.name}"
+        return f"for {cluster_title(entry.cluster)}"
     if entry.plan.splits != problem.splits:
         return ""  # a plan with splits has its own graph, which is shown with it
     try:
@@ -123,7 +124,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
         lines.append(f"made {why}")
         if entry.cluster is not None:
             lines.append("click to switch back to that cluster")
-        lines.append("right-click and choose “Solve again here” to run its method again")
+        lines.append("“Solve again here” runs its method again")
     return "\n".join(lines)
 
 
@@ -160,17 +161,23 @@ def compare(
         _line("step time", [ms(step) for step in steps], steps),
         *_measured_lines(first, second),
         *_path_lines(both),
-        _line("against expert", [_against(project, entry) for entry in (first, second)]),
-        _line("gap to the bound", [gap_text(bounds.gap(s), s.fits) for s in both]),
+        _line("vs expert", [_against(project, entry) for entry in (first, second)]),
+        _line("gap", [gap_text(bounds.gap(s), s.fits) for s in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
-        _line("time sending", [ms(time) for time in spent]),
+        _line("sending", [ms(time) for time in spent]),
         *_memory_lines(both),
     ]
     moved = moved_ops(*both)
     if moved is not None:
         lines.append(Difference("ops elsewhere", (f"{len(moved):,}", "")))
-    return lines
+    return [_praising_only(line, both) for line in lines]
+
+
+def _praising_only(line: Difference, both: tuple[Schedule, Schedule]) -> Difference:
+    """Call no side better whose plan does not fit."""
+    unfit = line.better is not None and not both[line.better].fits
+    return replace(line, better=None) if unfit else line
 
 
 def _path_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:

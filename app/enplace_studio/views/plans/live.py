@@ -15,6 +15,7 @@ from enplace_studio.jobs import Job, Report, SearchRecord, Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.theme import theme
+from enplace_studio.titles import short_title
 from enplace_studio.views.plans.facts import PER, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
 
@@ -25,7 +26,6 @@ HEADROOM = 0.12
 MARKS = "○●◆■"
 """Marks of a search's engines, in the order in which they first contribute."""
 MARK_PX = 6.0
-LEAST_WIDTH = 196
 
 
 class LiveCard(QFrame):
@@ -35,9 +35,9 @@ class LiveCard(QFrame):
         super().__init__(parent)
         self._document, self._solver = document, solver
         self._shown: Job | None = None
+        self._is_brief = False
         self.setObjectName("live")
         self.setProperty("card", True)
-        self.setMinimumWidth(round(LEAST_WIDTH * theme.scale))
         self.name, self.step = ElidedLabel("title"), label("", "number")
         self.state, self.standing = ElidedLabel("dim"), label("", "good")
         self.curve = FallingCurve()
@@ -71,18 +71,23 @@ class LiveCard(QFrame):
         layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
         layout.addWidget(self.waiting)
 
+    def set_brief(self, brief: bool) -> None:
+        """Show only the result of a finished search, to leave room for other things."""
+        self._is_brief = brief
+        self.refresh()
+
     def refresh(self) -> None:
         """Show the running job, or else the last search if its times still hold."""
         job, last = self._solver.job, self._solver.last_search
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
-            self._show(SearchRecord(job, self._solver.report, self._solver.seconds), "is running")
+            self._show(SearchRecord(job, self._solver.report, self._solver.seconds))
             self._show_share(job, self._solver.report)
             self.go_on.hide()
         elif last and last.seconds > SHOW_AFTER_S and problem and _has_same_costs(last, problem):
             self._shown = None
-            self._show(last, "has finished")
+            self._show(last)
             self.bar.hide()
             self.go_on.setVisible(self._can_continue(last, problem))
             self.go_on.setEnabled(not self._solver.is_asked)
@@ -101,10 +106,10 @@ class LiveCard(QFrame):
             plan = self._solver.last_search.report.incumbent
             self._document.requests.polish_plan.emit(plan)
 
-    def _show(self, search: SearchRecord, doing: str) -> None:
+    def _show(self, search: SearchRecord) -> None:
         job, report = search.job, search.report
         best_us = report.objective_us
-        self.name.set_text(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
+        self.name.set_text(short_title(self._solver.title(job.method)))
         per = PER.get(self._solver.aim(job.method, job.objective), "")
         self.step.setText("" if best_us is None else ms(best_us) + per)
         self.state.set_text(self._elapsed(search))
@@ -112,8 +117,10 @@ class LiveCard(QFrame):
         self._show_standing(best_us, expert_us)
         self.bound.setText(bound_line(report) or report.message)
         self.found_by.setText(engines_line(report, job.start))
-        self.found_by.setVisible(bool(self.found_by.text()))
-        self.curve.setVisible(bool(report.history))
+        is_brief = self._is_brief and self._shown is None
+        self.curve.setVisible(bool(report.history) and not is_brief)
+        self.bound.setVisible(not is_brief)
+        self.found_by.setVisible(bool(self.found_by.text()) and not is_brief)
         limit_s = job.time_limit_s or 0.0
         self.curve.show_report(report, max(search.seconds, limit_s), search.seconds, expert_us)
         self.show()
@@ -130,6 +137,8 @@ class LiveCard(QFrame):
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
+        if self._shown is None:
+            return f"in {spent}"
         return f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
 
     def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:

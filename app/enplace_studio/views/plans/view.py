@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
-    QHBoxLayout,
     QLineEdit,
     QMenu,
+    QVBoxLayout,
     QWidget,
 )
 
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Column, Panel, call_later, paragraph
+from enplace_studio.panel import ScrollPanel, call_later, paragraph
 from enplace_studio.project import OpenProject
 from enplace_studio.tables import copy_on_request
 from enplace_studio.views.plans.card import PlanCard
@@ -30,7 +31,9 @@ from enplace_studio.views.plans.measured import ResultCard
 def make_view(document: Document, solver: Solver) -> PlansView:
     """Make the pane: the search above the list, the measured run below it."""
     view = PlansView(document)
-    view.add_on_top(LiveCard(document, solver))
+    live = LiveCard(document, solver)
+    view.add_on_top(live)
+    view.compared.connect(live.set_brief)
     view.add_below(ResultCard(document))
     return view
 
@@ -48,8 +51,11 @@ def _rank(entry: PlanEntry) -> tuple[bool, bool, bool, int, float]:
     return not entry.starred, elsewhere, not entry.schedule.fits, objective, own
 
 
-class PlansView(Panel):
+class PlansView(ScrollPanel):
     """All plans, best first; a click shows a plan, Ctrl + click compares it with the current."""
+
+    compared = Signal(bool)
+    """Sent whenever two plans are compared, or no longer."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
@@ -57,9 +63,14 @@ class PlansView(Panel):
         self._against: str | None = None
         self.cards: list[PlanCard] = []
         self.comparison: Comparison | None = None
-        self._column = Column()
-        self.body.addWidget(self._column, 1)
-        copy_on_request(self._column, self.rows)
+        self._shows, cards = self.column.fill(), QWidget()
+        self._list = QVBoxLayout(cards)
+        self._list.setContentsMargins(0, 0, 0, 0)
+        self._list.setSpacing(8)
+        self._shows.addWidget(cards)
+        self._empty = paragraph("Press Solve to find a plan. Each plan you make is listed here.")
+        self._shows.addWidget(self._empty)
+        copy_on_request(cards, self.rows)
         self._later = call_later(
             self,
             self.rebuild,
@@ -75,16 +86,16 @@ class PlansView(Panel):
     def rebuild(self) -> None:
         """List the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
-        column = self._column.fill()
+        for card in self.cards:
+            self._list.removeWidget(card)
+            card.hide()
+            card.deleteLater()
         project = self._document.project
         entries = sorted(project.plans, key=_rank) if project is not None else []
         self.cards = [self._make_card(project, entry) for entry in entries if project]
         for card in self.cards:
-            column.addWidget(card)
-        if not entries:
-            column.addWidget(
-                paragraph("Press Solve to find a plan. Each plan you make is listed here.")
-            )
+            self._list.addWidget(card)
+        self._empty.setVisible(not entries)
         self._show_comparison()
         for card in self.cards:
             if card.entry.name == focused:
@@ -93,6 +104,7 @@ class PlansView(Panel):
     def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
         card = PlanCard(project, self._document.bounds, entry)
         card.clicked.connect(partial(self._clicked, entry))
+        card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
         card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         card.customContextMenuRequested.connect(partial(self._open_menu, card))
         return card
@@ -100,8 +112,12 @@ class PlansView(Panel):
     def _clicked(self, entry: PlanEntry) -> None:
         if QApplication.keyboardModifiers() & Qt.KeyboardModifier.ControlModifier:
             self.compare_with(entry)
-        else:
-            self._document.choose_plan(entry)
+            return
+        other = entry.cluster
+        if self._document.choose_plan(entry) and other is not None:
+            self._document.noticed.emit(
+                f"Now on {cluster_title(other)}, which “{entry.name}” is for"
+            )
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return what the cards say as texts: a row for each plan, its notes last."""
@@ -110,12 +126,12 @@ class PlansView(Panel):
         return [heads, *cards]
 
     def add_on_top(self, widget: QWidget) -> None:
-        """Add a widget above the list, as wide as its cards."""
-        self.body.insertLayout(0, _as_wide_as_cards(widget))
+        """Add a widget above the list."""
+        self._shows.insertWidget(0, widget)
 
     def add_below(self, widget: QWidget) -> None:
-        """Add a widget below the list, as wide as its cards."""
-        self.body.addLayout(_as_wide_as_cards(widget))
+        """Add a widget below the list."""
+        self._shows.addWidget(widget)
 
     # Comparing
 
@@ -133,6 +149,12 @@ class PlansView(Panel):
         self._show_comparison()
 
     def _show_comparison(self) -> None:
+        self._replace_comparison()
+        self.compared.emit(self.comparison is not None)
+        if (self.comparison is not None) != self.holds_room:
+            self.hold_room(self.comparison is not None)
+
+    def _replace_comparison(self) -> None:
         if self.comparison is not None:
             self.comparison.hide()
             self.comparison.setParent(None)
@@ -148,7 +170,7 @@ class PlansView(Panel):
             self.comparison.moved_wanted.connect(self._document.select)
             beside = partial(self._document.requests.compare_plans.emit, [other, current])
             self.comparison.side_by_side_wanted.connect(beside)
-            self.body.addWidget(self.comparison)
+            self._shows.insertWidget(self._shows.indexOf(self._empty) + 1, self.comparison)
 
     # The menu of a card
 
@@ -216,10 +238,3 @@ class PlansView(Panel):
         editor.blockSignals(True)  # losing focus would end the editing a second time
         if not keep(card.entry, editor.text()):
             self._later.start()
-
-
-def _as_wide_as_cards(widget: QWidget) -> QHBoxLayout:
-    row = QHBoxLayout()
-    row.setContentsMargins(0, 0, 4, 0)
-    row.addWidget(widget)
-    return row

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.messages import button
 from enplace_studio.method_facts import time_text, whole_seconds
-from enplace_studio.panel import Column, label, paragraph
-from enplace_studio.theme import theme
+from enplace_studio.panel import label, paragraph
 from enplace_studio.titles import short_title
 
-MOST_HEIGHT = 150
+_DIRECT = Qt.FindChildOption.FindDirectChildrenOnly
 
 
 class WaitingJobs(QWidget):
@@ -26,7 +26,9 @@ class WaitingJobs(QWidget):
         self.summary = button("", self._fold, kind="link")
         self.skip = button("Skip", self._skip, kind="link")
         self.skip.setToolTip("Stop the running method, keep its best plan, and go on to the next")
-        self.list = Column()
+        self.list = QWidget()
+        column = QVBoxLayout(self.list)
+        column.setContentsMargins(0, 0, 0, 0)
         self.list.setVisible(False)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -37,7 +39,7 @@ class WaitingJobs(QWidget):
         layout.addLayout(line)
         layout.addWidget(self.list)
         solver.changed.connect(self._refresh)
-        self._refresh()
+        self.hide()
 
     def _refresh(self) -> None:
         waiting = self._solver.waiting
@@ -46,14 +48,20 @@ class WaitingJobs(QWidget):
         self._shown = waiting
         self.setVisible(bool(waiting))
         self._show_summary()
-        grid = QGridLayout()
+        for old in self.list.findChildren(QWidget, options=_DIRECT):
+            old.hide()
+            old.setParent(None)
+            old.deleteLater()
+        table = QWidget(self.list)
+        grid = QGridLayout(table)
+        grid.setContentsMargins(0, 0, 0, 0)
         grid.setColumnStretch(0, 1)
         for row, job in enumerate(waiting):
             for column, widget in enumerate(self._make_row(job)):
                 grid.addWidget(widget, row, column)
-        self.list.fill().addLayout(grid)
-        most = round(MOST_HEIGHT * theme.scale)
-        self.list.setFixedHeight(min(grid.sizeHint().height(), most))
+        rows = self.list.layout()
+        if rows is not None:
+            rows.addWidget(table)
 
     def _show_summary(self) -> None:
         spent = whole_seconds(self._solver.expected_s(self._shown))

@@ -19,7 +19,7 @@ from enplace.text import ms, percent
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Panel, label, plain_tip
+from enplace_studio.panel import Need, Panel, label, plain_tip
 from enplace_studio.prediction import step_error
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.pipeline import PipelineView
@@ -80,7 +80,7 @@ class TimelineView(Panel):
             button.setProperty("switch", True)
             button.setToolTip(tip)
             group.addButton(button, at)
-            self.header.insertWidget(1 + at, button)
+            self.header.insertWidget(2 + at, button)
         group.idClicked.connect(self.show_page)
         made[0].setChecked(True)
         return made
@@ -122,6 +122,13 @@ class TimelineView(Panel):
             text.replace(" ms", "\u00a0ms")
         )  # keep a unit on the line of its number
         self.summary.setToolTip(plain_tip(text))
+
+    def need(self) -> Need:
+        summary = self.summary.sizeHint().height() + 8
+        if self.pages.currentWidget() is self.pipeline:
+            return Need(self.title_height, 0, *[self.around_height + 2 * summary + 300] * 2)
+        wanted = self.around_height + self.canvas.lanes.wanted_px + summary
+        return Need(self.title_height, 0, wanted, wanted)
 
     def _show_extent(self) -> None:
         """Adapt the scroll bar to the canvas."""

@@ -15,7 +15,7 @@ from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
 _STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
-_AXIS, _LEFT, _NAMES, _LINE = 18, 64, 84, 13
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 90, 14, 110
 
 
 class CurvePlot(TipWidget):
@@ -27,12 +27,12 @@ class CurvePlot(TipWidget):
         self.over = COMPUTE
         self.now = 1.0
         """Where the project is on the axis, marked by a line."""
-        self.setMinimumHeight(round(110 * theme.scale))
         theme.changed.connect(self.update)
 
     def show_curves(self, curves: Sequence[Curve], over: Axis, now: float) -> None:
         """Draw these curves."""
         self.curves, self.over, self.now = curves, over, now
+        self.setMinimumHeight(self._least_height)
         self.setAccessibleName(f"Step time over {over.title}")
         self.setAccessibleDescription("; ".join(self._texts(self._nearest(now))))
         self.update()
@@ -55,8 +55,13 @@ class CurvePlot(TipWidget):
 
     # Geometry
 
+    @property
+    def _least_height(self) -> int:
+        """The height with room for every name beside the curves."""
+        return round(max(_LEAST, len(self.curves) * _LINE + _AXIS + 12) * theme.scale)
+
     def sizeHint(self) -> QSize:
-        return QSize(240, round(120 * theme.scale))
+        return QSize(240, self._least_height)
 
     @property
     def _area(self) -> QRectF:
@@ -98,8 +103,13 @@ class CurvePlot(TipWidget):
             painter.setPen(tokens.dim)
             middle = min(y, area.bottom() - 6)  # clear of the numbers below
             painter.drawText(QRectF(0, middle - 8, area.left() - 6, 16), right, ms(step_us))
+        metrics, free = QFontMetricsF(painter.font()), 0.0
         for tick in self.over.ticks:
-            box = QRectF(self._x(tick) - 24, area.bottom() + 1, 48, _AXIS * theme.scale)
+            half = metrics.horizontalAdvance(self.over.tick(tick)) / 2 + 3
+            if self._x(tick) - half < free:
+                continue  # it would touch the one before
+            free = self._x(tick) + half
+            box = QRectF(free - 2 * half, area.bottom() + 3, 2 * half, _AXIS * theme.scale - 2)
             painter.drawText(box, Qt.AlignmentFlag.AlignCenter, self.over.tick(tick))
         if self.over.values[0] <= self.now <= self.over.values[-1]:
             painter.setPen(QPen(tokens.faint, 1, Qt.PenStyle.DashLine))
@@ -108,18 +118,19 @@ class CurvePlot(TipWidget):
             )
 
     def _paint_curves(self, painter: QPainter) -> None:
-        area, free = self._area, self._area.top()
+        area = self._area
         found = [(number, curve, self._points(curve)) for number, curve in enumerate(self.curves)]
         known = [each for each in found if each[2]]
-        for number, curve, points in sorted(known, key=lambda each: each[2][-1].y()):
+        known.sort(key=lambda each: each[2][-1].y())
+        step = _LINE * theme.scale
+        middles = spread([each[2][-1].y() for each in known], step, area.bottom() - step / 2)
+        for (number, curve, points), middle in zip(known, middles, strict=True):
             color = theme.tokens.text if number else theme.tokens.accent
             style = _STYLES[max(number - 1, 0) % len(_STYLES)]
             painter.setPen(QPen(QColor(color), 1.3 if number else 2.0, style))
             painter.drawPolyline(QPolygonF(points))
             if len(points) == 1:
                 painter.drawEllipse(points[0], 2, 2)
-            middle = max(points[-1].y(), free)
-            free = middle + _LINE * theme.scale
             self._paint_name(painter, curve.name, area.right() + 6, middle, color)
 
     def _points(self, curve: Curve) -> list[QPointF]:
@@ -135,3 +146,14 @@ class CurvePlot(TipWidget):
         metrics = QFontMetricsF(painter.font())
         shown = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, box.width())
         painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def spread(wanted: Sequence[float], step: float, lowest: float) -> list[float]:
+    """Move ascending places apart to at least a step, none of them below the lowest place."""
+    places: list[float] = []
+    for place in wanted:
+        places.append(max(place, places[-1] + step) if places else place)
+    for at in reversed(range(len(places))):
+        below = lowest if at == len(places) - 1 else places[at + 1] - step
+        places[at] = min(places[at], below)
+    return places

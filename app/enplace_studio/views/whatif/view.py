@@ -5,6 +5,7 @@ The sweeps are those of Pesto's Fig. 8.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import QObject, Qt, QTimer
@@ -15,7 +16,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import Need, ScrollPanel, label
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.sweep import (
     BATCH,
@@ -42,7 +43,7 @@ def make_view(document: Document, solver: Solver) -> WhatIfView:
     return WhatIfView(document)
 
 
-class WhatIfView(Panel):
+class WhatIfView(ScrollPanel):
     """Scales the document's cluster; all numbers follow."""
 
     def __init__(self, document: Document) -> None:
@@ -51,6 +52,7 @@ class WhatIfView(Panel):
         self._drag = 0
         self.curve_buttons: dict[Axis, QPushButton] = {}
         self._button_texts: dict[Axis, str] = {}
+        self._shows = self.column.fill()
         self._compute, self._compute_text = self._row("Compute speed", COMPUTE)
         self._links, self._links_text = self._row("Link speed", LINKS)
         self._add_other_axes()
@@ -65,9 +67,8 @@ class WhatIfView(Panel):
         policy = self.reset_button.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
         self.reset_button.setSizePolicy(policy)
-        self.body.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
-        self.body.addWidget(self.plot, 1)
-        self.body.addStretch()
+        self._shows.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
+        self._shows.addWidget(self.plot)
         # A drag is faster than the simulation of a large schedule.
         self._settle = QTimer(self, interval=SETTLE_MS, singleShot=True)
         self._settle.timeout.connect(self._apply)
@@ -86,6 +87,10 @@ class WhatIfView(Panel):
         self.refresh()
         self.sweep(None)
 
+    def need(self) -> Need:
+        usual = super().need()
+        return replace(usual, least=usual.wanted)
+
     def _row(self, title: str, over: Axis) -> tuple[QSlider, QLabel]:
         value = label("", "dim")
         line = QHBoxLayout()
@@ -100,8 +105,8 @@ class WhatIfView(Panel):
         slider.setPageStep(STEPS // 3)
         slider.sliderPressed.connect(self._begin_drag)
         slider.valueChanged.connect(lambda: self._on_moved(slider))
-        self.body.addLayout(line)
-        self.body.addWidget(slider)
+        self._shows.addLayout(line)
+        self._shows.addWidget(slider)
         return slider, value
 
     def _add_other_axes(self) -> None:
@@ -113,10 +118,11 @@ class WhatIfView(Panel):
                 tip += "; tensors and the time of ops with a row for each sample grow with it"
             line.addWidget(self._curve_button(title, over, tip))
         line.addStretch()
-        self.body.addLayout(line)
+        self._shows.addLayout(line)
 
     def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:
         made = button(text, lambda: self.toggle_curve(over), kind="link")
+        made.setProperty("flush", True)
         made.setToolTip(tip)
         made.setAccessibleName(f"Curve over {over.title}")
         self.curve_buttons[over] = made
@@ -128,6 +134,7 @@ class WhatIfView(Panel):
     def toggle_curve(self, over: Axis) -> None:
         """Draw the curves over an axis; stop or hide them if they are those shown."""
         self.sweep(None if over is self._swept else over)
+        self.hold_room(self._swept is not None)
 
     def sweep(self, over: Axis | None) -> None:
         """Find the curves over an axis, one after the other in the background; None stops."""

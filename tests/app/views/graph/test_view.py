@@ -382,6 +382,10 @@ def test_chips_show_the_colours_of_devices_only_where_the_cards_do(view, mode):
     assert bool(shown) == (mode.title in ("device", "stage", "moved"))
     checked = [action.text() for action in view.modes.menu().actions() if action.isChecked()]
     assert checked == [mode.title.capitalize()]
+    # Chips that explain no colour come after the legend, and are in no picture.
+    items = [item for _, item in view.devices._placed]
+    assert (items.index(chips[0]) == 0) == bool(shown)
+    assert any(item in chips for _, item in view.devices.legend()) == bool(shown)
 
 
 def test_ops_that_an_edit_moved_have_the_colour_of_their_device(open_view):

@@ -58,7 +58,9 @@ def test_the_curve_lists_the_tensors_held_at_the_pointer(open_view):
     view = open_view(big_document(2))
     device = view.devices[0]
     middle = device.curve_area.center()
-    tip = device.tip_at(QPointF(device.width() * 0.75, middle.y()))
+    tip = device.tip_at(
+        QPointF(device.curve_area.left() + device.curve_area.width() * 0.75, middle.y())
+    )
     assert tip.splitlines() == [
         "GPU 0 at 0.015 ms: 1,000 MiB",
         "400 MiB   a",

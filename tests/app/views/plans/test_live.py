@@ -75,7 +75,8 @@ def comparison(qtbot, document, monkeypatch):
     card.show()
     solver.solve(document.problem, ["enplace", "heft", "single", "enplace"], 10.0)
     card.refresh()
-    return card, solver
+    yield card, solver
+    solver._tick.stop()  # it would show the closed card again
 
 
 class StudioWorkerDouble:

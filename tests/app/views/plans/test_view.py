@@ -177,7 +177,7 @@ def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
 
     def against_expert():
         found = {line.label: line.values for line in view.comparison.differences}
-        return found["against expert"]
+        return found["vs expert"]
 
     qtbot.waitUntil(lambda: against_expert() == ("reference", "−50.0 %"))
     view.compare_with(card_of(view, "both").entry)
@@ -194,7 +194,7 @@ def test_transfers_are_compared():
     }
     assert lines["transfers"] == ("1", "0")
     assert lines["sent"] == ("50 B", "0 B")
-    assert lines["time sending"] == ("0.051 ms", "0 ms")
+    assert lines["sending"] == ("0.051 ms", "0 ms")
 
 
 def test_the_menu_renames_in_place(open_view, qtbot):
@@ -305,3 +305,54 @@ def test_the_list_and_the_comparison_are_copied_as_text(open_view, qtbot):
     lines = QGuiApplication.clipboard().text().split("\n")
     assert lines[0] == "\tplan 1\tboth"
     assert "step time\t0.020 ms\t0.010 ms" in lines
+
+
+def test_the_memory_that_a_plan_lacks_is_legible_in_a_narrow_pane(open_view, qtbot):
+    weights = dict.fromkeys("ab", 900 << 20)
+    profile = profile_of({"a": 10, "b": 10}, persistent=weights)
+    cluster = cluster_of(2, capacity_bytes=1000 << 20)
+    view = open_view(document_of(profile, cluster, {"a": 0, "b": 0}), 170)
+    card = view.cards[0]
+    assert card.notes[0] == "GPU 0 needs 800 MiB more"
+    assert card.heightForWidth(150) > card.heightForWidth(600)
+    qtbot.waitUntil(lambda: card.height() == card.heightForWidth(card.width()))
+
+
+def test_a_plan_for_another_cluster_is_solved_again_from_its_card(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    assert not view.cards[0].renew.isVisible()
+    document.set_cluster(cluster_of(1, capacity_bytes=100))
+    qtbot.waitUntil(lambda: any(card.entry.cluster for card in view.cards))
+    asked = []
+    document.requests.renew_plan.connect(asked.append)
+    view.cards[-1].renew.click()
+    assert asked == [view.cards[-1].entry]
+
+
+def test_a_click_that_switches_the_cluster_says_so(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    document.set_cluster(cluster_of(1, capacity_bytes=100))
+    qtbot.waitUntil(lambda: any(card.entry.cluster for card in view.cards))
+    name = view.cards[-1].entry.name
+    noticed, failed = [], []
+    document.noticed.connect(noticed.append)
+    document.failed.connect(failed.append)
+    QTest.mouseClick(view.cards[-1], LEFT)
+    assert not failed
+    (text,) = noticed
+    assert text.startswith("Now on ")
+    assert name in text
+    document.undo_stack.undo()
+    assert document.problem.cluster.n_devices == cluster_of(1).n_devices
+
+
+def test_no_side_that_does_not_fit_is_called_better(open_view):
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 100, "b": 100})
+    document = document_of(profile, cluster_of(2, capacity_bytes=150), {"a": 0, "b": 1})
+    add_plan(document, "one", {"a": 0, "b": 0})
+    first, second = document.plans
+    assert not second.schedule.fits
+    lines = compare(document.project, document.bounds, first, second)
+    assert all(line.better != 1 for line in lines)

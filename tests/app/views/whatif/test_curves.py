@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -18,6 +19,7 @@ from enplace_studio.sweep import (
     find_curve,
     swept_plans,
 )
+from enplace_studio.views.whatif.plot import spread
 from enplace_studio.views.whatif.view import WhatIfView
 from problems import cluster_of, profile_of
 
@@ -138,3 +140,9 @@ def test_a_batch_that_the_profile_does_not_know_cannot_change(document, opener):
     view = opener(WhatIfView, document, 320, 300)
     assert not view.curve_buttons[BATCH].isEnabled()
     assert view.curve_buttons[GPUS].isEnabled()
+
+
+def test_names_beside_the_curves_keep_apart_and_inside():
+    places = spread([10.0, 12.0, 95.0, 96.0], 14.0, 93.0)
+    assert all(below - above >= 14.0 for above, below in pairwise(places))
+    assert places[-1] == 93.0

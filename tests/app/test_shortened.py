@@ -1,0 +1,32 @@
+"""Names in a list leave out what they share, never what differs."""
+
+from enplace_studio.shortened import shorten_among
+
+NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
+NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
+
+
+def short(name, width):
+    return shorten_among(name, NAMES, len, width)
+
+
+def test_a_name_that_fits_stays_as_it_is():
+    assert short(NAMES[0], 100) == NAMES[0]
+
+
+def test_usual_words_are_abbreviated_first():
+    assert short(NAMES[0], 34) == "grad. decoder/layer 0 on GPU 1"
+
+
+def test_what_all_names_share_goes_next_and_what_differs_stays():
+    assert short(NAMES[8], 26) == "…encoder/layer 2 on GPU 0"
+    assert short(NAMES[8], 10).startswith("…encoder/layer 2")
+
+
+def test_no_name_becomes_another():
+    for width in range(10, 40):
+        assert len({short(name, width) for name in NAMES}) == len(NAMES)
+
+
+def test_a_name_that_shares_nothing_is_not_shortened():
+    assert shorten_among("softmax", ["softmax", *NAMES], len, 3) == "softmax"
