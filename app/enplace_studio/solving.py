@@ -240,11 +240,11 @@ class Solving(QWidget):
     def _entry(self, job: Job, plan: Plan, schedule: Schedule) -> PlanEntry:
         """Make the row of a plan, with a note on how it was made."""
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
+        name = distinct_name(name, plan, job.problem, self._document.plans, note)
         if job.start is not None:
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        name = distinct_name(name, plan, job.problem, self._document.plans)
         return PlanEntry(name, plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
@@ -347,13 +347,23 @@ def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
     return schedule
 
 
-def distinct_name(name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry]) -> str:
-    """Add to a name what tells the plan from others of that name, and only that."""
+def distinct_name(
+    name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry], way: str = ""
+) -> str:
+    """Add to a name what tells the plan from others of that name, and only that.
+
+    Parameters
+    ----------
+    way : str
+        How the method works, in a few words, in case another method has the same name.
+    """
     own = _facets(plan, problem)
     namesakes = [each for each in others if each.name == name or each.name.startswith(f"{name}, ")]
     known = [_facets(each.plan, each.schedule.problem) for each in namesakes]
     taken = {each.name for each in others}
-    differs = [text for what, text in own.items() if any(each[what] != text for each in known)]
+    methods = {each.plan.method for each in namesakes}
+    differs = [way] if way and methods - {plan.method} else []
+    differs += [text for what, text in own.items() if any(each[what] != text for each in known)]
     longer = ", ".join([name, *differs]) if name in taken else name
     runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
     return next(each for each in (longer, *runs) if each not in taken)

@@ -52,3 +52,9 @@ def test_a_plan_that_differs_in_nothing_is_another_run():
     again = entry_of("Enplace", [FIRST], solve_s=9.9)
     assert again.name == "Enplace, run 2"
     assert name_of([FIRST, again], solve_s=9.9) == "Enplace, run 3"
+
+
+def test_two_methods_of_one_name_say_how_they_work():
+    plan = replace(FIRST.plan, method="enplace-split")
+    name = distinct_name("Enplace", plan, FIRST.schedule.problem, [FIRST], "with ops split")
+    assert name == "Enplace, with ops split"
