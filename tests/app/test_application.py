@@ -6,11 +6,10 @@ import pytest
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QMessageBox
 
-from enplace_studio.style import FILE_ICONS, make_sheet, use_file_icons
-from enplace_studio.theme import theme
-
 from documents import chain_document
 from enplace_studio.application import user_window
+from enplace_studio.style import FILE_ICONS, make_sheet, use_file_icons
+from enplace_studio.theme import theme
 
 SCRIPT = """
 import threading
