@@ -294,10 +294,13 @@ class Column(QScrollArea):
     def fill(self, spacing: int = 8) -> QVBoxLayout:
         """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
-        column = QVBoxLayout(contents)
-        column.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
+        whole, column = QVBoxLayout(contents), QVBoxLayout()
+        whole.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
+        whole.setSpacing(0)
+        whole.addLayout(column)
+        # AlignTop would give texts that wrap the height that they need in an endless column.
+        whole.addStretch(1)
         column.setSpacing(spacing)
-        column.setAlignment(Qt.AlignmentFlag.AlignTop)
         contents.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.setWidget(contents)
         contents.setAutoFillBackground(False)  # setWidget has just turned it on

@@ -122,7 +122,7 @@ def find_preview(
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
         why = why_not(problem, moved, device)
-        text = str(error) if why is None else why.about
+        text = str(error) if why is None else why.tip
         found = () if why is None else (why,)
         return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=found)
     step_us = after.makespan_us

@@ -50,6 +50,8 @@ class Why:
     ----------
     about : str
         What it is about; empty for ``ops``, which a view names.
+    tip : str
+        The whole reason in a sentence.
     ops : tuple of int
         The ops that a click selects; if empty, there is nothing to follow.
     """
@@ -100,13 +102,14 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
     label = f"a {where.kind.upper()}"
     unable = ops[~np.isfinite(problem.time_us[ops, device])]
     if len(unable):
-        who = _some(problem, unable)
+        who, why = _some(problem, unable), f"no measured time on {label}"
         text = f"{who} cannot run on {label}: no measured time there"
-        return Why("cannot run", text, "", text, tuple(unable.tolist()))
+        return Why("cannot run", who, why, text, tuple(unable.tolist()))
     kept_off = [op for op in ops.tolist() if (op, device) in problem.forbidden]
     if kept_off:
-        text = f"{_some(problem, np.array(kept_off))} must not run there: you forbade it"
-        return Why("forbidden", text, "", text, tuple(kept_off))
+        who, why = _some(problem, np.array(kept_off)), "you forbade it"
+        text = f"{who} must not run there: {why}"
+        return Why("must not run there", who, why, text, tuple(kept_off))
     return None
 
 

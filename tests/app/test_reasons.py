@@ -86,13 +86,13 @@ def test_a_group_names_the_op_that_decides():
 def test_an_op_that_cannot_run_on_a_device_is_named_in_plain_words():
     problem = Problem(profile_of({"a": 10.0}, cpu={"c": 1.0}), cluster_of(1, cpu_lanes=1))
     why = why_not(problem, np.array([0, 1]), problem.cluster.n_devices - 1)
-    assert why.about == "a cannot run on a CPU: no measured time there"
+    assert why.tip == "a cannot run on a CPU: no measured time there"
     assert why.ops == (0,)
 
 
 def test_a_forbidden_device_is_said_to_be_the_users_wish():
     problem = Problem(profile_of({"a": 10.0}), cluster_of(2), forbidden=frozenset({(0, 1)}))
-    assert why_not(problem, np.array([0]), 1).about == "a must not run there: you forbade it"
+    assert why_not(problem, np.array([0]), 1).tip == "a must not run there: you forbade it"
     assert why_not(problem, np.array([0]), 0) is None
 
 

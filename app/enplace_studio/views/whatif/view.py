@@ -111,7 +111,7 @@ class WhatIfView(ScrollPanel):
 
     def _add_other_axes(self) -> None:
         line = QHBoxLayout()
-        line.addWidget(label("New plans over"))
+        line.addWidget(label("New plans:"))
         for title, over in (("GPUs", GPUS), ("Memory", MEMORY), ("Batch", BATCH)):
             tip = f"Place anew by three methods over {over.title}, without your constraints"
             if over is BATCH:
