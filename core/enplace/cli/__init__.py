@@ -67,7 +67,10 @@ def main() -> NoReturn:
     if sys.stdout is not None:
         sys.stdout = _text_output(sys.stdout)
     sys.unraisablehook = _repeat_interrupt
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    # All is done: while Python ends, Ctrl-C would kill it without a word, and hide the status.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def _repeat_interrupt(fault: sys.UnraisableHookArgs) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.options import FILE, RegistryType, all_of
+from enplace.disk import naming
 from enplace.errors import EnplaceWarning, FileError
 from enplace.text import one_line
 
@@ -104,13 +105,15 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
     FileError, TrustError
         If it is not a model, or nobody allowed its code to run.
     """
-    from enplace.frameworks.source import source_of
+    from enplace.frameworks.source import source_from_json, source_of
 
     options = {key: value for key, value in model.items() if key != "model" and value}
-    known = problem.profile.measured.source if problem else {}
+    profiled = problem.profile.measured.source if problem else {}
     found = source_of(model["model"])
-    if known.get("kind") == found.kind:
-        if any(known.get(key) != _plain(value) for key, value in options.items()):
+    if profiled.get("kind") == found.kind:
+        with naming("the profile"):
+            known = source_from_json(profiled).to_json()
+        if any(known[key] != _plain(value) for key, value in options.items()):
             warnings.warn(
                 "the model gets other arguments than when it was profiled, and the prediction is "
                 "for those it was profiled with",

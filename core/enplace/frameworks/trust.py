@@ -40,10 +40,17 @@ def place_of(source: Source) -> Path:
     """Return the real place of the code that opening a model runs.
 
     For a program, this is the folder that it imports from; otherwise it is the model itself.
+
+    Raises
+    ------
+    TrustError
+        If there is no such module: trusting the current folder would allow every script in it.
     """
     if source.kind == "module":
         module = find_module(source.path)
-        return Path.cwd() if module is None else module[1]
+        if module is None:
+            raise TrustError(f"{source.path}: there is no such Python module; check its name")
+        return module[1]
     path = Path(source.path).resolve()
     return path.parent if is_program(source) else path
 
@@ -59,7 +66,8 @@ def may_run(source: Source, *, brought: bool) -> bool:
     Raises
     ------
     TrustError
-        If a file brought a command that is too long to be read before it runs.
+        If a file brought a command that is too long to be read before it runs, or names a module
+        that does not exist.
     """
     if brought and len(source.command) > MOST_CHARACTERS:
         raise TrustError(

@@ -347,6 +347,34 @@ def test_arguments_that_a_profile_brings_are_shown_before_they_run(
     assert "train.py wide" in asked[0]
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"framework_name": "nope"}, "no framework is called 'nope'; update Enplace"),
+        ({"evil": 1}, "'evil' means nothing here"),
+        ({"arguments": None}, "'arguments' is missing"),
+        ({"batch_size": None}, "'batch_size' is missing"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_a_profile_with_a_wrong_source_is_refused_in_one_line(
+    enplace, script, folder, command, change, complaint
+):
+    profile = {
+        "format": "enplace-profile/1",
+        "ops": [{"name": "a", "time_us": {"gpu": 1, "cpu": 1}}],
+        "edges": [],
+        "measured": {"source": Source(str(script), "script").to_json() | change},
+    }
+    (folder / "p.json").write_text(json.dumps(profile))
+    enplace("place", "p.json", "--cluster", "pcie-2", "--method", "heft", "-o", "plan.json")
+    words = [command, "train.py", "plan.json", "--profile", "p.json", "--trust"]
+    done = enplace(*words, *(["-o", "new.json"] if command == "tune" else []))
+    assert done.status == 2
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_a_long_argument_that_a_profile_brings_is_shown_whole_or_refused(enplace, script, folder):
     words = ["run", "train.py", "plan.json", "--profile", "P.enplace"]
     hidden = f"{'a' * 200};__import__('os').system('touch /tmp/x');{'b' * 200}"

@@ -26,7 +26,8 @@ def script(path, *arguments):
 
 @pytest.mark.parametrize("kind", ["script", "module", "keras", "saved-model", "tf1"])
 def test_every_kind_of_model_may_contain_code(kind):
-    assert not may_run(Source("x", kind), brought=False)
+    name = "timeit" if kind == "module" else "x"
+    assert not may_run(Source(name, kind), brought=False)
 
 
 def test_a_trace_contains_no_code():
@@ -117,6 +118,12 @@ def test_a_module_is_trusted_with_the_folder_that_holds_it(tmp_path, monkeypatch
     assert place_of(own) == tmp_path
     trust(own)
     assert may_run(own, brought=True)
+
+
+def test_a_module_that_does_not_exist_asks_for_no_trust_in_the_current_folder():
+    missing = Source("no_such_module", "module")
+    with pytest.raises(TrustError, match="there is no such Python module"):
+        may_run(missing, brought=True)
 
 
 def test_a_package_in_two_folders_is_trusted_where_the_module_lies(tmp_path, monkeypatch):
