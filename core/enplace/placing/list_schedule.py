@@ -254,6 +254,8 @@ def lane_start(
         found = free_from(lanes, lane, ready, m.time_us[op, device])
         if found < best:
             best, best_lane = found, lane
+        if found <= ready:  # a CPU has many lanes, and most are free
+            break
     return best, int(best_lane)
 
 

@@ -17,6 +17,7 @@ from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
+from enplace.values.schedule import Schedule
 
 DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
@@ -50,12 +51,12 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         options.progress(Progress(stopwatch.seconds, "Compiling, once after installation"))
 
     with stopwatch.paused_by_compiler(report):
-        plan = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
-    return _result(problem, plan, options)
+        schedule = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
+    return _result(schedule, options)
 
 
-def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
-    """Return the plan after all the work that counts towards the solving time."""
+def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
+    """Return the plan's schedule after all the work that counts towards the solving time."""
     watch = _Watch(problem, options)
     try:
         options.check_cancelled()
@@ -67,16 +68,20 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
     solve_s = options.seconds
     if options.start is not None and plan.acts_like(options.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
-        plan = plan.with_notes(fruitless, plan.note)
-    elif options.objective == STEP_TIME and chosen.can(MEMORY):
-        plan = _fit_memory(problem, plan, options)
+        schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
+    else:
+        schedule = simulate(problem, plan)
+        if options.objective == STEP_TIME and chosen.can(MEMORY):
+            schedule = _fit_memory(schedule, options)
     if watch.best is None:  # a placer need not report its only plan
-        _report_only(problem, plan, options)
-    return replace(plan, solve_seconds=solve_s, seed=options.seed)
+        _report_only(schedule, options)
+    plan = replace(schedule.plan, solve_seconds=solve_s, seed=options.seed)
+    return replace(schedule, plan=plan)
 
 
-def _report_only(problem: Problem, plan: Plan, options: PlaceOptions) -> None:
-    step_us = simulate(problem, plan).makespan_us if plan.objective == STEP_TIME else plan.value_us
+def _report_only(schedule: Schedule, options: PlaceOptions) -> None:
+    plan = schedule.plan
+    step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
     options.progress(Progress(options.seconds, "a plan", incumbent=plan, objective_us=step_us))
 
 
@@ -87,8 +92,8 @@ def _run(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
     return plan
 
 
-def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
-    schedule = simulate(problem, plan)
+def _result(schedule: Schedule, options: PlaceOptions) -> Result:
+    plan = schedule.plan
     if plan.objective != STEP_TIME:
         return Result(schedule, plan.bound_us)
     proof = find_proof(schedule.problem, options)
@@ -99,17 +104,19 @@ def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
     return Result(schedule, proof.bound_us, proof.by)
 
 
-def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
     """Rearrange a plan that exceeds memory if that helps; describe the change in its note."""
-    made = simulate(problem, plan)
     if made.fits:
-        return plan
+        return made
+    plan = made.plan
     found = rearrange(made, options)
     if found.fits:
         moved = percent(float(np.mean(found.plan.device != plan.device)))
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
-        return found.plan.with_notes(note, plan.note)
-    return plan if plan.nothing_fits else plan.with_notes(FOUND_NO_FIT, plan.note)
+        return replace(found, plan=found.plan.with_notes(note, plan.note))
+    if plan.nothing_fits:
+        return made
+    return replace(made, plan=plan.with_notes(FOUND_NO_FIT, plan.note))
 
 
 class _Watch:

@@ -70,7 +70,7 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     start = find_start(problem, options)
     split_us = _split_step_us(problem, options)
     plan = improve(problem, start, options)
-    if split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
+    if np.isfinite(split_us) and split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
         note = (
             f"With ops split by samples, a list schedule takes {ms(split_us)}: try enplace-split."
         )

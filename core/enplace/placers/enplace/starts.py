@@ -13,7 +13,7 @@ from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_meth
 from enplace.placing.candidates import best_of, better_of, given_start
 from enplace.placing.incumbents import is_close, is_enough
 from enplace.placing.moves.steps import LISTS
-from enplace.placing.options import PlaceOptions
+from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import rearrange
 from enplace.text import count, seconds
 from enplace.values.plan import Plan
@@ -113,9 +113,10 @@ def _try_methods(
 ) -> Iterator[Plan]:
     """Yield the plans of the quick methods; ``methods`` keeps those that there is no time for.
 
-    The first always runs to its end. A method that is still running at the time limit is abandoned,
-    and so are those after it.
+    The first always runs to its end. A method that is still running at the time limit is abandoned
+    with its best plan so far, and so are those after it.
     """
+    reported: list[Progress] = []
     for number, (name, own_options) in enumerate(list(methods.items())):
         lp_s = LP_OP_S * problem.profile.n_ops
         if name == LP_START and not options.has_time(lp_s, LP_SHARE):
@@ -125,11 +126,19 @@ def _try_methods(
         if number:
             if not options.has_time(0.0, STARTS_SHARE):
                 return
-            own_options = replace(own_options, cancelled=lambda: _is_over(problem, options))
+            reported.clear()
+            own_options = replace(
+                own_options,
+                cancelled=lambda: _is_over(problem, options),
+                progress=reported.append,
+            )
         try:
             plan = run_method(name, problem, own_options)
         except CancelledError:
             options.check_cancelled()
+            plans = [each.incumbent for each in reported if each.incumbent is not None]
+            if plans:
+                yield plans[-1].under_name("enplace")
             return
         except EnplaceError as error:  # the other methods may do better
             left_out.append(f"{name} ({error})")

@@ -12,10 +12,11 @@ from tests.core.placers.problems import gpus, line, problems
 from tests.core.solvers.warm import warm_solvers
 from tests.problems import cluster_of, profile_of
 
-from enplace.errors import EnplaceError
+from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place, placers
 from enplace.placers.enplace import search, starts
+from enplace.placing.options import Progress
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -101,6 +102,23 @@ def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, slo
     assert simulate(problem, plan).makespan_us <= simulate(problem, list_schedule).makespan_us
     assert plan.solve_seconds <= max(6.0, 1.1 * limit_s)
     assert "m-etf" in plan.note
+
+
+def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch):
+    monkeypatch.setattr(starts, "LARGE", 10)
+    monkeypatch.setattr(search, "PHASE_S", 1.0)  # there is no time to search
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    first, second = (place(problem, method).plan for method in ("single", "enplace"))
+
+    def cut_the_second_short(name, problem, options):
+        if name == starts.QUICKEST[0]:
+            return first
+        options.progress(Progress(1.0, "a plan", incumbent=second))
+        raise CancelledError
+
+    monkeypatch.setattr(starts, "run_method", cut_the_second_short)
+    found = place(problem, "enplace", options=PlaceOptions(time_limit_s=60.0))
+    assert found.schedule.makespan_us == simulate(problem, second).makespan_us
 
 
 def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch):
