@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0 normally, 2 if the demo failed or a library is missing.
+        Exit status: 0 normally, 2 if the demo failed, or a library or a display is missing.
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     try:
@@ -47,11 +47,24 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from enplace_studio.application import make_application, user_window
 
+    if _lacks_display():
+        print(
+            "enplace-studio: there is no display; log in on a desktop, or use ssh -X",
+            file=sys.stderr,
+        )
+        return 2
+
     app = make_application()
     window = user_window()
     window.show()
     QTimer.singleShot(0, lambda: _begin(window, arguments.file))
     return app.exec()
+
+
+def _lacks_display() -> bool:
+    """Whether Qt would abort: on Linux, these variables name the display or a stand-in."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
+    return sys.platform == "linux" and not any(os.environ.get(name) for name in names)
 
 
 def _begin(window: MainWindow, file: Path | None) -> None:

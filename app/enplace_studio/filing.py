@@ -108,6 +108,7 @@ class Filing(QWidget):
 
         A plan, constraints or a cluster are for the open model.
         """
+        path = path.absolute()  # a copy of unsaved work may be opened from another folder
         if is_model(path):
             self.model_named.emit(path)
             return
@@ -285,7 +286,7 @@ class Filing(QWidget):
 
     def save_to(self, path: Path, then: Callable[[], object] = _do_nothing) -> None:
         """Write the project to a file, then call ``then``."""
-        document = self._document
+        path, document = path.absolute(), self._document
         if document.project is None:
             return
         project = session.to_project(document.project, document.view)

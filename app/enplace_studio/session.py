@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -184,7 +185,7 @@ def open_copy(path: Path) -> Opened:
     numbers = seen if isinstance(seen, list) and [*map(type, seen)] == [int] * 3 else None
     return replace(
         open_file(path),
-        path=Path(file) if isinstance(file, str) else None,
+        path=Path(file) if isinstance(file, str) and os.path.isabs(file) else None,
         is_copy=True,
         seen=(numbers[0], numbers[1], numbers[2]) if numbers else None,
     )

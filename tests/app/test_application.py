@@ -7,6 +7,7 @@ from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QMessageBox
 
 from documents import chain_document
+from enplace_studio.__main__ import main
 from enplace_studio.application import user_window
 from enplace_studio.style import FILE_ICONS, make_sheet, use_file_icons
 from enplace_studio.theme import theme
@@ -79,6 +80,14 @@ def test_a_missing_library_is_named_in_one_line(words):
     assert done.stderr == (
         "enplace-studio: needs PySide6; install it with: pip install 'enplace[studio]'\n"
     )
+
+
+def test_a_missing_display_is_told_in_one_line(monkeypatch, capsys):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    assert main([]) == 2
+    told = capsys.readouterr().err
+    assert told == "enplace-studio: there is no display; log in on a desktop, or use ssh -X\n"
 
 
 def test_the_file_dialog_has_our_icons_and_message_boxes_have_none(qtbot):

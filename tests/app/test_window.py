@@ -3,6 +3,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, QRect, QSettings, Qt, QUrl
@@ -809,6 +810,32 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     assert f"“{window.document.problem.profile.name}”, last changed" in asked[0]
     assert again.document.problem.pins == {2: 0}
     assert again.document.modified
+
+
+@pytest.mark.parametrize("how", ["opened", "saved"])
+def test_work_recovered_in_another_folder_is_saved_in_its_own_file(
+    window, make_window, monkeypatch, tmp_path, how
+):
+    monkeypatch.chdir(tmp_path)
+    window.studio.files.save_to(Path("mine.enplace"))
+    window.studio.files.wait()
+    if how == "opened":
+        open_path(window, Path("mine.enplace"))
+    window.document.place([2], 0)
+    window.studio.recovery.write()
+    window.studio.recovery._pool.waitForDone()
+    let_go(window.studio.recovery)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = make_window()
+    answer(monkeypatch, BUTTON.Open)
+    again.studio.files.offer_recovery()
+    again.studio.files.wait()
+    again.studio.files.save()
+    again.studio.files.wait()
+    assert again.document.path == tmp_path / "mine.enplace"
+    assert session.open_file(tmp_path / "mine.enplace").project.problem.pins == {2: 0}
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_file_changed_while_it_is_opened_is_not_overwritten_unasked(
