@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import Answer, command
-from enplace.cli.inputs import check_outputs, read_problem_and_plan
 from enplace.cli.options import (
     FILE,
     ClusterType,
@@ -16,7 +15,9 @@ from enplace.cli.options import (
     plan_argument,
     profile_argument,
 )
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
+from enplace.inputs import read_problem_and_plan
 from enplace.text import count, ms, size
 
 if TYPE_CHECKING:

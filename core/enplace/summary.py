@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from enplace.cli.answer import table
-from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size
+from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
