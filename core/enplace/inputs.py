@@ -176,16 +176,10 @@ def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
         of the profile's ops.
     """
     from enplace.disk import naming
-    from enplace.placing.registry import WARM_START, methods_with
     from enplace.readers import complete_plan, read_plan
     from enplace.values.problem import split_problem
 
-    able = methods_with(WARM_START)
-    if method not in able:
-        raise EnplaceError(
-            f"method '{method}' cannot start from a plan; for the shortest step, use "
-            f"{' or '.join(able)}"
-        )
+    check_warm_start(method)
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops
     reason = _describe_other(plan_file, found.missing, found.unknown)
@@ -197,6 +191,24 @@ def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
         )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
+
+
+def check_warm_start(method: str) -> None:
+    """Refuse a method that cannot begin from a plan.
+
+    Raises
+    ------
+    EnplaceError
+        With the methods that can.
+    """
+    from enplace.placing.registry import WARM_START, methods_with
+
+    able = methods_with(WARM_START)
+    if method not in able:
+        raise EnplaceError(
+            f"method '{method}' cannot start from a plan; for the shortest step, use "
+            f"{' or '.join(able)}"
+        )
 
 
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:

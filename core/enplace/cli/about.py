@@ -124,6 +124,7 @@ def doctor() -> Answer:
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
     of_frameworks = {each.extra: (each.module,) for each in frameworks().values()}
     modules = {"studio": STUDIO_MODULES, **of_frameworks, "gpu": ("pynvml",), "metis": ("pymetis",)}
+    modules |= {"notebook": ("matplotlib", "pandas")}
     extras = [_extra(name, needed) for name, needed in modules.items()]
     cache = _cache()
     scotch = shutil.which(SCOTCH)
