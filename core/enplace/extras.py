@@ -19,8 +19,9 @@ def import_extra(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        package = module.partition(".")[0]
+        if error.name not in (package, module):
             raise
         raise EnplaceError(
-            f"{error.name} is not installed; run: pip install 'enplace[{extra}]'"
+            f"{package} is not installed; run: pip install 'enplace[{extra}]'"
         ) from None

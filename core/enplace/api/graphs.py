@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,7 +159,7 @@ def _outputs(attributes: Attributes, where: str) -> Iterator[tuple[int, int]]:
         else:
             yield 0, _bytes(attributes, "bytes", where)
         return
-    if not isinstance(outputs, Mapping) or not all(isinstance(each, int) for each in outputs):
+    if not isinstance(outputs, Mapping) or not all(map(_is_output, outputs)):
         raise ProfileError(f"{where}: 'outputs' must be a dict of output numbers and bytes")
     sizes = {output: _bytes(outputs, output, f"{where}, outputs") for output in outputs}
     total = _bytes(attributes, "bytes", where, sum(sizes.values()))
@@ -171,6 +171,10 @@ def _outputs(attributes: Attributes, where: str) -> Iterator[tuple[int, int]]:
     yield from sizes.items()
 
 
+def _is_output(number: object) -> bool:
+    return isinstance(number, Integral) and int(number) >= CONTROL
+
+
 def _number(
     attributes: Mapping[Any, Any], key: str | int, where: str, default: float | None, most: float
 ) -> Any:
@@ -179,7 +183,8 @@ def _number(
     value = default if value is None else value
     if value is None:
         raise ProfileError(f"{where} has no '{key}'; add it")
-    if value is not default and not (isinstance(value, Real) and 0 <= value <= most):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if value is not default and not (is_number and 0 <= value <= most):
         raise ProfileError(
             f"{where}: '{key}' must be a number from 0 to {most:g}, not {value!r:.60}"
         )

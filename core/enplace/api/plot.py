@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 WIDTH_IN, ROW_IN, MARGIN_IN = 11.0, 0.3, 1.2
 MAX_LANES, MAX_CHANNELS = 32, 16
 BAR = 0.8
+LEAST_PT = 0.3
+"""Every bar is at least as wide, so that it can be seen."""
 
 
 def plot_timeline(schedule: Schedule, axes: Axes | None = None) -> Axes:
@@ -31,7 +33,11 @@ def plot_timeline(schedule: Schedule, axes: Axes | None = None) -> Axes:
     for row, track in enumerate(rows):
         bars = zip(track.start_us / 1000, (track.finish_us - track.start_us) / 1000, strict=True)
         axes.broken_barh(
-            list(bars), (row - BAR / 2, BAR), facecolor=_colour(track), linewidth=0, rasterized=True
+            list(bars),
+            (row - BAR / 2, BAR),
+            color=_colour(track),
+            linewidth=LEAST_PT,
+            rasterized=True,
         )
     left = lanes_left + channels_left
     axes.set_yticks(range(len(rows)), [track.name for track in rows])

@@ -150,6 +150,13 @@ class Result(PlainResult):
         where = f"{problem.profile.name} on {problem.cluster.name}"
         return f"<Result of {self.method}: {where}, step time {ms(self.step_time_us)}{fit}>"
 
+    @property
+    def verdict(self) -> str:
+        """Whether the plan is faster than one device: a sentence, empty if that is not known."""
+        if not self.fits:
+            return ""
+        return summary.against_one_device(self.step_time_us, self._alone)
+
     def __str__(self) -> str:
         return summary.describe(self, None, self._alone)
 
@@ -163,8 +170,10 @@ class Result(PlainResult):
 
     @cached_property
     def _alone(self) -> Schedule | None:
-        """The schedule on one device, to say whether the plan is worth it."""
-        return alone_schedule(self.schedule.problem) if self.objective == STEP_TIME else None
+        """The schedule on one device; None for a graph with split ops, which it would not run."""
+        if self.plan.splits or self.objective != STEP_TIME:
+            return None
+        return alone_schedule(self.schedule.problem)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,6 +244,8 @@ class Comparison:
             expert = self.results.get("expert")
             schedule = expert.schedule if expert else None
             lines.insert(0, summary.comparison(results, schedule, results[0].objective))
+            if worth := self.best.verdict:
+                lines.insert(0, f"{worth}\n")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
