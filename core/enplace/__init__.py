@@ -70,10 +70,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'enplace' has no attribute '{name}'")
-    return getattr(importlib.import_module("enplace.api"), name)
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'enplace' has no attribute '{name}'")
+        return getattr(importlib.import_module("enplace.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -180,7 +180,7 @@ def place(
     cluster : str, path, mapping or Cluster
         The machine: a preset's name, a JSON file, ``"local"``, ``"from-file"``...
     method : str, optional
-        One of :func:`methods`; by default the one that is best for the objective.
+        One of :func:`methods`; by default, the usual one for the objective.
     objective : {"step-time", "throughput", "latency"}
         What to minimise: the time of one step, the time per sample of a pipeline, or the latency of
         one query.

@@ -24,6 +24,7 @@ from enplace.values.schedule import Schedule
 from enplace.writers import write_plan
 from enplace.writers.graph_svg import graph_svg
 from enplace.writers.memory_svg import memory_svg
+from enplace.writers.report import VALUES
 from enplace.writers.timeline_svg import timeline_svg
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class Result(PlainResult):
         fit = "" if self.fits else ", does not fit in memory"
         problem = self.schedule.problem
         where = f"{problem.profile.name} on {problem.cluster.name}"
-        return f"<Result of {self.method}: {where}, step time {ms(self.step_time_us)}{fit}>"
+        value = f"{VALUES.get(self.objective, 'step time')} {ms(self.value_us)}"
+        return f"<Result of {self.method}: {where}, {value}{fit}>"
 
     @property
     def verdict(self) -> str:

@@ -100,6 +100,13 @@ def test_short_lines_describe_values(result):
     assert repr(profile) == "<Profile tiny: 7 ops, 6 edges, 28 MiB of variables>"
 
 
+def test_a_pipeline_is_described_by_its_own_value():
+    sample = ep.samples()["bert-3-training"]
+    result = ep.place(sample, sample.cluster, "expert", objective="throughput")
+    assert repr(result).endswith(f", time per sample {ms(result.value_us)}>")
+    assert result.verdict == ""
+
+
 def test_printing_says_whether_the_plan_is_worth_it(result):
     assert str(result).startswith("tiny on pair, heft, solved in ")
     assert "One device is faster: nothing to split. It takes 0.70 ms" in str(result)
