@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.report import title
-from enplace.cli.answer import table
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.latency import latency_us
 from enplace.machine.loads import max_load_us
@@ -35,6 +34,7 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
+from enplace.text import table
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 

@@ -66,7 +66,7 @@ def test_an_installed_copy_contains_every_module_and_data_file(tmp_path):
     assert files_below(tmp_path / "enplace_resources") == files_below(ROOT / "resources")
 
 
-@pytest.mark.parametrize("extra", ["studio", "tensorflow", "dev", None])
+@pytest.mark.parametrize("extra", ["studio", "tensorflow", "notebook", "dev", None])
 def test_every_requirement_has_a_tested_version(extra):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]

@@ -1,12 +1,85 @@
-"""Decide where every op of a model runs, and in what order, on several GPUs."""
+"""Decide where every op of a model runs, and in what order, on several GPUs.
+
+In a notebook or a script::
+
+    import enplace as ep
+
+    result = ep.place("model.enplace", cluster="h100-4-nvlink")
+    result.step_time_us
+
+:mod:`enplace.api` describes every name. It is imported with its first use, so that
+``import enplace`` is quick.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enplace.api import (
+        Cluster,
+        Comparison,
+        EnplaceError,
+        EnplaceWarning,
+        Plan,
+        Problem,
+        Profile,
+        Progress,
+        Result,
+        Schedule,
+        clusters,
+        compare,
+        from_networkx,
+        methods,
+        place,
+        read,
+        read_plan,
+        samples,
+        simulate,
+        to_networkx,
+        write,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "Comparison",
+    "EnplaceError",
+    "EnplaceWarning",
+    "Plan",
+    "Problem",
+    "Profile",
+    "Progress",
+    "Result",
+    "Schedule",
+    "apply",
+    "clusters",
+    "compare",
+    "from_networkx",
+    "methods",
+    "place",
+    "read",
+    "read_plan",
+    "samples",
+    "simulate",
+    "to_networkx",
+    "write",
+]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'enplace' has no attribute '{name}'")
+        return getattr(importlib.import_module("enplace.api"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def apply(path: str | os.PathLike[str], order: bool = True) -> Any:

@@ -139,6 +139,25 @@ def listed(names: Collection[str]) -> str:
     return f"{', '.join(some)}{', ...' if len(names) > MAX_LISTED else ''}"
 
 
+def table(rows: list[list[str]], numbers: str) -> str:
+    """Align columns; the first row is the heading.
+
+    Parameters
+    ----------
+    numbers : str
+        One letter for each column: ``r`` aligns it right, ``l`` left.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, numbers, strict=True)
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def _decimals(value: float, significant: int) -> int:
     """Count the decimals that show a number with this many significant digits."""
     if value == 0 or not math.isfinite(value):

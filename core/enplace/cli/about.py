@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace import __version__
-from enplace.cli.answer import NO, YES, Answer, command, table
+from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.options import FILE, PresetType
 from enplace.errors import ClusterError, EnplaceError, FileError
-from enplace.text import factor, instead, rate, size
+from enplace.text import factor, instead, rate, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def doctor() -> Answer:
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
     of_frameworks = {each.extra: (each.module,) for each in frameworks().values()}
     modules = {"studio": STUDIO_MODULES, **of_frameworks, "gpu": ("pynvml",), "metis": ("pymetis",)}
+    modules |= {"notebook": ("matplotlib", "pandas")}
     extras = [_extra(name, needed) for name, needed in modules.items()]
     cache = _cache()
     scotch = shutil.which(SCOTCH)

@@ -70,22 +70,3 @@ def command(
         return invoke
 
     return register
-
-
-def table(rows: list[list[str]], numbers: str) -> str:
-    """Align columns; the first row is the heading.
-
-    Parameters
-    ----------
-    numbers : str
-        One letter for each column: ``r`` aligns it right, ``l`` left.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, numbers, strict=True)
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)

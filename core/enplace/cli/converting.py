@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import Answer, command
-from enplace.cli.inputs import check_outputs, read_problem_and_plan
 from enplace.cli.options import (
     FILE,
     ClusterType,
@@ -16,8 +15,10 @@ from enplace.cli.options import (
     plan_argument,
     profile_argument,
 )
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
-from enplace.text import count, ms, size
+from enplace.inputs import read_problem_and_plan
+from enplace.text import size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -77,7 +78,7 @@ def import_(input_file: str, output: str | None, plan_file: str | None, cluster:
     files = [path for path in (output, plan_file) if path]
     return Answer(
         profile_numbers(profile) | {"profile_file": output, "placement_file": plan_file},
-        f"{describe_profile(profile)}\nWritten to {' and '.join(files)}.",
+        f"{profile}.\nWritten to {' and '.join(files)}.",
     )
 
 
@@ -105,19 +106,6 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "persistent_bytes": int(profile.persistent_bytes.sum()),
         "measured_step_time_us": profile.measured.step_time_us,
     }
-
-
-def describe_profile(profile: Profile) -> str:
-    """Return the figures of a profile as a sentence."""
-    parts = [
-        count(profile.n_ops, "op"),
-        count(profile.n_edges, "edge"),
-        f"{size(float(profile.persistent_bytes.sum()))} of variables",
-    ]
-    step = profile.measured.step_time_us
-    if step is not None:
-        parts.append(f"measured step {ms(step)}")
-    return f"{profile.name}: {', '.join(parts)}."
 
 
 @command("export")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.answer import Answer, command, table
-from enplace.cli.inputs import read_problem_and_plan
+from enplace.cli.answer import Answer, command
 from enplace.cli.options import FILE
 from enplace.errors import PlanError
-from enplace.text import count, listed, ms, percent, size
+from enplace.inputs import read_problem_and_plan
+from enplace.text import count, listed, ms, percent, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:

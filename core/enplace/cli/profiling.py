@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.answer import Answer, command, table
-from enplace.cli.converting import describe_profile, profile_numbers
-from enplace.cli.inputs import check_outputs
+from enplace.cli.answer import Answer, command
+from enplace.cli.converting import profile_numbers
 from enplace.cli.models import find_source, model_options
 from enplace.cli.options import FILE
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
-from enplace.text import count, listed, ms, percent
+from enplace.text import count, listed, ms, percent, table
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -91,7 +91,7 @@ def profile(
         profile_numbers(measured) | {"devices": where, "profile_file": output},
         "\n".join(
             [
-                describe_profile(measured),
+                f"{measured}.",
                 *_describe_left_out(measured),
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),

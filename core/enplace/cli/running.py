@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.models import FRAMEWORK, find_source, model_options
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
+from enplace.inputs import choose_method, read_problem_and_plan
 
 if TYPE_CHECKING:
     from enplace.placers import Progress
@@ -142,13 +143,13 @@ def tune(
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
     from enplace.machine import simulate
-    from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
+    from enplace.placers import STEP_TIME, PlaceOptions, place
     from enplace.values.result import Result
     from enplace.writers import write_plan
 
     check_outputs((output,), profile_file)
     problem, first = read_problem_and_plan(profile_file, plan, None)
-    (chosen,) = method_names(method or DEFAULT_METHOD, STEP_TIME)
+    chosen = choose_method(method, STEP_TIME, {})
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
 

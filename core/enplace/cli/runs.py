@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.cli.answer import table
-from enplace.text import count, finite, ms, percent
+from enplace.text import count, finite, ms, percent, table
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli import summary
+from enplace import summary
 from enplace.cli.answer import INTERRUPTED, NO, YES, Answer, command
-from enplace.cli.inputs import (
-    check_outputs,
-    method_names,
-    read_problem,
-    read_problem_and_plan,
-    read_start,
-    values_of_methods,
-    without_split_groups,
-)
 from enplace.cli.options import (
     FILE,
     LINK_POLICIES,
@@ -35,8 +26,18 @@ from enplace.cli.options import (
     solver_options,
     take_values,
 )
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
 from enplace.errors import EnplaceError, EnplaceWarning
+from enplace.inputs import (
+    choose_method,
+    make_problem,
+    method_names,
+    read_problem_and_plan,
+    read_start,
+    values_of_methods,
+    without_split_groups,
+)
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
@@ -72,13 +73,11 @@ def place(
     """
     from enplace.placers import PlaceOptions
     from enplace.placers import place as run_placer
-    from enplace.placers.expert import FAMILY, RULES
 
     check_outputs((output, schedule_file), profile, given["cluster"], given["constraints"])
     values = take_values(given)
-    usual = "expert" if {FAMILY.name, RULES.name} & values.keys() else _default_method(objective)
-    (chosen,) = method_names(usual if method is None else method, objective)
-    problem = read_problem(profile, **given)
+    chosen = choose_method(method, objective, values)
+    problem = make_problem(profile, **given, dashes="--")
     first = None if start is None else read_start(problem, start, chosen)
     options = PlaceOptions(objective, time_limit, seed, start=first, values=values)
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
@@ -207,22 +206,15 @@ def compare(
     An option applies to the methods that have it. If a method fails, the others still run. Exit
     status 1 if none has a plan that fits.
     """
-    from enplace.placers import PlaceOptions, place
+    from enplace.placers import PlaceOptions, place_with_each
 
     names = method_names(methods, objective)
     values = values_of_methods(names, take_values(given))
-    problem = read_problem(profile, **given)
+    problem = make_problem(profile, **given, dashes="--")
     options = PlaceOptions(objective, time_limit, seed)
-    results, failures = {}, {}
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         options = replace(options, progress=report, cancelled=stopped)
-        for name in names:
-            begin(name)
-            try:
-                asked = replace(options, values=values[name])
-                results[name] = place(problem, name, options=asked)
-            except EnplaceError as error:
-                failures[name] = str(error)
+        results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)
     if stopped():
@@ -280,12 +272,6 @@ def _expert_among(
 ) -> Schedule | None:
     expert = results.get("expert")
     return expert.schedule if expert else summary.expert_schedule(problem, cancelled)
-
-
-def _default_method(objective: str) -> str:
-    from enplace.placers import DEFAULT_METHODS
-
-    return DEFAULT_METHODS[objective]
 
 
 def _write(

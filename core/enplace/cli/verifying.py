@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.answer import NO, YES, Answer, command, table
-from enplace.cli.inputs import check_outputs
+from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import device_options
 from enplace.cli.options import FILE
+from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
-from enplace.text import ms, percent, seconds
+from enplace.text import ms, percent, seconds, table
 
 if TYPE_CHECKING:
     from enplace.frameworks.verifying import PlanCheck, Verification

@@ -5,7 +5,7 @@ import pkgutil
 
 from enplace.placing.options import Option, PlaceOptions, Progress
 from enplace.placing.registry import Placer, all_options, placers
-from enplace.placing.run import place
+from enplace.placing.run import place, place_with_each
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
@@ -34,5 +34,6 @@ __all__ = [
     "all_options",
     "load_modules",
     "place",
+    "place_with_each",
     "placers",
 ]

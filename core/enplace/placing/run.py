@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,38 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     with stopwatch.paused_by_compiler(report):
         schedule = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
     return _result(schedule, options)
+
+
+def place_with_each(
+    problem: Problem,
+    methods: Mapping[str, Mapping[str, Value]],
+    options: PlaceOptions,
+    begin: Callable[[str], None] = lambda name: None,
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Solve a problem with several methods; if one fails, the others still run.
+
+    Parameters
+    ----------
+    methods : mapping of str to mapping
+        The values of each method's own options.
+    begin : callable
+        Called with each method's name before it runs.
+
+    Returns
+    -------
+    results : dict of str to Result
+        By method, in the given order.
+    failures : dict of str to str
+        Why the other methods have no plan.
+    """
+    results, failures = {}, {}
+    for name, values in methods.items():
+        begin(name)
+        try:
+            results[name] = place(problem, name, options=replace(options, values=values))
+        except EnplaceError as error:
+            failures[name] = str(error)
+    return results, failures
 
 
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files as resource_files
+from typing import Any
 
 from enplace.disk import LITTLE_MEMORY_BYTES, naming, parse_json, read_bytes
 from enplace.errors import ClusterError
@@ -12,6 +14,9 @@ from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import instead
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
+
+ClusterChoice = str | os.PathLike[str] | Mapping[str, Any] | Cluster
+"""How a person or a program names a cluster."""
 
 
 @cache
@@ -28,25 +33,31 @@ def presets() -> dict[str, Cluster]:
     return {cluster.name: cluster for cluster in found}
 
 
-def cluster_from(text: str, profile: Profile) -> Cluster:
+def cluster_from(choice: ClusterChoice, profile: Profile) -> Cluster:
     """Choose a cluster as ``--cluster`` does.
 
     Parameters
     ----------
-    text : str
+    choice : str, path, mapping or Cluster
         A preset's name, a JSON file in the custom format, ``local`` (the devices the profile was
-        measured on) or ``from-file`` (the devices that a Tarnawski input carries).
+        measured on) or ``from-file`` (the devices that a Tarnawski input carries). Programs may
+        also give what such a file holds, or a cluster.
 
     Raises
     ------
     FileError, ClusterError
         If there is no such cluster, or its file cannot be used.
     """
+    if isinstance(choice, Cluster):
+        return choice
+    if isinstance(choice, Mapping):
+        return cluster_from_json(dict(choice))
+    text = os.fspath(choice)
     if text in ("local", "from-file"):
         return _carried(text, profile)
     if text in presets():
         return presets()[text]
-    if text.endswith(".json") or os.sep in text:
+    if text.endswith(".json") or os.sep in text or not isinstance(choice, str):
         with naming(text):
             return cluster_from_json(parse_json(read_bytes(text), most_bytes=LITTLE_MEMORY_BYTES))
     raise ClusterError(

@@ -30,13 +30,16 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class Sample:
-    """A bundled profile, and the preset cluster that it opens with."""
+    """A bundled profile, and the cluster that it opens with; it can stand for its file's path."""
 
     name: str
     title: str
     description: str
     path: Path
     cluster: str
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
 
 def samples() -> list[Sample]:

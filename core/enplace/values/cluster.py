@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from enplace.errors import ClusterError
+from enplace.text import listed
 from enplace.values.arrays import FloatArray, IntArray, offsets
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_DEVICE_NAME
 
@@ -141,6 +142,9 @@ class Cluster:
         for link in self.links:
             self._check_link(link)
         self._check_pairs()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}: {listed([device.name for device in self.devices])}>"
 
     def _check_link(self, link: Link) -> None:
         n = len(self.devices)

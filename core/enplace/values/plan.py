@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import PlanError
+from enplace.text import count
 from enplace.values.arrays import FloatArray, freeze_arrays
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
@@ -117,6 +118,9 @@ class Plan:
                 f"{', '.join(POLICIES)} and one of {', '.join(LINK_POLICIES)}"
             )
         freeze_arrays(self)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.method}: {count(len(self.device), 'op')}>"
 
     @property
     def gap(self) -> float | None:

@@ -82,6 +82,9 @@ class Problem:
         self._check_units()
         self._check_memory()
 
+    def __repr__(self) -> str:
+        return f"<Problem of {self.profile.name} on {self.cluster.name}>"
+
     @property
     def measured_profile(self) -> Profile:
         """The profile without the edges of :attr:`before`."""

@@ -23,7 +23,7 @@ from enplace.errors import (
     ProfileError,
     TensorMismatchError,
 )
-from enplace.text import UNPRINTABLE
+from enplace.text import UNPRINTABLE, count, ms, size
 from enplace.values.arrays import (
     BoolArray,
     FloatArray,
@@ -116,6 +116,20 @@ class Profile:
         if len(self.topological_order) < self.n_ops:
             cycle = _find_cycle(self)
             raise CycleError(f"the graph has a cycle: {cycle}; remove one of these edges", cycle)
+
+    def __str__(self) -> str:
+        parts = [
+            count(self.n_ops, "op"),
+            count(self.n_edges, "edge"),
+            f"{size(float(self.persistent_bytes.sum()))} of variables",
+        ]
+        step_us = self.measured.step_time_us
+        if step_us is not None:
+            parts.append(f"measured step {ms(step_us)}")
+        return f"{self.name}: {', '.join(parts)}"
+
+    def __repr__(self) -> str:
+        return f"<Profile {self}>"
 
     @property
     def n_ops(self) -> int:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError
+from enplace.extras import import_extra
+from enplace.text import ms
 from enplace.values.arrays import freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,71 @@ class Schedule:
                     "a schedule holds an interval that is not finite or runs backwards"
                 )
         freeze_arrays(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Schedule of {self.problem.profile.name} on {self.problem.cluster.name}, "
+            f"{self.plan.method}: {ms(self.makespan_us)}>"
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return when and where each op runs, as a table; needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each op, in the profile's order. Columns: ``op``, ``type``, ``scope``,
+            ``device`` (its name), ``lane``, ``start_us`` and ``finish_us`` (µs from the start of
+            the step).
+
+        Raises
+        ------
+        EnplaceError
+            If pandas is not installed.
+        """
+        profile = self.problem.profile
+        return self._table(
+            op=profile.op_names,
+            type=profile.op_types,
+            scope=profile.scopes,
+            device=self._device_names[self.plan.device],
+            lane=self.op_lane,
+            start_us=self.op_start_us,
+            finish_us=self.op_finish_us,
+        )
+
+    def transfers_to_pandas(self) -> pd.DataFrame:
+        """Return every transfer between devices, as a table; needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each transfer. Columns: ``op`` (which made the tensor), ``output`` (its
+            number; -1 for a message without a tensor), ``bytes``, ``source`` and ``target`` (names
+            of devices), ``start_us`` and ``finish_us`` (µs from the start of the step).
+
+        Raises
+        ------
+        EnplaceError
+            If pandas is not installed.
+        """
+        profile, tensor = self.problem.profile, self.transfer_tensor
+        return self._table(
+            op=np.array(profile.op_names, dtype=object)[profile.tensor_op[tensor]],
+            output=profile.tensor_output[tensor],
+            bytes=self.transfer_bytes,
+            source=self._device_names[self.transfer_from],
+            target=self._device_names[self.transfer_to],
+            start_us=self.transfer_start_us,
+            finish_us=self.transfer_finish_us,
+        )
+
+    def _table(self, **columns: Any) -> pd.DataFrame:
+        return import_extra("pandas", "notebook").DataFrame(columns)
+
+    @property
+    def _device_names(self) -> NDArray[np.object_]:
+        return np.array([device.name for device in self.problem.cluster.devices], dtype=object)
 
     @cached_property
     def makespan_us(self) -> float:

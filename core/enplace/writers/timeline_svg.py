@@ -17,7 +17,7 @@ from enplace.values.schedule import Schedule
 from enplace.writers.palette import device_class
 from enplace.writers.registry import exporter
 from enplace.writers.svg import Meaning, frame, legend, legend_height
-from enplace.writers.tracks import Track, channel_tracks, lane_tracks
+from enplace.writers.tracks import Track, busiest, channel_tracks, lane_tracks
 
 WIDTH, LEFT, RIGHT, MARGIN = 1200, 170, 1184, 16
 TOP, ROW, BAR = 64, 24, 18
@@ -35,8 +35,8 @@ LEVELS = 4
 def timeline_svg(result: Result) -> str:
     """Draw lanes, channels, a time axis, the critical path and a legend; at most about 2 MB."""
     schedule = result.schedule
-    lanes, lanes_left = _busiest(lane_tracks(schedule), MAX_LANES)
-    channels, channels_left = _busiest(channel_tracks(schedule), MAX_CHANNELS)
+    lanes, lanes_left = busiest(lane_tracks(schedule), MAX_LANES)
+    channels, channels_left = busiest(channel_tracks(schedule), MAX_CHANNELS)
     rows = lanes + channels
     notes = [count(lanes_left, "more lane")] * bool(lanes_left)
     notes += [count(channels_left, "more channel")] * bool(channels_left)
@@ -74,12 +74,6 @@ def _head(result: Result) -> Iterator[str]:
         f"{escape(title)}</text>"
     )
     yield f'<text class="dim" x="{RIGHT}" y="26" text-anchor="end">{escape(facts)}</text>'
-
-
-def _busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
-    """Find the busiest tracks, in their old order, and count those left out."""
-    kept = sorted(range(len(tracks)), key=lambda i: -tracks[i].busy_us)[:limit]
-    return [tracks[i] for i in sorted(kept)], len(tracks) - len(kept)
 
 
 def time_axis(makespan_us: float, top: float, bottom: float) -> Iterator[str]:

@@ -86,6 +86,12 @@ def channel_tracks(schedule: Schedule) -> list[Track]:
     ]
 
 
+def busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
+    """Find the busiest tracks, in their old order, and count those left out."""
+    kept = sorted(range(len(tracks)), key=lambda i: -tracks[i].busy_us)[:limit]
+    return [tracks[i] for i in sorted(kept)], len(tracks) - len(kept)
+
+
 def channel_names(cluster: Cluster) -> dict[tuple[int, int], list[str]]:
     """Name the channels that a transfer occupies, by the numbers of its two devices."""
     return {

@@ -9,8 +9,9 @@ import click
 import pytest
 
 from enplace.cli import run
-from enplace.cli.answer import Answer, cli, command, table
+from enplace.cli.answer import Answer, cli, command
 from enplace.errors import EnplaceWarning
+from enplace.text import table
 
 HEAVY = {"numba", "numpy", "scipy", "networkx", "tqdm"}
 

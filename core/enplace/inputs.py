@@ -1,32 +1,32 @@
-"""Turn what the user typed into a problem and a plan."""
+"""Turn what a person names into a problem, a plan and methods, for the command and for Python.
+
+Nothing heavy is imported before a function needs it.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enplace.errors import (
-    EnplaceError,
-    EnplaceWarning,
-    FileError,
-    PinConflictError,
-    PlanError,
-    ProblemError,
-)
+from enplace.errors import EnplaceError, EnplaceWarning, PinConflictError, PlanError, ProblemError
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
     from enplace.placing.options import Value
+    from enplace.readers.clusters import ClusterChoice
     from enplace.values.cluster import Cluster
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.profile import Profile
 
 SHOWN = 3
+
+PathLike = str | os.PathLike[str]
+Pair = str | tuple[str, str]
+"""Two names, or both in one text with ``=`` between them."""
 
 
 class OtherGraphError(PlanError):
@@ -37,18 +37,40 @@ class OtherGraphError(PlanError):
         self.details: dict[str, Any] = {"missing_ops": missing, "new_ops": new}
 
 
-def read_problem(
-    profile_file: str,
-    cluster: str,
-    scale_compute: float,
-    scale_links: float,
-    pins: Sequence[str] = (),
-    colocate: Sequence[str] = (),
-    forbid: Sequence[str] = (),
-    before: Sequence[str] = (),
-    constraints: str | None = None,
+def find_profile(profile: Profile | PathLike) -> Profile:
+    """Read a profile, unless it is one already.
+
+    Raises
+    ------
+    EnplaceError
+        If the file cannot be used.
+    """
+    from enplace.readers import read_profile
+    from enplace.values.profile import Profile
+
+    return profile if isinstance(profile, Profile) else read_profile(profile)
+
+
+def make_problem(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+    pins: Iterable[Pair] = (),
+    colocate: Iterable[str] = (),
+    forbid: Iterable[Pair] = (),
+    before: Iterable[Pair] = (),
+    constraints: PathLike | None = None,
+    dashes: str = "",
 ) -> Problem:
-    """Read a profile and build the problem.
+    """Build the problem of a profile, a cluster and constraints.
+
+    Parameters
+    ----------
+    pins, colocate, forbid, before, constraints
+        As ``--pin`` and so on of the command line: regexes of op names, and names of devices.
+    dashes : str
+        What to put before ``pin`` and so on in a message: ``--`` on the command line.
 
     Raises
     ------
@@ -56,27 +78,28 @@ def read_problem(
         If a file, a name or a constraint cannot be used.
     """
     from enplace.names.rules import find_matching
-    from enplace.readers import read_profile
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem, order_problem
 
-    profile = read_profile(profile_file)
+    profile = find_profile(profile)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
     problem = Problem(
         profile,
         machine,
-        pins=_pins(pins, profile, machine),
-        together=tuple(tuple(find_matching(text, profile, "--colocate")) for text in colocate),
+        pins=_pins(pins, profile, machine, f"{dashes}pin"),
+        together=tuple(
+            tuple(find_matching(text, profile, f"{dashes}colocate")) for text in colocate
+        ),
         forbidden=frozenset(
-            pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
+            found for pair in forbid for found in _places(pair, profile, machine, f"{dashes}forbid")
         ),
     )
-    pairs = [pair for text in before for pair in _orders(text, profile)]
+    pairs = [found for pair in before for found in _orders(pair, profile, f"{dashes}before")]
     problem = order_problem(problem, pairs)
     return problem if constraints is None else _with_constraints(problem, constraints)
 
 
-def _with_constraints(problem: Problem, path: str) -> Problem:
+def _with_constraints(problem: Problem, path: PathLike) -> Problem:
     """Add the constraints of a file; warn of what it names and the problem does not have."""
     from enplace.readers import read_constraints
 
@@ -92,16 +115,22 @@ def _with_constraints(problem: Problem, path: str) -> Problem:
 
 
 def read_problem_and_plan(
-    profile_file: str,
-    plan_file: str,
-    cluster: str | None,
+    profile: Profile | PathLike,
+    plan_file: PathLike,
+    cluster: ClusterChoice | None,
     scale_compute: float = 1.0,
     scale_links: float = 1.0,
     complete: bool | None = None,
+    complete_by: str = "--complete",
 ) -> tuple[Problem, Plan]:
     """Read a profile and a plan for it; without a cluster, the one the plan was made for.
 
-    ``complete`` is None for commands without this option.
+    Parameters
+    ----------
+    complete : bool or None
+        Whether to place ops missing in the plan; None if the caller does not offer it.
+    complete_by : str
+        How the caller's user asks for it.
 
     Raises
     ------
@@ -111,18 +140,18 @@ def read_problem_and_plan(
         If a file or a name cannot be used.
     """
     from enplace.disk import naming
-    from enplace.readers import complete_plan, read_plan, read_plan_cluster, read_profile
+    from enplace.readers import complete_plan, read_plan, read_plan_cluster
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem, order_problem
 
-    profile = read_profile(profile_file)
+    profile = find_profile(profile)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
         fix = "make a new plan"
         if complete is not None:
-            fix = "add --complete to keep what fits and place the rest next to its neighbours"
+            fix = f"add {complete_by} to keep what fits and place the rest next to its neighbours"
         reason = f"{_describe_other(plan_file, found.missing, found.unknown)}; {fix}"
         raise OtherGraphError(reason, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
@@ -137,7 +166,7 @@ def read_problem_and_plan(
         return problem, complete_plan(problem, found)
 
 
-def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
+def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
     """Read a plan for a method to improve; ops missing in it are placed next to their neighbours.
 
     Raises
@@ -147,16 +176,10 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         of the profile's ops.
     """
     from enplace.disk import naming
-    from enplace.placing.registry import WARM_START, methods_with
     from enplace.readers import complete_plan, read_plan
     from enplace.values.problem import split_problem
 
-    able = methods_with(WARM_START)
-    if method not in able:
-        raise EnplaceError(
-            f"method '{method}' cannot start from a plan; for the shortest step, use "
-            f"{' or '.join(able)}"
-        )
+    check_warm_start(method)
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops
     reason = _describe_other(plan_file, found.missing, found.unknown)
@@ -168,6 +191,24 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
+
+
+def check_warm_start(method: str) -> None:
+    """Refuse a method that cannot begin from a plan.
+
+    Raises
+    ------
+    EnplaceError
+        With the methods that can.
+    """
+    from enplace.placing.registry import WARM_START, methods_with
+
+    able = methods_with(WARM_START)
+    if method not in able:
+        raise EnplaceError(
+            f"method '{method}' cannot start from a plan; for the shortest step, use "
+            f"{' or '.join(able)}"
+        )
 
 
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:
@@ -191,7 +232,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     return with_profile(problem, loose)
 
 
-def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
+def _describe_other(plan_file: PathLike, missing: list[str], new: list[str]) -> str:
     parts = []
     if missing:
         parts.append(
@@ -206,74 +247,77 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
-    """Refuse, before the work, a file that cannot be written, is an input, or is named twice.
-
-    Raises
-    ------
-    FileError
-        With the file and the fix.
-    """
-    given = [output for output in outputs if output is not None]
-    for number, output in enumerate(given):
-        _check_output(output, [i for i in inputs if i is not None])
-        again = os.path.realpath(output) in map(os.path.realpath, given[:number])
-        if again and (os.path.isfile(output) or not os.path.exists(output)):
-            raise FileError(f"{output}: is named for two outputs; write them to two files")
-
-
-def _check_output(output: str, inputs: Sequence[str]) -> None:
-    if output in ("", "-"):
-        raise FileError(f"'{output}' is not a file; name one, or /dev/stdout for the terminal")
-    path = Path(output)
-    if not path.parent.is_dir():
-        raise FileError(f"{output}: there is no folder '{path.parent}'; create it first")
-    if path.is_dir():
-        raise FileError(f"{output}: is a folder; name a file in it")
-    if not os.access(path.parent, os.W_OK):
-        raise FileError(f"{output}: cannot write there; choose a folder you may write to")
-    if any(path.exists() and os.path.exists(i) and path.samefile(i) for i in inputs):
-        raise FileError(f"{output}: is also an input; write to another file")
-
-
-def _pins(texts: Sequence[str], profile: Profile, cluster: Cluster) -> dict[int, int]:
+def _pins(pairs: Iterable[Pair], profile: Profile, cluster: Cluster, option: str) -> dict[int, int]:
     pins: dict[int, int] = {}
-    for text in texts:
-        for op, device in _pairs(text, profile, cluster, "--pin"):
+    for pair in pairs:
+        for op, device in _places(pair, profile, cluster, option):
             if pins.setdefault(op, device) != device:
                 names = [cluster.devices[d].name for d in (pins[op], device)]
                 raise PinConflictError(
-                    f"--pin {text!r}: op '{profile.op_names[op]}' is already pinned to {names[0]}; "
-                    f"it cannot be on {names[1]} too; drop one of the pins"
+                    f"{option} {_shown(pair)!r}: op '{profile.op_names[op]}' is already pinned to "
+                    f"{names[0]}; it cannot be on {names[1]} too; drop one of the pins"
                 )
     return pins
 
 
-def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
+def _places(pair: Pair, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
     """Return the ops and the device of ``REGEX=DEVICE``."""
     from enplace.names.rules import find_device, find_matching
 
-    pattern, equals, device = text.rpartition("=")
-    if not equals or not pattern or not device:
-        raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
+    pattern, device = _halves(pair, option, "REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
     number = find_device(device, cluster, option)
     return [(op, number) for op in find_matching(pattern, profile, option)]
 
 
-def _orders(text: str, profile: Profile) -> list[tuple[int, int]]:
+def _orders(pair: Pair, profile: Profile, option: str) -> list[tuple[int, int]]:
     """Return the pairs of ops that ``REGEX=REGEX`` orders."""
     from enplace.names.rules import find_matching
     from enplace.values.profile import find_pairs
 
-    first, equals, then = text.rpartition("=")
+    halves = _halves(pair, option, "REGEX=REGEX, for example 'layer_0=layer_1'")
+    return find_pairs(profile, *(find_matching(pattern, profile, option) for pattern in halves))
+
+
+def _halves(pair: Pair, option: str, form: str) -> tuple[str, str]:
+    """Take a pair apart."""
+    first, equals, then = pair.rpartition("=") if isinstance(pair, str) else (pair[0], "=", pair[1])
     if not equals or not first or not then:
-        raise ProblemError(f"--before {text!r}: write REGEX=REGEX, for example 'layer_0=layer_1'")
-    ends = [find_matching(pattern, profile, "--before") for pattern in (first, then)]
-    return find_pairs(profile, *ends)
+        raise ProblemError(f"{option} {_shown(pair)!r}: write {form}")
+    return first, then
 
 
-def method_names(text: str | None, objective: str) -> list[str]:
-    """Split ``a,b,c`` into methods; by default all that are installed and serve the objective.
+def _shown(pair: Pair) -> str:
+    return pair if isinstance(pair, str) else "=".join(pair)
+
+
+def choose_method(method: str | None, objective: str, values: Mapping[str, Value]) -> str:
+    """Return the method to place with: by default, the usual one for the objective and options.
+
+    Raises
+    ------
+    EnplaceError
+        If there is no such method, or it serves another objective.
+    """
+    from enplace.placers.expert import FAMILY, RULES
+
+    if method is None:
+        method = "expert" if {FAMILY.name, RULES.name} & values.keys() else _usual(objective)
+    return method_names([method], objective)[0]
+
+
+def _usual(objective: str) -> str:
+    """Return the method for an objective if none is named."""
+    from enplace.placers import DEFAULT_METHODS
+
+    if objective not in DEFAULT_METHODS:
+        raise EnplaceError(
+            f"there is no objective '{objective}'; {instead(objective, DEFAULT_METHODS)}"
+        )
+    return DEFAULT_METHODS[objective]
+
+
+def method_names(wanted: str | Iterable[str] | None, objective: str) -> list[str]:
+    """Check names of methods, or ``a,b,c``; by default, all that are installed for the objective.
 
     Raises
     ------
@@ -282,10 +326,12 @@ def method_names(text: str | None, objective: str) -> list[str]:
     """
     from enplace.placers import placers
 
+    _usual(objective)
     known = placers(objective)
-    if text is None:
+    if wanted is None:
         return [name for name, placer in known.items() if placer.installed]
-    names = list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    texts = wanted.split(",") if isinstance(wanted, str) else wanted
+    names = list(dict.fromkeys(filter(None, map(str.strip, texts))))
     for name in names:
         if name in placers() and name not in known:
             raise EnplaceError(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.cli.answer import table
-from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size
+from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ def _objective_change(result: Result, expert: Schedule | None) -> str:
     return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
 
 
-def comparison(results: list[Result], expert: Schedule | None, objective: str) -> str:
+def comparison(results: Sequence[Result], expert: Schedule | None, objective: str) -> str:
     """Show one line for each result: how the methods differ."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     times = [name, "vs expert", "step time"] if name else ["step time", "vs expert"]

@@ -1,0 +1,459 @@
+"""Enplace for notebooks and scripts: the functions behind ``import enplace as ep``.
+
+Times are in µs and sizes in bytes, as the names say. A cluster is a preset's name, a JSON file,
+``"local"`` (the devices that the profile was measured on), ``"from-file"`` (the devices in an input
+of Tarnawski et al.), the contents of such a JSON file, or a :class:`Cluster`. A file's name may be
+a text or a path. What cannot be used is refused with an :class:`EnplaceError` of one line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from enplace.api.graphs import from_networkx, to_networkx
+from enplace.api.result import Catalogue, Comparison, Result
+from enplace.bounds import with_bound
+from enplace.errors import EnplaceError, EnplaceWarning, PlanError, ProblemError
+from enplace.inputs import (
+    Pair,
+    PathLike,
+    check_warm_start,
+    choose_method,
+    find_profile,
+    make_problem,
+    method_names,
+    read_problem_and_plan,
+    read_start,
+    values_of_methods,
+    without_split_groups,
+)
+from enplace.machine import simulate as run_plan
+from enplace.placers import PlaceOptions, Placer, Progress, place_with_each, placers
+from enplace.placers import place as run_placer
+from enplace.placing.options import Value
+from enplace.readers.clusters import ClusterChoice, presets
+from enplace.readers.samples import Sample
+from enplace.readers.samples import samples as bundled_samples
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem, order_problem, split_problem
+from enplace.values.profile import Profile
+from enplace.values.schedule import Schedule
+from enplace.writers import write_profile
+
+__all__ = [
+    "Cluster",
+    "Comparison",
+    "EnplaceError",
+    "EnplaceWarning",
+    "Plan",
+    "Problem",
+    "Profile",
+    "Progress",
+    "Result",
+    "Schedule",
+    "clusters",
+    "compare",
+    "from_networkx",
+    "methods",
+    "place",
+    "read",
+    "read_plan",
+    "samples",
+    "simulate",
+    "to_networkx",
+    "write",
+]
+
+MOST_SEED = 2**32 - 1
+
+Pairs = str | Mapping[str, str | int | Iterable[str | int]] | Iterable[Pair]
+"""Constraints of two parts: ``{"regex": "GPU:1"}``, ``[("regex", "regex")]`` or, as on the command
+line, ``["regex=GPU:1"]``."""
+
+
+def read(path: PathLike) -> Profile:
+    """Read a profile from a file of any format that Enplace knows.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; or one of :func:`samples`.
+
+    Returns
+    -------
+    Profile
+        The graph with its measured costs.
+
+    Raises
+    ------
+    EnplaceError
+        If the file cannot be used; the line says where, and how to correct it.
+
+    Examples
+    --------
+    >>> profile = ep.read("model.enplace")
+    >>> profile = ep.read(ep.samples()["vgg-19"])
+    """
+    return find_profile(path)
+
+
+def write(path: PathLike, profile: Profile) -> None:
+    """Write a profile: as ``.enplace``, or as readable text if the name ends in ``.json``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    write_profile(path, profile)
+
+
+def samples() -> Catalogue[Sample]:
+    """Return the bundled profiles by name.
+
+    Returns
+    -------
+    dict of str to Sample
+        Each goes to :func:`read`, and has a ``title``, a ``description`` and the ``cluster`` that
+        it is usually placed on.
+    """
+    return Catalogue({each.name: each for each in bundled_samples()}, lambda each: each.title)
+
+
+def clusters() -> Catalogue[Cluster]:
+    """Return the clusters that ship with Enplace by name: the presets.
+
+    Returns
+    -------
+    dict of str to Cluster
+        Each has ``devices``, ``links`` and a ``description``; ``cluster.scaled(links=2.0)`` has
+        links twice as fast.
+    """
+    return Catalogue(presets(), lambda each: each.description.partition(". ")[0].rstrip("."))
+
+
+def methods(objective: str | None = None) -> Catalogue[Placer]:
+    """Return the methods by name.
+
+    Parameters
+    ----------
+    objective : {"step-time", "throughput", "latency"}, optional
+        List only the methods that serve it.
+
+    Returns
+    -------
+    dict of str to Placer
+        Each has a ``title``, the ``source`` that it comes from, its ``options``, and ``why_not`` if
+        it cannot run on this machine.
+    """
+    return Catalogue(placers(objective), lambda each: each.title)
+
+
+def place(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    method: str | None = None,
+    *,
+    objective: str = STEP_TIME,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    pins: Pairs = (),
+    colocate: str | Iterable[str] = (),
+    forbid: Pairs = (),
+    before: Pairs = (),
+    constraints: PathLike | None = None,
+    start: Result | PathLike | None = None,
+    options: Mapping[str, Value] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+) -> Result:
+    """Decide where every op of a profile runs, and in what order.
+
+    Parameters
+    ----------
+    profile : Profile, str or path
+        The graph with its costs, or the file that holds it.
+    cluster : str, path, mapping or Cluster
+        The machine: a preset's name, a JSON file, ``"local"``, ``"from-file"``...
+    method : str, optional
+        One of :func:`methods`; by default, the usual one for the objective.
+    objective : {"step-time", "throughput", "latency"}
+        What to minimise: the time of one step, the time per sample of a pipeline, or the latency of
+        one query.
+    time_limit_s : float, optional
+        When a search stops, in seconds, with its best plan; without a limit, each method does its
+        usual amount of work.
+    seed : int
+        Seed of everything random: equal seeds give equal plans, unless time
+        ends the search.
+    pins : mapping of str to str or int, or iterable
+        Keep the ops whose names match a regex on a device: ``{"decoder/.*": "GPU:1"}``. The regex
+        may match anywhere in a name; the full name of an op means only that op.
+    colocate : str or iterable of str
+        Regexes; the ops that match one stay together on some device.
+    forbid : mapping of str to str or int, or iterable
+        Keep ops off a device, or off several: ``{"embedding": ["GPU:0", "GPU:1"]}``.
+    before : mapping of str to str, or iterable
+        Run the ops that match a regex before those that match another:
+        ``[("layer_0", "layer_1")]``.
+    constraints : str or path, optional
+        A file of constraints that the studio exported; ``pins`` go before it.
+    start : Result, str or path, optional
+        A plan to improve; not every method can.
+    options : mapping of str to value, optional
+        The method's own options by name: ``{"rounds": 2}``; see ``methods()[name].options``.
+    progress : callable, optional
+        Called with a :class:`Progress` for every better plan and change of phase, possibly in
+        another thread.
+    scale_compute, scale_links : float
+        Make every device, or every link, faster by this factor.
+
+    Returns
+    -------
+    Result
+        A plan that obeys all constraints, simulated; ``result.fits`` says whether there is enough
+        memory for it.
+
+    Raises
+    ------
+    EnplaceError
+        If something cannot be used, or no plan can be: a :class:`~enplace.errors.DoesNotFitError`,
+        for example.
+
+    Examples
+    --------
+    >>> result = ep.place("model.enplace", "h100-4-nvlink", time_limit_s=10)
+    >>> result.step_time_us
+    >>> result.save("plan.json")
+    """
+    asked = _options(objective, time_limit_s, seed, progress)
+    values = dict(options or {})
+    chosen = choose_method(method, objective, values)
+    problem = _problem(
+        profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
+    )
+    first = None if start is None else _start(problem, start, chosen)
+    asked = replace(asked, start=first, values=values)
+    return Result.of(run_placer(problem, chosen, options=asked))
+
+
+def compare(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    methods: str | Iterable[str] | None = None,
+    *,
+    objective: str = STEP_TIME,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    pins: Pairs = (),
+    colocate: str | Iterable[str] = (),
+    forbid: Pairs = (),
+    before: Pairs = (),
+    constraints: PathLike | None = None,
+    options: Mapping[str, Value] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+) -> Comparison:
+    """Solve a problem with several methods.
+
+    Parameters
+    ----------
+    methods : str or iterable of str, optional
+        Names of methods, also ``"heft,expert"``; by default, all that are installed and serve the
+        objective. If one fails, the others still run.
+    time_limit_s : float, optional
+        The limit of each method, in seconds.
+    options : mapping of str to value, optional
+        Options of methods by name; each applies to the methods that have it.
+    profile, cluster, objective, seed, pins, colocate, forbid, before, constraints, progress,
+    scale_compute, scale_links
+        As for :func:`place`.
+
+    Returns
+    -------
+    Comparison
+        ``comparison.best`` is the best :class:`Result`, ``comparison.results`` holds all.
+
+    Raises
+    ------
+    EnplaceError
+        If something cannot be used.
+    """
+    asked = _options(objective, time_limit_s, seed, progress)
+    values = values_of_methods(method_names(methods, objective), dict(options or {}))
+    problem = _problem(
+        profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
+    )
+    results, failures = place_with_each(problem, values, asked)
+    return Comparison({name: Result.of(each) for name, each in results.items()}, failures)
+
+
+def simulate(
+    profile: Profile | PathLike,
+    plan: Result | PathLike,
+    cluster: ClusterChoice | None = None,
+    *,
+    policy: str | None = None,
+    links: str | None = None,
+    complete: bool = False,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+) -> Result:
+    """Predict the step time of a plan.
+
+    Parameters
+    ----------
+    profile : Profile, str or path
+        The graph with its costs, or the file that holds it.
+    plan : Result, str or path
+        The plan, or its file.
+    cluster : str, path, mapping or Cluster, optional
+        As for :func:`place`; by default the one that the plan was made for.
+    policy : {"priority", "strict", "fifo"}, optional
+        How a device chooses its next op; by default as the plan says.
+    links : {"fifo", "priority", "ordered"}, optional
+        How a channel chooses its next transfer; by default as the plan says.
+    complete : bool
+        Place the ops that a plan file does not name next to their neighbours; otherwise, such a
+        plan is refused.
+    scale_compute, scale_links : float
+        Make every device, or every link, faster by this factor.
+
+    Returns
+    -------
+    Result
+        The plan with its schedule and a lower bound.
+
+    Raises
+    ------
+    EnplaceError
+        If the plan is for another graph or other devices, or its order makes ops wait for each
+        other.
+    """
+    if isinstance(plan, Result):
+        problem, chosen = _replayed(profile, plan, cluster, scale_compute, scale_links)
+    else:
+        problem, chosen = read_problem_and_plan(
+            profile, plan, cluster, scale_compute, scale_links, complete, "complete=True"
+        )
+    chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
+    problem = without_split_groups(problem, chosen)
+    return Result.of(with_bound(run_plan(problem, chosen)))
+
+
+def read_plan(
+    path: PathLike, profile: Profile | PathLike, cluster: ClusterChoice | None = None
+) -> Result:
+    """Read ``plan.json``, and simulate it on the profile that it is for.
+
+    A plan file says where each op runs and in what order; how long that takes, the profile says.
+
+    Parameters
+    ----------
+    path : str or path
+        The plan's file.
+    profile : Profile, str or path
+        The graph with its costs, or the file that holds it.
+    cluster : str, path, mapping or Cluster, optional
+        As for :func:`place`; by default the one in the plan's file.
+
+    Raises
+    ------
+    EnplaceError
+        If a file cannot be used, or the plan is for another graph.
+    """
+    return simulate(profile, path, cluster)
+
+
+def _options(
+    objective: str,
+    time_limit_s: float | None,
+    seed: int,
+    progress: Callable[[Progress], None] | None,
+) -> PlaceOptions:
+    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
+        raise EnplaceError(f"time_limit_s is {time_limit_s}; use a number of seconds above 0")
+    if not 0 <= seed <= MOST_SEED:
+        raise EnplaceError(f"seed is {seed}; use 0 to {MOST_SEED}")
+    options = PlaceOptions(objective, time_limit_s, seed)
+    return options if progress is None else replace(options, progress=progress)
+
+
+def _problem(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    scale_compute: float,
+    scale_links: float,
+    pins: Pairs,
+    colocate: str | Iterable[str],
+    forbid: Pairs,
+    before: Pairs,
+    constraints: PathLike | None,
+) -> Problem:
+    return make_problem(
+        profile,
+        cluster,
+        scale_compute,
+        scale_links,
+        pins=_pairs(pins, "pins"),
+        colocate=[colocate] if isinstance(colocate, str) else colocate,
+        forbid=_pairs(forbid, "forbid"),
+        before=_pairs(before, "before"),
+        constraints=constraints,
+    )
+
+
+def _pairs(given: Pairs, name: str) -> list[Pair]:
+    """Write constraints of two parts as a list."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Mapping):
+        return [(first, str(then)) for first, ends in given.items() for then in _several(ends)]
+    listed = list(given)
+    for each in listed:
+        if not isinstance(each, str) and len(each) != 2:
+            raise ProblemError(f"{name}: {each!r:.60} is not a pair; write two names")
+    return listed
+
+
+def _several(ends: str | int | Iterable[str | int]) -> Iterable[str | int]:
+    return [ends] if isinstance(ends, str | int) else ends
+
+
+def _start(problem: Problem, start: Result | PathLike, method: str) -> Plan:
+    """Return the plan to begin from."""
+    if not isinstance(start, Result):
+        return read_start(problem, start, method)
+    check_warm_start(method)
+    _like(problem, start)
+    return start.plan
+
+
+def _replayed(
+    profile: Profile | PathLike,
+    result: Result,
+    cluster: ClusterChoice | None,
+    scale_compute: float,
+    scale_links: float,
+) -> tuple[Problem, Plan]:
+    """Return the problem of other costs or of another cluster, and the plan of a result for it."""
+    old = result.schedule.problem
+    machine = old.cluster if cluster is None else cluster
+    problem = _like(make_problem(profile, machine, scale_compute, scale_links), result)
+    return order_problem(problem, old.before), result.plan
+
+
+def _like(problem: Problem, result: Result) -> Problem:
+    """Split a problem as a result is split, and refuse one with other ops or devices."""
+    old, new = result.schedule.problem, split_problem(problem, result.plan.splits)
+    if old.profile.op_names != new.profile.op_names or [*old.cluster.index] != [*new.cluster.index]:
+        raise PlanError(
+            f"the plan is for other ops or devices, those of {old.profile.name} on "
+            f"{old.cluster.name}; place again for these"
+        )
+    return new

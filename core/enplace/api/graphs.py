@@ -1,0 +1,212 @@
+"""Profiles as graphs of networkx, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enplace.errors import ProfileError
+from enplace.text import elide_middle
+from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    Graph = nx.DiGraph[Any]
+else:
+    Graph = Any
+
+Attributes = Mapping[str, Any]
+
+MAX_LABEL = 120
+"""Longer names are shortened in messages."""
+
+
+def to_networkx(profile: Profile) -> Graph:
+    """Return a profile as a directed graph, with its costs as attributes.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Its nodes are the names of the ops, in the profile's order; ``graph["name"]`` is the name
+        of the profile. What was measured besides these costs is left out.
+
+    Notes
+    -----
+    Attributes of a node:
+
+    ``gpu_us``, ``cpu_us`` : float
+        Compute time on each kind of device, in µs; absent where the op cannot run.
+    ``persistent_bytes``, ``temporary_bytes`` : int
+        Bytes held from the start of the step (variables), and only while the op runs.
+    ``type``, ``scope`` : str
+        The framework's type of the op, and its name scope.
+    ``colocation`` : str
+        Ops with the same text share a device; absent for an op in no group.
+
+    Attributes of an edge:
+
+    ``bytes`` : int
+        What the consumer needs of the producer's output, all tensors together.
+    ``outputs`` : dict of int to int
+        The bytes of each tensor by the producer's output number; -1 stands for "must run before",
+        with 0 bytes.
+
+    A tensor with several consumers is an edge to each, and is sent to a device only once.
+    """
+    import networkx as nx
+
+    graph: Graph = nx.DiGraph(name=profile.name)
+    for op, name in enumerate(profile.op_names):
+        times = zip(KINDS, profile.time_us[op].tolist(), strict=True)
+        node = {f"{kind}_us": time for kind, time in times if time == time}
+        node["persistent_bytes"] = int(profile.persistent_bytes[op])
+        node["temporary_bytes"] = int(profile.temporary_bytes[op])
+        node |= {"type": profile.op_types[op], "scope": profile.scopes[op]}
+        if profile.colocation[op]:
+            node["colocation"] = profile.colocation[op]
+        graph.add_node(name, **node)
+    tensor = profile.edge_tensor
+    columns = (
+        profile.edge_source,
+        profile.edge_op,
+        profile.tensor_output[tensor],
+        profile.tensor_bytes[tensor],
+    )
+    for source, target, output, size in np.stack(columns, axis=1).tolist():
+        ends = profile.op_names[source], profile.op_names[target]
+        if not graph.has_edge(*ends):
+            graph.add_edge(*ends, bytes=0, outputs={})
+        edge = graph.edges[ends]
+        edge["outputs"][output] = size
+        edge["bytes"] += size
+    return graph
+
+
+def from_networkx(graph: Graph, name: str | None = None) -> Profile:
+    """Make a profile of a directed graph with costs as attributes.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Its nodes are ops; other nodes than texts are named by their ``str()``. The attributes are
+        those of :func:`to_networkx`. A node needs ``gpu_us``, ``cpu_us`` or both, and an edge needs
+        ``bytes``, ``outputs`` or ``control=True`` (the consumer only has to wait). Without
+        ``outputs``, the edge carries output 0, and so all such edges of a node have the same
+        ``bytes``. A node's bytes are 0 by default, its scope is its name up to the last slash.
+        Attributes with other names are ignored.
+    name : str, optional
+        The profile's name; by default ``graph.graph["name"]``, or ``"model"``.
+
+    Raises
+    ------
+    ProfileError
+        If an attribute is missing or cannot be right, with the node or edge and the attribute; or
+        if the graph has a cycle.
+    """
+    if not getattr(graph, "is_directed", lambda: False)():
+        raise ProfileError("edges must lead from producer to consumer; give a networkx.DiGraph")
+    nodes = [_node(node, attributes) for node, attributes in graph.nodes(data=True)]
+    index: dict[Hashable, int] = {node: op for op, node in enumerate(graph.nodes)}
+    edges = [
+        (index[source], output, index[target], size)
+        for source, target, attributes in graph.edges(data=True)
+        for output, size in _outputs(attributes, f"edge {_label(source)} -> {_label(target)}")
+    ]
+    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    return make_profile(
+        name or str(graph.graph.get("name") or "model"),
+        op_names=[node["name"] for node in nodes],
+        op_types=[node["type"] for node in nodes],
+        scopes=[node["scope"] for node in nodes],
+        time_us=np.array([node["time_us"] for node in nodes], dtype=np.float64).reshape(-1, 2),
+        persistent_bytes=[node["persistent_bytes"] for node in nodes],
+        temporary_bytes=[node["temporary_bytes"] for node in nodes],
+        colocation=[node["colocation"] for node in nodes],
+        edge_source=source,
+        edge_output=output,
+        edge_op=target,
+        edge_bytes=size,
+    )
+
+
+def _node(node: Hashable, attributes: Attributes) -> dict[str, Any]:
+    """Take what a profile holds of an op."""
+    name, where = str(node), f"node {_label(node)}"
+    times = [_number(attributes, f"{kind}_us", where, np.nan, most=MAX_TIME_US) for kind in KINDS]
+    if all(time != time for time in times):
+        wanted = " or ".join(f"'{kind}_us'" for kind in KINDS)
+        raise ProfileError(f"{where} has no {wanted}; give it its compute time in µs")
+    return {
+        "name": name,
+        "time_us": times,
+        "type": _text(attributes, "type", where),
+        "scope": _text(attributes, "scope", where, name.rpartition("/")[0]),
+        "colocation": _text(attributes, "colocation", where),
+        "persistent_bytes": _bytes(attributes, "persistent_bytes", where, 0),
+        "temporary_bytes": _bytes(attributes, "temporary_bytes", where, 0),
+    }
+
+
+def _outputs(attributes: Attributes, where: str) -> Iterator[tuple[int, int]]:
+    """Yield number and bytes of each output that an edge carries."""
+    if (outputs := attributes.get("outputs")) is None:
+        if attributes.get("control"):
+            yield CONTROL, 0
+        else:
+            yield 0, _bytes(attributes, "bytes", where)
+        return
+    if not isinstance(outputs, Mapping) or not all(map(_is_output, outputs)):
+        raise ProfileError(f"{where}: 'outputs' must be a dict of output numbers and bytes")
+    sizes = {output: _bytes(outputs, output, f"{where}, outputs") for output in outputs}
+    total = _bytes(attributes, "bytes", where, sum(sizes.values()))
+    if total != sum(sizes.values()):
+        raise ProfileError(
+            f"{where}: 'bytes' is {total}, but its 'outputs' hold {sum(sizes.values())}; change "
+            f"both, or leave one out"
+        )
+    yield from sizes.items()
+
+
+def _is_output(number: object) -> bool:
+    return isinstance(number, Integral) and int(number) >= CONTROL
+
+
+def _number(
+    attributes: Mapping[Any, Any], key: str | int, where: str, default: float | None, most: float
+) -> Any:
+    """Take a number from 0; NumPy's numbers are fine."""
+    value: Any = attributes.get(key)
+    value = default if value is None else value
+    if value is None:
+        raise ProfileError(f"{where} has no '{key}'; add it")
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if value is not default and not (is_number and 0 <= value <= most):
+        raise ProfileError(
+            f"{where}: '{key}' must be a number from 0 to {most:g}, not {value!r:.60}"
+        )
+    return value
+
+
+def _bytes(
+    attributes: Mapping[Any, Any], key: str | int, where: str, default: int | None = None
+) -> int:
+    value = _number(attributes, key, where, default, MAX_BYTES)
+    if value != int(value):
+        raise ProfileError(f"{where}: '{key}' must be a whole number, not {value!r:.60}")
+    return int(value)
+
+
+def _text(attributes: Attributes, key: str, where: str, default: str = "") -> str:
+    value = attributes.get(key)
+    value = default if value is None else value
+    if not isinstance(value, str):
+        raise ProfileError(f"{where}: '{key}' must be a text, not {value!r:.60}")
+    return value
+
+
+def _label(node: Hashable) -> str:
+    return f"'{elide_middle(str(node), MAX_LABEL)}'"

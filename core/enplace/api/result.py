@@ -1,0 +1,279 @@
+"""What methods found, with what a notebook wants of it: figures, pictures, tables and files."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, TypeVar
+
+from enplace import summary
+from enplace.api.plot import plot_timeline
+from enplace.disk import write_atomically
+from enplace.errors import EnplaceError
+from enplace.extras import import_extra
+from enplace.frameworks.registry import exporters
+from enplace.placers.references import alone_schedule, result_for
+from enplace.text import instead, ms, table
+from enplace.values.problem import STEP_TIME
+from enplace.values.result import Result as PlainResult
+from enplace.values.schedule import Schedule
+from enplace.writers import write_plan
+from enplace.writers.graph_svg import graph_svg
+from enplace.writers.memory_svg import memory_svg
+from enplace.writers.report import VALUES
+from enplace.writers.timeline_svg import timeline_svg
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(PlainResult):
+    """A plan, its simulated schedule, and a proven bound.
+
+    In a notebook it shows its figures and pictures; ``print(result)`` writes the figures as text.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        When and where every op and transfer runs; ``schedule.to_pandas()`` makes a table.
+    plan : Plan
+        The device of every op and the order of ops, as arrays.
+    objective : {"step-time", "throughput", "latency"}
+        What the plan minimises.
+    value_us : float
+        The step time, the time per sample or the latency, in µs.
+    bound_us : float or None
+        No plan that fits has a smaller value, in µs; None if nothing is proven.
+    gap : float or None
+        How far the value may be above the best possible, as a share of the value.
+    """
+
+    @classmethod
+    def of(cls, result: PlainResult) -> Result:
+        """Add these methods to a result of the library."""
+        return cls(result.schedule, result.bound_us, result.proven_by, result.references)
+
+    @property
+    def step_time_us(self) -> float:
+        """The predicted time of one step, in µs."""
+        return self.schedule.makespan_us
+
+    @property
+    def method(self) -> str:
+        """The method that made the plan."""
+        return self.plan.method
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has enough memory for the plan."""
+        return self.schedule.fits
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """The name of each op's device, by the op's name."""
+        problem = self.schedule.problem
+        names = [device.name for device in problem.cluster.devices]
+        where = (names[device] for device in self.plan.device.tolist())
+        return dict(zip(problem.profile.op_names, where, strict=True))
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """The peak memory of each device in bytes, by the device's name."""
+        devices = self.schedule.problem.cluster.devices
+        peaks = self.schedule.peak_bytes.tolist()
+        return {device.name: peak for device, peak in zip(devices, peaks, strict=True)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``plan.json``, which :func:`enplace.apply` and teammates read.
+
+        Raises
+        ------
+        FileError
+            If the file cannot be written.
+        """
+        write_plan(path, self)
+
+    def export(self, format: str, path: str | os.PathLike[str]) -> None:  # noqa: A002
+        """Write the plan for people or for another program.
+
+        Parameters
+        ----------
+        format : str
+            As for ``enplace export``: ``"html"`` (a report), ``"svg"``, ``"csv"``, ``"trace"``
+            (for Perfetto), ``"python"``...
+        path : str or path
+            The file to write.
+
+        Raises
+        ------
+        EnplaceError
+            If there is no such format, or the file cannot be written.
+        """
+        known = exporters()
+        if format not in known:
+            raise EnplaceError(f"there is no format '{format}'; {instead(format, known)}")
+        # Other plans place the model; a plan with splits is for another graph.
+        model = None if self.plan.splits else self.schedule.problem
+        shown = result_for(known[format], self.schedule, model, self.step_bound_us)
+        write_atomically(path, known[format].text(shown))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the timeline with matplotlib: a row for each device and channel.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; by default, in a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Its x axis is in milliseconds.
+
+        Raises
+        ------
+        EnplaceError
+            If matplotlib is not installed.
+        """
+        return plot_timeline(self.schedule, ax)
+
+    def __repr__(self) -> str:
+        fit = "" if self.fits else ", does not fit in memory"
+        problem = self.schedule.problem
+        where = f"{problem.profile.name} on {problem.cluster.name}"
+        value = f"{VALUES.get(self.objective, 'step time')} {ms(self.value_us)}"
+        return f"<Result of {self.method}: {where}, {value}{fit}>"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the plan is faster than one device: a sentence, empty if that is not known."""
+        if not self.fits:
+            return ""
+        return summary.against_one_device(self.step_time_us, self._alone)
+
+    def __str__(self) -> str:
+        return summary.describe(self, None, self._alone)
+
+    def _repr_html_(self) -> str:
+        pictures = {
+            "graph": graph_svg(self.schedule),
+            "timeline": timeline_svg(self),
+            "memory": memory_svg(self.schedule),
+        }
+        return _preformatted(str(self)) + "".join(_image(*each) for each in pictures.items())
+
+    @cached_property
+    def _alone(self) -> Schedule | None:
+        """The schedule on one device; None for a graph with split ops, which it would not run."""
+        if self.plan.splits or self.objective != STEP_TIME:
+            return None
+        return alone_schedule(self.schedule.problem)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """The results of several methods for one problem.
+
+    Attributes
+    ----------
+    results : mapping of str to Result
+        The result of each method that has a plan, by method, in the order asked for.
+    failures : mapping of str to str
+        Why other methods have none.
+    """
+
+    results: Mapping[str, Result]
+    failures: Mapping[str, str]
+
+    @property
+    def best(self) -> Result:
+        """The result with the least value of the objective, among those that fit if any does.
+
+        Raises
+        ------
+        EnplaceError
+            If no method has a plan.
+        """
+        if not self.results:
+            raise EnplaceError("no method has a plan; print the comparison to see why")
+        return min(self.results.values(), key=lambda each: (not each.fits, each.value_us))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the figures as a table; needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each method with a plan, whose index is the method. Columns: ``value_us`` (of
+            the objective), ``step_time_us``, ``bound_us``, ``gap`` (a share), ``fits``,
+            ``transfers`` (a number), ``sent_bytes``, ``peak_bytes`` (of the fullest device) and
+            ``solve_seconds``.
+
+        Raises
+        ------
+        EnplaceError
+            If pandas is not installed.
+        """
+        rows = {
+            name: {
+                "value_us": each.value_us,
+                "step_time_us": each.step_time_us,
+                "bound_us": each.bound_us,
+                "gap": each.gap,
+                "fits": each.fits,
+                "transfers": len(each.schedule.transfer_tensor),
+                "sent_bytes": int(each.schedule.transfer_bytes.sum()),
+                "peak_bytes": int(each.schedule.peak_bytes.max()),
+                "solve_seconds": each.plan.solve_seconds,
+            }
+            for name, each in self.results.items()
+        }
+        frame = import_extra("pandas", "notebook").DataFrame.from_dict(rows, orient="index")
+        return frame.rename_axis("method")
+
+    def __repr__(self) -> str:
+        lines = [f"{name} has no plan: {reason}" for name, reason in self.failures.items()]
+        if self.results:
+            results = list(self.results.values())
+            expert = self.results.get("expert")
+            schedule = expert.schedule if expert else None
+            lines.insert(0, summary.comparison(results, schedule, results[0].objective))
+            if worth := self.best.verdict:
+                lines.insert(0, f"{worth}\n")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        picture = _image("timeline", timeline_svg(self.best)) if self.results else ""
+        return _preformatted(repr(self)) + picture
+
+
+class Catalogue(dict[str, _T]):
+    """A dictionary that shows the names in it as a table, each with its description."""
+
+    def __init__(self, entries: Mapping[str, _T], describe: Callable[[_T], str]) -> None:
+        super().__init__(entries)
+        self._describe = describe
+
+    def __repr__(self) -> str:
+        return table([[name, self._describe(entry)] for name, entry in self.items()], "ll")
+
+
+def _preformatted(text: str) -> str:
+    return f'<pre style="line-height:1.35">{escape(text)}</pre>'
+
+
+def _image(title: str, svg: str) -> str:
+    """Embed a picture as an image: its style cannot change the rest of the notebook."""
+    data = base64.b64encode(svg.encode()).decode()
+    return (
+        f'<img alt="{title}" style="width:100%;max-width:1200px;margin:4px 0" '
+        f'src="data:image/svg+xml;base64,{data}">'
+    )
