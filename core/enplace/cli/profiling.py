@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import Answer, command, table
-from enplace.cli.converting import describe_profile, profile_numbers
+from enplace.cli.converting import describe_estimate, describe_profile, profile_numbers
 from enplace.cli.inputs import check_outputs
 from enplace.cli.models import find_source, model_options
 from enplace.cli.options import FILE
@@ -92,6 +92,7 @@ def profile(
         "\n".join(
             [
                 describe_profile(measured),
+                *describe_estimate(measured),
                 *_describe_left_out(measured),
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),

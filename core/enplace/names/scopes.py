@@ -25,6 +25,8 @@ INPUT = "input"
 
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
 
+_QUOTED = re.compile(r"'([^']*)'")
+
 Edge = tuple[int, int, int, int, bool]
 
 
@@ -66,6 +68,44 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
     scopes = [_traced_scope(name, kind, names) for name, kind in nodes]
     _spread([name for name, _ in nodes], ends, scopes)
     return [scope or "" for scope in scopes]
+
+
+def exported_scopes(
+    names: Sequence[str],
+    recorded: Sequence[str],
+    n_inputs: int,
+    edges: Sequence[Sequence[int]],
+) -> list[str]:
+    """Find the scope of every op of a graph that another framework exported.
+
+    Parameters
+    ----------
+    names : sequence of str
+        PyTorch writes paths with a slash in front: ``/layer1/layer1.0/conv1/Conv``.
+    recorded : sequence of str
+        The modules around each op, if its exporter noted them: ``['', 'layer1', 'layer1.0.conv1',
+        'conv2d']``, where the last is the op itself.
+    n_inputs : int
+        So many ops, the first ones, are fed.
+    edges : sequence of (source, output, consumer, ...)
+    """
+    ends = [(edge[0], edge[2]) for edge in edges]
+    scopes = [
+        _recorded_scope(modules) or "/".join(filter(None, name.split("/")[:-1])) or None
+        for name, modules in zip(names, recorded, strict=True)
+    ]
+    scopes[:n_inputs] = [INPUT] * n_inputs
+    _spread(names, ends, scopes)
+    return [scope or "" for scope in scopes]
+
+
+def _recorded_scope(modules: str) -> str:
+    """Turn recorded modules into a scope: ``layer1/0/conv1``."""
+    parts, above = [], ""
+    for part in _QUOTED.findall(modules)[:-1]:
+        parts.append(part.removeprefix(f"{above}."))
+        above = part or above
+    return "/".join(filter(None, parts))
 
 
 def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
