@@ -34,7 +34,7 @@ class ProfilePage(QDialog):
         column = Column()
         body = column.fill(spacing=10)
         body.addWidget(label(f"How {model_title(profile.name)} was measured", "heading"))
-        body.addWidget(self._step_panel())
+        body.addWidget(self._step_panel(profile))
         plots = QHBoxLayout()
         plots.setSpacing(10)
         plots.addWidget(self._deviation_panel(), 1)
@@ -45,7 +45,7 @@ class ProfilePage(QDialog):
         layout.addWidget(column, 1)
         layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
 
-    def _step_panel(self) -> Panel:
+    def _step_panel(self, profile: Profile) -> Panel:
         panel = Panel("Step")
         grid = QGridLayout()
         grid.setHorizontalSpacing(28)
@@ -57,7 +57,9 @@ class ProfilePage(QDialog):
             grid.setRowMinimumHeight(3 * row + 2, round(8 * theme.scale))
         grid.setColumnStretch(FACTS_A_ROW, 1)
         panel.body.addLayout(grid)
-        if not self.lines:
+        if about := profile.measured.about_times:
+            panel.body.addWidget(paragraph(about))
+        elif not self.lines:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         return panel
 

@@ -151,9 +151,11 @@ def _read(path: str, of_model: dict[str, Any]) -> Profile:
         source = source_of(path, **of_model)
     if source is None or not source.is_recorded:
         if of_model:
-            raise FileError(f"{path}: has sizes and costs of its own; leave out what an ONNX model needs")
+            raise FileError(
+                f"{path}: has sizes and costs of its own; leave out what an ONNX model needs"
+            )
         return read_profile(path)
-    with naming(path), work_bar() as report, stopped_by_ctrl_c() as stopped:
+    with naming(source.path), work_bar() as report, stopped_by_ctrl_c() as stopped:
         return measure_profile(source, "", 0, 0, (), report, stopped)
 
 
@@ -176,9 +178,12 @@ def describe_estimate(profile: Profile) -> list[str]:
     if not measured.estimated:
         return []
     sizes = measured.config.get("sizes")
-    chosen = [f"{name} = {number}" for name, number in sizes.items()] if isinstance(sizes, dict) else []
+    chosen = (
+        [f"{name} = {number}" for name, number in sizes.items()] if isinstance(sizes, dict) else []
+    )
     return [
-        f"{measured.about_times} It is the graph of an inference: an ONNX file has no training step.",
+        f"{measured.about_times} This is the graph of an inference: an ONNX file has no training "
+        f"step.",
         *([f"Sizes that the file leaves open: {listed(chosen)}."] if chosen else []),
     ]
 

@@ -232,7 +232,11 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
     )
     measured = problem.measured_profile.measured
     facts = [
-        [measured.title_of("time per sample"), ms(found.time_per_sample_us), "once the pipeline is full"],
+        [
+            measured.title_of("time per sample"),
+            ms(found.time_per_sample_us),
+            "once the pipeline is full",
+        ],
         ["all of them", ms(found.makespan_us), ""],
     ]
     stages = [["stage", "on", "pass", "ops", "in", "compute", "out", "gradients"]]

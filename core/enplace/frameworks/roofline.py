@@ -1,9 +1,10 @@
 """Times of ops that nobody has measured: a roofline of a GPU, and of one core of a CPU.
 
-An op takes as long as its arithmetic or its memory traffic, whichever takes longer, and a fixed time
-for the launch of each kernel. Peaks are those of the makers' data sheets, without sparsity. Large
-kernels do not reach them: in the GPU profiles that ship with Enplace, element-wise kernels of 100 MB
-and more reach 80 to 89 % of the H200's bandwidth, and the largest matrix products 74 % of its peak.
+An op takes as long as its arithmetic or its memory traffic, whichever takes longer, and a fixed
+time for the launch of each kernel. Peaks are those of the makers' data sheets, without sparsity.
+Large kernels do not reach them: in the GPU profiles that ship with Enplace, element-wise kernels of
+100 MB and more reach 80 to 89 % of the H200's bandwidth, and the largest matrix products 74 % of
+its peak.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _sizes(values: list[Any]) -> tuple[tuple[str, int], ...]:
 def _gpu(name: str) -> str:
     known = {gpu for framework in frameworks().values() for gpu in framework.gpus}
     if name and name not in known:
-        raise FileError(f"source: no GPU is called {shown(name)}; {instead(name, sorted(known))}")
+        raise FileError(f"no GPU is called {shown(name)}; {instead(name, sorted(known))}")
     return name
 
 
@@ -265,6 +265,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     if "arguments" in options:
         options["arguments"] = tuple(options["arguments"])
     source = replace(source, **options)
+    _gpu(source.gpu)
     if bool(source.loss) != bool(source.optimizer):
         given, missing = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
         raise FileError(f"{source.path}: there is a {given} but no {missing}; give both or neither")

@@ -94,9 +94,8 @@ def exported_scopes(
         _recorded_scope(modules) or "/".join(filter(None, name.split("/")[:-1])) or None
         for name, modules in zip(names, recorded, strict=True)
     ]
-    scopes[:n_inputs] = [INPUT] * n_inputs
     _spread(names, ends, scopes)
-    return [scope or "" for scope in scopes]
+    return [INPUT] * n_inputs + [scope or "" for scope in scopes[n_inputs:]]
 
 
 def _recorded_scope(modules: str) -> str:

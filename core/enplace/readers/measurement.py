@@ -141,7 +141,9 @@ def _pair(data: Object, key: str, where: str) -> list[Any]:
 
 
 _SOURCE: dict[str, Read] = {
-    **dict.fromkeys(("path", "kind", "loss", "optimizer", "signature", "framework_name", "gpu"), _text),
+    **dict.fromkeys(
+        ("path", "kind", "loss", "optimizer", "signature", "framework_name", "gpu"), _text
+    ),
     "arguments": _list(_text),
     "batch_size": _count,
     "sizes": _list(_pair),

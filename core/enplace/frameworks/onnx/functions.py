@@ -121,9 +121,7 @@ def _copy(node: NodeProto) -> NodeProto:
     return copied
 
 
-def _rename_node(
-    node: NodeProto, rename: Rename, given: Mapping[str, AttributeProto]
-) -> None:
+def _rename_node(node: NodeProto, rename: Rename, given: Mapping[str, AttributeProto]) -> None:
     """Rename the tensors of a node, and fill in the attributes that its function was given."""
     node.input[:] = [rename(name) for name in node.input]
     node.output[:] = [rename(name) for name in node.output]

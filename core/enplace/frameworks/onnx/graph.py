@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ USUAL_SIZE, USUAL_PIXELS = 128, 224
 """Stand for sizes that the file leaves open and nobody chose: of sequences, and of images."""
 
 _MOST_AXES = 64
+
+_LEAST_IR = 4
+"""From this version of the format on, initialisers need not be inputs too."""
 
 _SMALL_BYTES = 1 << 14
 """Values of larger initialisers are dropped: no shape depends on them."""
@@ -147,6 +151,7 @@ def read_graph(path: str, batch_size: int = 0, sizes: Mapping[str, int] | None =
     """
     with naming(path):
         model = _parse(read_bytes(path, MAX_FILE_BYTES))
+        model.ir_version = max(model.ir_version, _LEAST_IR)
         check_nodes(model.graph)
         inline_functions(model)
         _drop_values(model.graph)
@@ -213,7 +218,7 @@ def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
 def _choose_sizes(graph: GraphProto, batch_size: int, wanted: dict[str, int]) -> dict[str, int]:
     """Write a number for every size that inputs leave open; return them by name.
 
-    Sizes of one name are equal. The first size of inputs is the batch.
+    Sizes of one name are equal.
     """
     open_sizes = _open_sizes(graph)
     if batch_size and BATCH not in {kind for kind, _ in open_sizes.values()}:
@@ -245,10 +250,17 @@ def _open_sizes(graph: GraphProto) -> dict[str, tuple[str, int]]:
         dims = info.type.tensor_type.shape.dim
         for axis, dim in enumerate(dims):
             if info.name not in weights and not dim.HasField("dim_value"):
-                kind = "" if axis else BATCH
+                name = _size_name(info, axis)
                 usual = USUAL_PIXELS if len(dims) == 4 else USUAL_SIZE
-                found.setdefault(_size_name(info, axis), (kind, usual))
+                found.setdefault(name, (BATCH if _is_batch(dim.dim_param, axis) else "", usual))
     return found
+
+
+def _is_batch(name: str, axis: int) -> bool:
+    """Whether a size is the batch: by its name or, if that says nothing, the first of an input."""
+    if re.search(r"batch|^(n|b|bs)$", name, re.IGNORECASE):
+        return True
+    return axis == 0 and not re.search(r"seq|len|time|step", name, re.IGNORECASE)
 
 
 def _size_name(info: ValueInfoProto, axis: int) -> str:
@@ -268,7 +280,7 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
 
 
 def _inferred(model: ModelProto) -> ModelProto:
-    """Infer shapes; an op that the ONNX library does not know keeps the shape of its first input."""
+    """Infer shapes; an op that the ONNX library does not know keeps its first input's shape."""
     visits = 0
     for _ in range(_MOST_ROUNDS):
         visits += len(model.graph.node)
@@ -289,7 +301,7 @@ def _guess(graph: GraphProto) -> int:
     n_guessed = 0
     for node in graph.node:
         inputs = [known.get(name) for name in node.input[:1]]
-        if node.domain in _KNOWN_DOMAINS or not inputs or inputs[0] is None:
+        if node.domain in ("", "ai.onnx") or not inputs or inputs[0] is None:
             continue
         for name in node.output:
             if name and name not in known:
@@ -299,9 +311,6 @@ def _guess(graph: GraphProto) -> int:
                 n_guessed += 1
                 break  # the others, such as masks and statistics, are smaller
     return n_guessed
-
-
-_KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 def _known(graph: GraphProto) -> Iterator[tuple[str, Any]]:
@@ -375,4 +384,3 @@ def _sized(name: str, dtype: int, shape: tuple[int | None, ...] | None) -> Tenso
     if tensor.n_bytes > MAX_BYTES:
         raise FileError(f"tensor {shown(name)}: its shape has more bytes than any machine holds")
     return tensor
-

@@ -16,8 +16,8 @@ MAX_NODES = 200_000
 """Most nodes, bodies of loops and called functions included."""
 
 SPARE_BYTES, GROWTH, CPU_S = 3 << 29, 4, 120
-"""Memory and time of the worker. Protobuf takes the file's size twice, but may take fifty times that
-of a hostile file, and the library that infers shapes may take any time."""
+"""Memory and time of the worker. Protobuf takes the file's size twice, but may take fifty times
+that of a hostile file, and the library that infers shapes may take any time."""
 
 
 def limit_worker(path: str) -> None:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -22,22 +22,15 @@ from enplace.disk import shown
 from enplace.errors import FileError
 from enplace.frameworks.onnx.graph import Graph, bodies_of
 from enplace.frameworks.onnx.work import work_of
-from enplace.frameworks.roofline import GPUS, Gpu, cpu_us, gpu_us
+from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.ties import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile, make_profile
 
 SHARED_BYTES = 1 << 20
-"""Ops that share a weight of at least this size share a device; of a smaller one each has a copy."""
+"""Ops that share a weight of this size or more share a device; of a smaller one each has a copy."""
 
-_VIEWS = (
-    "Constant", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze",
-    "Unsqueeze",
-)  # fmt: skip
-"""Ops that launch no kernel in an inference."""
-
-_SHAPES = ("Shape", "Size")
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
 
 _ON_CPU = (
@@ -82,13 +75,18 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
     edges = _edges(graph, names, reads)
     persistent, ties = _weights(graph, nodes, reads)
     columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    known, is_free = _find_known(graph, nodes, reads)
+    times = [
+        _FREE if free else _times(node, graph, gpu)
+        for node, free in zip(nodes, is_free, strict=True)
+    ]
     recorded = [""] * len(inputs) + [_recorded_scope(node) for node in nodes]
     return make_profile(
         name,
         op_names=names,
-        op_types=[_FED] * len(inputs) + [_type(node, graph) for node in nodes],
+        op_types=[_FED] * len(inputs) + [_type(node, known) for node in nodes],
         scopes=exported_scopes(names, recorded, len(inputs), edges),
-        time_us=np.array([_ON_HOST] * len(inputs) + _times(graph, nodes, reads, gpu)),
+        time_us=np.array([_ON_HOST] * len(inputs) + times),
         persistent_bytes=[0] * len(inputs) + persistent,
         temporary_bytes=[0] * len(names),
         colocation=colocation_groups(names, ties),
@@ -141,9 +139,10 @@ def _recorded_scope(node: NodeProto) -> str:
     return next(props, "")
 
 
-def _type(node: NodeProto, graph: Graph) -> str:
+def _type(node: NodeProto, known: Container[str]) -> str:
+    """Name a node's type; a product of activations is another than one with weights."""
     kind = node.op_type or "Unknown"
-    if kind == "MatMul" and not any(name in graph.weights for name in node.input):
+    if kind == "MatMul" and not any(name in known for name in node.input):
         return _BATCHED_PRODUCT
     return _TYPES.get(kind, kind)
 
@@ -215,25 +214,24 @@ def _held_bytes(body: Graph) -> int:
 # Times
 
 
-def _times(
-    graph: Graph, nodes: Sequence[NodeProto], reads: Sequence[list[str]], gpu: Gpu
-) -> list[Times]:
-    """Return the times of each node on the GPU and on a core of a CPU."""
-    known = set(graph.weights)
-    """Tensors that a runtime knows before the inference, or only needs on the host."""
-    times = []
+def _find_known(
+    graph: Graph, nodes: Sequence[NodeProto], reads: Sequence[list[str]]
+) -> tuple[set[str], list[bool]]:
+    """Find the tensors that a runtime knows before the inference, or only needs on the host.
+
+    Also returns which nodes make only such tensors.
+    """
+    known, makes = set(graph.weights), []
     for node, taken in zip(nodes, reads, strict=True):
-        is_known = node.op_type not in _RANDOM and all(name in known for name in taken)
-        if node.op_type in _SHAPES or (is_known and (taken or node.op_type == "Constant")):
+        is_computed = bool(taken) and node.op_type not in _RANDOM and known.issuperset(taken)
+        makes.append(is_computed or node.op_type in ("Constant", "Shape", "Size"))
+        if makes[-1]:
             known.update(node.output)
-            times.append(_FREE)
-        else:
-            times.append(_FREE if node.op_type in _VIEWS else _working_times(node, graph, gpu))
-    return times
+    return known, makes
 
 
-def _working_times(node: NodeProto, graph: Graph, gpu: Gpu) -> Times:
+def _times(node: NodeProto, graph: Graph, gpu: Gpu) -> Times:
+    """Estimate the times of a node on the GPU and on a core of a CPU."""
     work = work_of(node, graph)
     needs_cpu = node.domain == _ON_CPU_DOMAIN or node.op_type in _ON_CPU
     return math.nan if needs_cpu else gpu_us(work, gpu), cpu_us(work)
-

@@ -25,8 +25,8 @@ _PRECISIONS = {
     **dict.fromkeys(("INT8", "UINT8", "INT4", "UINT4"), I8),
 }
 
-_MOST_TURNS, _MOST_FLOPS = 1_000_000, 10**30
-"""Most turns of a loop, and most operations of an op, that count."""
+_MOST_TURNS, _MOST_FLOPS, _MOST_AXES = 1_000_000, 10**30, 8
+"""Most turns of a loop, operations of an op, and axes of a window that count."""
 
 
 class Op:
@@ -72,16 +72,19 @@ def work_of(node: NodeProto, graph: Graph) -> Work:
     op = Op(node, graph)
     if any(True for _ in bodies_of(node)):
         return _control_flow(op)
+    if node.op_type in _VIEWS:
+        return Work(kernels=0)
     if node.op_type in _PARTIAL:
         return Work(op.output.n_values, 0.0, 2 * op.output.n_bytes)
     matrix = _MATRIX.get(node.op_type)
     if matrix is None:
         flops = _PLAIN.get(node.op_type, _each_value)(op)
-        return Work(flops, 0.0, op.n_bytes)
-    flops = float(min(matrix(op), _MOST_FLOPS))
+        return Work(float(min(flops, _MOST_FLOPS)), 0.0, op.n_bytes)
+    products = float(min(matrix(op), _MOST_FLOPS))
     on_tensor_cores, kernels = not _is_depthwise(op), _steps(op)
     precision = _PRECISIONS.get(op.input(0).dtype, F32)
-    return Work(flops, flops if on_tensor_cores else 0.0, op.n_bytes, kernels, precision)
+    on_them = products if on_tensor_cores else 0.0
+    return Work(products, on_them, op.n_bytes, kernels, precision)
 
 
 # Products
@@ -169,7 +172,8 @@ _MATRIX: Mapping[str, Callable[[Op], int]] = {
     "ConvTranspose": _transposed,
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
     **dict.fromkeys(
-        ("FusedMatMul", "MatMul", "MatMulInteger", "MatMulNBits", "QGemm", "QLinearMatMul"), _product
+        ("FusedMatMul", "MatMul", "MatMulInteger", "MatMulNBits", "QGemm", "QLinearMatMul"),
+        _product,
     ),
     "Einsum": _einsum,
     **dict.fromkeys(_RECURRENT, _recurrent),
@@ -189,9 +193,15 @@ def _of_input(factor: int) -> Callable[[Op], int]:
 
 
 def _window(op: Op) -> int:
-    kernel = op.attribute("kernel_shape", [])
-    return op.output.n_values * math.prod(length for length in kernel if length > 0)
+    kernel: list[int] = op.attribute("kernel_shape", [])
+    return op.output.n_values * math.prod(length for length in kernel[:_MOST_AXES] if length > 0)
 
+
+_VIEWS = (
+    "Constant", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze",
+    "Unsqueeze",
+)  # fmt: skip
+"""Ops that launch no kernel in an inference."""
 
 _PARTIAL = (
     "Compress", "EyeLike", "Gather", "GatherElements", "GatherND", "Slice",
@@ -233,4 +243,3 @@ def _turns(op: Op) -> int:
         return min(_nth(op.input(len(op.inputs) - n_scanned), 0), _MOST_TURNS) if n_scanned else 1
     turns = op.graph.constants.get(op.node.input[0], 1) if op.node.input else 1
     return min(max(turns, 1), _MOST_TURNS)
-

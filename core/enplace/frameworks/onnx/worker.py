@@ -17,7 +17,7 @@ from enplace.values.profile import Profile
 
 
 def work(connection: Connection) -> Message:
-    """Do the job that is received: only profiles can be made; see :mod:`enplace.frameworks.jobs`."""
+    """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
     while "source" not in (job := connection.receive()).details:
         pass
     source = source_from_json(job.details["source"])
