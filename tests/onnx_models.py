@@ -1,9 +1,15 @@
 """ONNX models as their exporters write them: names, open sizes, types and oddities."""
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 F = TensorProto.FLOAT
+
+SHIPPED = Path(onnx.__file__).parent / "backend/test/data/light"
+"""Well-known networks that come with the ONNX library; constants stand for their weights."""
 
 
 def model(nodes, inputs, outputs, weights=(), opset=17, producer="", **more):

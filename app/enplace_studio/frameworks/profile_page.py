@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QW
 
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
+from enplace.values.measurement import ESTIMATED
 from enplace.values.profile import Profile
 from enplace_studio.frameworks import facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
@@ -33,7 +34,8 @@ class ProfilePage(QDialog):
         self.about_presets = about_presets(profile)
         column = Column()
         body = column.fill(spacing=10)
-        body.addWidget(label(f"How {model_title(profile.name)} was measured", "heading"))
+        how = ESTIMATED if profile.measured.estimated else "measured"
+        body.addWidget(label(f"How {model_title(profile.name)} was {how}", "heading"))
         body.addWidget(self._step_panel(profile))
         plots = QHBoxLayout()
         plots.setSpacing(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,11 +57,10 @@ def read_problem(
         If a file, a name or a constraint cannot be used.
     """
     from enplace.names.rules import find_matching
-    from enplace.readers import read_profile
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem, order_problem
 
-    profile = read_profile(profile_file)
+    profile = _read_profile(profile_file)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
     problem = Problem(
         profile,
@@ -74,6 +74,32 @@ def read_problem(
     pairs = [pair for text in before for pair in _orders(text, profile)]
     problem = order_problem(problem, pairs)
     return problem if constraints is None else _with_constraints(problem, constraints)
+
+
+def _read_profile(path: str) -> Profile:
+    """Read a profile; of a model, say how to make one."""
+    from enplace.readers import read_profile
+
+    try:
+        return read_profile(path)
+    except FileError:
+        if how := _how_to_profile(path):
+            raise FileError(f"{path}: is a model; make its profile first: {how}") from None
+        raise
+
+
+def _how_to_profile(path: str) -> str:
+    """Return the command that makes the profile of a model; empty if it is none."""
+    from enplace.frameworks.registry import suffixes
+    from enplace.frameworks.source import source_of
+
+    if not os.path.isfile(path) or Path(path).suffix.lower() not in suffixes():
+        return ""
+    try:
+        name = "import" if source_of(path).is_recorded else "profile"
+    except EnplaceError:
+        return ""
+    return f"enplace {name} {shlex.quote(path)} -o P.enplace"
 
 
 def _with_constraints(problem: Problem, path: str) -> Problem:
@@ -111,11 +137,11 @@ def read_problem_and_plan(
         If a file or a name cannot be used.
     """
     from enplace.disk import naming
-    from enplace.readers import complete_plan, read_plan, read_plan_cluster, read_profile
+    from enplace.readers import complete_plan, read_plan, read_plan_cluster
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem, order_problem
 
-    profile = read_profile(profile_file)
+    profile = _read_profile(profile_file)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)

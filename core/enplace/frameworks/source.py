@@ -195,16 +195,17 @@ def _recognise(place: Path) -> dict[str, tuple[str, str]]:
     FileError
         If none does.
     """
-    found, why = {}, None
+    found, reasons = {}, []
     for name, framework in frameworks().items():
         try:
             model, kind = framework.recognise(place)
         except FileError as error:
-            why = error
+            reasons.append((place.suffix.lower() in framework.suffixes, error))
         else:
             found[name] = str(model.resolve()), kind
-    if not found and why is not None:
-        raise why
+    if not found:
+        own = [error for is_own, error in reasons if is_own]
+        raise own[0] if own else reasons[-1][1]
     return found
 
 

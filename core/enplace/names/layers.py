@@ -21,7 +21,7 @@ ROOT_SHARE = 0.8
 """A first part of scopes that this share of the ops has is the model's name, not a layer."""
 
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
-_NUMBERED = re.compile(r"\w*[A-Za-z][_.]?\d+([_.]\d+)*[a-z]?")
+_NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
 _BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
 _HEAD = re.compile(r"attention|attn|\batt\b|softmax|logits|loss|projection", re.IGNORECASE)
 

@@ -26,6 +26,7 @@ INPUT = "input"
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
 
 _QUOTED = re.compile(r"'([^']*)'")
+_NUMBER = re.compile(r"\.(\d+)\Z")
 
 Edge = tuple[int, int, int, int, bool]
 
@@ -91,7 +92,7 @@ def exported_scopes(
     """
     ends = [(edge[0], edge[2]) for edge in edges]
     scopes = [
-        _recorded_scope(modules) or "/".join(filter(None, name.split("/")[:-1])) or None
+        _recorded_scope(modules) or _path_scope(name.split("/")[:-1]) or None
         for name, modules in zip(names, recorded, strict=True)
     ]
     _spread(names, ends, scopes)
@@ -99,12 +100,18 @@ def exported_scopes(
 
 
 def _recorded_scope(modules: str) -> str:
-    """Turn recorded modules into a scope: ``layer1/0/conv1``."""
+    """Turn recorded modules into a scope: ``layer1/layer1_0/conv1``."""
     parts, above = [], ""
-    for part in _QUOTED.findall(modules)[:-1]:
-        parts.append(part.removeprefix(f"{above}."))
-        above = part or above
-    return "/".join(filter(None, parts))
+    for module in _QUOTED.findall(modules)[:-1]:
+        part = module.removeprefix(f"{above}.")
+        parts.append(f"{above.rpartition('.')[2]}_{part}" if part.isdecimal() else part)
+        above = module or above
+    return _path_scope(parts)
+
+
+def _path_scope(parts: Sequence[str]) -> str:
+    """Join the parts of a path; PyTorch numbers modules ``layer.0``, which is ``layer_0`` here."""
+    return "/".join(_NUMBER.sub(r"_\1", part) for part in parts if part)
 
 
 def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:

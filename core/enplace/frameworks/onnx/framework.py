@@ -39,6 +39,8 @@ def recognise(path: Path) -> tuple[Path, str]:
     """
     if path.suffix.lower() != SUFFIX or path.is_dir():
         raise FileError(f"{path}: not a model; choose {_MODELS}")
+    if path.is_file() and not path.stat().st_size:
+        raise FileError(f"{path}: the file is empty; export it again")
     return path, "onnx"
 
 

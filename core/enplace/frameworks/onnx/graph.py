@@ -341,7 +341,8 @@ def _graph(
     }
     numbers = {weight.name: weight for weight in graph.initializer} | constants
     numbers = {name: number for name, t in numbers.items() if (number := _number(t)) is not None}
-    inputs = {info.name: given[info.name] for info in graph.input if info.name not in weights}
+    fed = (info.name for info in graph.input if info.name and info.name not in weights)
+    inputs = {name: given[name] for name in fed}
     own = {**given, **{name: _tensor(each) for name, each in constants.items()}, **weights}
     tensors, known = _within(own, outer), _within(numbers, outer_constants)
     return Graph(graph.name, graph.node, inputs, weights, tensors, known)

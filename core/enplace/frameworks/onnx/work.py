@@ -12,8 +12,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from onnx import NodeProto
-from onnx.helper import get_attribute_value
+from onnx import AttributeProto, NodeProto
 
 from enplace.frameworks.onnx.graph import Graph, Tensor, bodies_of
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8, Work
@@ -27,6 +26,15 @@ _PRECISIONS = {
 
 _MOST_TURNS, _MOST_FLOPS, _MOST_AXES = 1_000_000, 10**30, 8
 """Most turns of a loop, operations of an op, and axes of a window that count."""
+
+
+def _value(attribute: AttributeProto) -> Any:
+    """Return the value of an attribute: a number, text or list of numbers; None for others."""
+    if attribute.type == AttributeProto.INT:
+        return attribute.i
+    if attribute.type == AttributeProto.STRING:
+        return attribute.s
+    return list(attribute.ints[:_MOST_AXES]) if attribute.type == AttributeProto.INTS else None
 
 
 class Op:
@@ -57,7 +65,7 @@ class Op:
         """Return the value of an attribute; the default if it is missing, or of another type."""
         for each in self.node.attribute:
             if each.name == name:
-                value = get_attribute_value(each)
+                value = _value(each)
                 return value if isinstance(value, type(default)) else default
         return default
 
@@ -194,7 +202,7 @@ def _of_input(factor: int) -> Callable[[Op], int]:
 
 def _window(op: Op) -> int:
     kernel: list[int] = op.attribute("kernel_shape", [])
-    return op.output.n_values * math.prod(length for length in kernel[:_MOST_AXES] if length > 0)
+    return op.output.n_values * math.prod(length for length in kernel if length > 0)
 
 
 _VIEWS = (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.onnx.framework import FRAMEWORK
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import Source, source_from_json
@@ -45,6 +44,9 @@ def profile_of(source: Source) -> Profile:
     from enplace.frameworks.onnx.profile import estimated_profile
 
     limit_worker(source.path)
-    graph = read_graph(source.path, source.batch_size, dict(source.sizes))
     with naming(source.path):
-        return estimated_profile(Path(source.path).stem, graph, GPUS[source.gpu or DEFAULT_GPU])
+        try:
+            graph = read_graph(source.path, source.batch_size, dict(source.sizes))
+            return estimated_profile(source.name, graph, GPUS[source.gpu or DEFAULT_GPU])
+        except MemoryError:
+            raise FileError("takes far more memory than its size; do not trust it") from None
