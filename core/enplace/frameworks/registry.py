@@ -15,9 +15,10 @@ from enplace.writers.registry import Exporter
 
 
 def frameworks() -> dict[str, Framework]:
-    """Return every framework, by the name of its folder."""
+    """Return every framework, by the name of its folder; those that run models come first."""
     folders = (module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg)
-    return {name: _import(name).FRAMEWORK for name in folders}
+    found = {name: _import(name).FRAMEWORK for name in folders}
+    return dict(sorted(found.items(), key=lambda each: not each[1].runs_models))
 
 
 def _import(folder: str) -> Any:

@@ -80,7 +80,7 @@ class Source:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it holds only measurements, so that opening it runs no code."""
+        """Whether opening it runs no code: it holds measurements, or only a graph."""
         return self.framework.kind(self.kind).is_recorded
 
     @property
@@ -205,7 +205,7 @@ def _recognise(place: Path) -> dict[str, tuple[str, str]]:
             found[name] = str(model.resolve()), kind
     if not found:
         own = [error for is_own, error in reasons if is_own]
-        raise own[0] if own else reasons[-1][1]
+        raise own[0] if own else reasons[0][1]
     return found
 
 

@@ -53,7 +53,9 @@ def test_doctor_lists_versions_extras_and_the_cache(enplace):
     done = enplace("doctor", "--json")
     found = done.document
     assert found["versions"].keys() >= {"enplace", "python", "numba"}
-    assert {extra["name"] for extra in found["extras"]} == {"studio", "tensorflow", "gpu", "metis"}
+    assert {extra["name"] for extra in found["extras"]} == {
+        "studio", "onnx", "tensorflow", "gpu", "metis",
+    }  # fmt: skip
     assert found["extras"][1]["install"] == "pip install 'enplace[tensorflow]'"
     assert done.status == (0 if found["cache"]["writable"] else 1)
 
