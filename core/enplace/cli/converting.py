@@ -86,8 +86,8 @@ class _FormatOption(click.Option):
     "gpu",
     type=RegistryType("device", _gpu_titles),
     metavar="GPU",
-    help="Of an ONNX model: the GPU to estimate op times for: h200, h100, a100 or v100. "
-    "[default: h200]",
+    help="Of an ONNX model: the GPU to estimate op times for: h200, h100, a100 or v100. On the "
+    "bundled clusters with this GPU, ops take what its roofline says. [default: h200]",
 )
 @click.option(
     "--batch-size",

@@ -14,7 +14,9 @@ from enplace.frameworks.roofline import (
     cpu_us,
     gpu_us,
 )
+from enplace.readers import read_profile
 from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
 from onnx_models import SHIPPED, model, node, numbers, save, weight
 
 F16 = TensorProto.FLOAT16
@@ -188,6 +190,23 @@ def test_on_a_bundled_cluster_an_op_takes_what_the_roofline_of_its_gpu_says():
         assert speeds == {gpu.speed}
         own_us = gpu_us(work, gpu) / gpu.speed
         assert own_us == pytest.approx(1e9 / gpu.bytes_per_us / MEMORY_SHARE + LAUNCH_US)
+
+
+def test_the_convolutions_of_a_measured_model_take_about_what_the_roofline_says():
+    """Those of VGG-19 on an H200, in float32 without TF32."""
+    (path,) = (each.path for each in samples() if each.path.stem == "vgg-19")
+    profile = read_profile(path)
+    measured_us = sum(
+        profile.time_us[op, 0] for op, kind in enumerate(profile.op_types) if kind == "Conv2D"
+    )
+    sides = (224, 224, 112, 112, *[56] * 4, *[28] * 4, *[14] * 4)
+    channels = (3, 64, 64, 128, 128, *[256] * 4, *[512] * 8)
+    estimated_us = 0.0
+    for side, n_in, n_out in zip(sides, channels, channels[1:], strict=False):
+        pixels = 64 * side**2
+        work = Work(2 * 9 * pixels * n_in * n_out, 0, 4 * pixels * (n_in + n_out))
+        estimated_us += gpu_us(work, GPUS["h200"])
+    assert estimated_us == pytest.approx(measured_us, rel=0.2)
 
 
 def test_a_constant_number_of_turns_may_come_from_a_node(tmp_path):
