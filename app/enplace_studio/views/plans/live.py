@@ -138,10 +138,10 @@ class LiveCard(QFrame):
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
-        estimated = f", {ESTIMATED}" if job.problem.profile.measured.estimated else ""
+        estimated = f"{ESTIMATED}, " if job.problem.profile.measured.estimated else ""
         if self._shown is None:
-            return f"in {spent}{estimated}"
-        return (f"{spent} of {job.time_limit_s:.0f} s" if limited else spent) + estimated
+            return f"{estimated}in {spent}"
+        return estimated + (f"{spent} of {job.time_limit_s:.0f} s" if limited else spent)
 
     def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
         if best_us is None or expert_us is None:
