@@ -72,7 +72,7 @@ clean:
 # What each command installs; TensorFlow is half a gigabyte, so only the tests do.
 EXTRAS_run := studio
 EXTRAS_lint := studio,notebook,dev
-EXTRAS_test := studio,metis,notebook,dev,tensorflow
+EXTRAS_test := studio,metis,notebook,onnx,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'

@@ -33,11 +33,8 @@ def why_no_run(document: Document) -> str:
             "Open the model itself with File › Open a model, then run its plans."
         )
     kind = kinds().get(source.get("kind", ""))
-    if kind is not None and kind.is_recorded:
-        return (
-            "This profile is a recorded trace, which cannot run. "
-            "Open the model itself with File › Open a model, then run its plans."
-        )
+    if kind is not None and kind.why_no_run:
+        return kind.why_no_run
     framework = framework_of(document.current.schedule.problem.profile)
     if not framework.is_installed:
         return f"{framework.state}\nThen start the studio again."

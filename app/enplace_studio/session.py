@@ -116,7 +116,10 @@ def _usual_cluster(profile: Profile) -> Cluster:
             continue
         if carried.n_devices > 1:
             return carried
-    return next(iter(presets().values()))
+    gpu = profile.measured.estimated.lower()
+    known = presets()
+    likely = [each for name, each in known.items() if gpu and name.startswith(gpu)]
+    return next(iter([*likely, *known.values()]))
 
 
 def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:

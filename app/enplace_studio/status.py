@@ -5,6 +5,8 @@ from __future__ import annotations
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from enplace.text import ms, seconds
+from enplace.values.measurement import ESTIMATED
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
@@ -41,7 +43,7 @@ class StatusLine(QWidget):
 
     def _show_document(self) -> None:
         schedule = self._document.schedule
-        text = f"Predicted step {ms(schedule.makespan_us)}" if schedule else ""
+        text = f"{_title(schedule)} step {ms(schedule.makespan_us)}" if schedule else ""
         lacking = lack(schedule) if schedule else ""
         self.step.setText(f"{text}, does not fit: {lacking}" if lacking else text)
         set_role(self.step, "bad" if lacking else "strong")
@@ -53,6 +55,12 @@ class StatusLine(QWidget):
         busy = self._solver.busy
         set_role(self.solver_text, "strong" if busy else "good")
         self.solver_text.setText(f"●  {solver_state(self._solver)}")
+
+
+def _title(schedule: Schedule) -> str:
+    """Say how a step time is known: predicted from op times, or from mere estimates of these."""
+    is_estimated = schedule.problem.measured_profile.measured.estimated
+    return ESTIMATED.capitalize() if is_estimated else "Predicted"
 
 
 def unsaved_text(document: Document) -> str:

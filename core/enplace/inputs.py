@@ -6,12 +6,21 @@ Nothing heavy is imported before a function needs it.
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enplace.errors import EnplaceError, EnplaceWarning, PinConflictError, PlanError, ProblemError
+from enplace.errors import (
+    EnplaceError,
+    EnplaceWarning,
+    FileError,
+    PinConflictError,
+    PlanError,
+    ProblemError,
+)
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
@@ -48,7 +57,14 @@ def find_profile(profile: Profile | PathLike) -> Profile:
     from enplace.readers import read_profile
     from enplace.values.profile import Profile
 
-    return profile if isinstance(profile, Profile) else read_profile(profile)
+    if isinstance(profile, Profile):
+        return profile
+    try:
+        return read_profile(profile)
+    except FileError:
+        if how := _how_to_profile(profile):
+            raise FileError(f"{profile}: is a model; make its profile first: {how}") from None
+        raise
 
 
 def make_problem(
@@ -97,6 +113,21 @@ def make_problem(
     pairs = [found for pair in before for found in _orders(pair, profile, f"{dashes}before")]
     problem = order_problem(problem, pairs)
     return problem if constraints is None else _with_constraints(problem, constraints)
+
+
+def _how_to_profile(path: PathLike) -> str:
+    """Return the command that makes the profile of a model; empty if it is none."""
+    from enplace.frameworks.registry import suffixes
+    from enplace.frameworks.source import source_of
+
+    path = os.fspath(path)
+    if not os.path.isfile(path) or Path(path).suffix.lower() not in suffixes():
+        return ""
+    try:
+        name = "import" if source_of(path).is_recorded else "profile"
+    except EnplaceError:
+        return ""
+    return f"enplace {name} {shlex.quote(path)} -o P.enplace"
 
 
 def _with_constraints(problem: Problem, path: PathLike) -> Problem:

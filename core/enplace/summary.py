@@ -58,6 +58,7 @@ def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
         **_objective_numbers(plan),
         **_replicas(schedule),
         "step_time_us": schedule.makespan_us,
+        "estimated": schedule.problem.measured_profile.measured.estimated or None,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": result.bound_us,
         "gap": result.gap,
@@ -120,7 +121,8 @@ def _objective_lines(result: Result) -> list[list[str]]:
     if plan.value_us is None:
         return []
     name = "latency of a query" if plan.objective == "latency" else "time per sample"
-    lines = [[name, ms(plan.value_us), ""]]
+    measured = result.schedule.problem.measured_profile.measured
+    lines = [[measured.title_of(name), ms(plan.value_us), ""]]
     if plan.proven or plan.bound_us:
         proof = f"no {_describe_rivals(plan)} has less"
         if not plan.proven:
@@ -169,7 +171,8 @@ def describe(result: Result, expert: Schedule | None, alone: Schedule | None) ->
     if plan.splits:
         parts = sum(split.parts for split in plan.splits)
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
-    note = [plan.note] if plan.note else []
+    about_times = problem.measured_profile.measured.about_times
+    note = [*filter(None, [plan.note, about_times])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = against_one_device(schedule.makespan_us, alone)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
@@ -178,7 +181,8 @@ def describe(result: Result, expert: Schedule | None, alone: Schedule | None) ->
 def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
     """Show the step time against the expert's, and its gap if it is the objective."""
     schedule = result.schedule
-    line = ["step time", ms(schedule.makespan_us), ""]
+    title = schedule.problem.measured_profile.measured.title_of("step time")
+    line = [title, ms(schedule.makespan_us), ""]
     change = against_expert(schedule, expert)
     if expert is not None and change and schedule.plan.method != "expert":
         line[2] = f"{change} against the expert's {ms(expert.makespan_us)}"
@@ -225,8 +229,13 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
         f"of {count(found.n_microbatches, 'sample')}"
     )
+    measured = problem.measured_profile.measured
     facts = [
-        ["time per sample", ms(found.time_per_sample_us), "once the pipeline is full"],
+        [
+            measured.title_of("time per sample"),
+            ms(found.time_per_sample_us),
+            "once the pipeline is full",
+        ],
         ["all of them", ms(found.makespan_us), ""],
     ]
     stages = [["stage", "on", "pass", "ops", "in", "compute", "out", "gradients"]]
@@ -275,7 +284,9 @@ def _objective_change(result: Result, expert: Schedule | None) -> str:
 def comparison(results: Sequence[Result], expert: Schedule | None, objective: str) -> str:
     """Show one line for each result: how the methods differ."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
-    times = [name, "vs expert", "step time"] if name else ["step time", "vs expert"]
+    measured = results[0].schedule.problem.measured_profile.measured
+    step = measured.title_of("step time")
+    times = [measured.title_of(name), "vs expert", step] if name else [step, "vs expert"]
     head = ["method", *times, "gap", "transfers", "sent", "peak memory", "fits", "solved in"]
 
     def times_of(result: Result) -> list[str]:

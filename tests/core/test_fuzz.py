@@ -2,7 +2,7 @@
 
 import pytest
 from tests.fuzz.run import faults, fuzz
-from tests.fuzz.targets import OF_TENSORFLOW, OTHERS
+from tests.fuzz.targets import OF_ONNX, OF_TENSORFLOW, OTHERS
 
 FILES, FILES_OF_MODELS = 60, 2
 
@@ -11,9 +11,10 @@ FILES, FILES_OF_MODELS = 60, 2
     "counts",
     [
         dict.fromkeys(OTHERS, FILES),
+        dict.fromkeys(OF_ONNX, FILES),
         {**dict.fromkeys(OF_TENSORFLOW, FILES_OF_MODELS), "trace": FILES},
     ],
-    ids=["plain", "tensorflow"],
+    ids=["plain", "onnx", "tensorflow"],
 )
 def test_broken_files_are_refused_or_read(counts):
     found = fuzz(counts)

@@ -239,8 +239,16 @@ def _of_tensorflow(name: str) -> Callable[[], Target]:
     return build
 
 
+def _of_onnx() -> Target:
+    from tests.fuzz.onnx_files import onnx_model
+
+    return onnx_model()
+
+
 _ENDS = ("crash",)
-"""TensorFlow may end the worker with a model that the user trusts: the worker is there for it."""
+"""A framework's library may end the worker with a model: the worker is there for it."""
+
+OF_ONNX = {"onnx model": Entry(_of_onnx, 0.5, _ENDS)}
 
 OF_TENSORFLOW = {
     "trace": Entry(_of_tensorflow("trace"), 0.5),
@@ -282,7 +290,7 @@ MULTIPLIED = {
 
 MULTIPLIED["long rules"] = Entry(_many_rules, 0.02)
 
-TARGETS = OTHERS | OF_TENSORFLOW | MULTIPLIED
+TARGETS = OTHERS | OF_TENSORFLOW | OF_ONNX | MULTIPLIED
 
 _MEASURED = {
     "step_time_us": 12.5,

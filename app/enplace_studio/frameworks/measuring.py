@@ -130,8 +130,8 @@ class Measuring(QWidget):
             return
         self._start(
             _Task(
-                f"Profiling {name}",
-                f"{name} could not be profiled",
+                f"{'Opening' if source.is_recorded else 'Profiling'} {name}",
+                f"{name} could not be {'opened' if source.is_recorded else 'profiled'}",
                 profile_job(
                     source, request.devices, request.steps, request.warm_ups, request.batch_sizes
                 ),
@@ -358,5 +358,6 @@ def _with_source(profile: Profile, request: ProfileRequest) -> Profile:
     """Return the profile with its source and devices."""
     measured = profile.measured
     source = measured.source or request.source.to_json()
-    devices = measured.devices or request.devices
+    asked_for = "" if request.source.is_recorded else request.devices
+    devices = measured.devices or asked_for
     return replace(profile, measured=replace(measured, source=source, devices=devices))

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
-from enplace.frameworks.source import MAX_BATCH, Source, check_batch_sizes, source_of
+from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, Source, check_batch_sizes, source_of
 from enplace_studio.frameworks.devices import DeviceChoice
 from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import Form, label, number_field, paragraph, set_role
@@ -58,6 +58,7 @@ class OpenModel(QDialog):
         self.arguments, self.signature = QLineEdit(), QLineEdit()
         self.loss, self.optimizer = _choice(), _choice()
         self.batch_size = number_field(0, MAX_BATCH, 0)
+        self.sizes, self.gpu = QLineEdit(), _choice()
         self.devices = DeviceChoice()
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
@@ -105,6 +106,8 @@ class OpenModel(QDialog):
             ("Loss", self.loss),
             ("Optimiser", self.optimizer),
             ("Batch size", self.batch_size),
+            ("Other sizes", self.sizes),
+            ("Times of a GPU", self.gpu),
         )
         of_profile: tuple[tuple[str, QWidget], ...] = (
             ("Devices", self.devices),
@@ -147,6 +150,7 @@ class OpenModel(QDialog):
         if source is not None:
             _offer(self.loss, source.framework.losses)
             _offer(self.optimizer, source.framework.optimizers)
+            _offer(self.gpu, source.framework.gpus)
         is_recorded = kind is not None and kind.is_recorded
         self._show_measuring(kind is not None and not is_recorded)
         self.profile_button.setText("Open" if is_recorded else "Profile")
@@ -174,6 +178,8 @@ class OpenModel(QDialog):
             "loss": self.loss,
             "optimizer": self.optimizer,
             "batch_size": self.batch_size,
+            "sizes": self.sizes,
+            "gpu": self.gpu,
         }
 
     def _show_missing(self, usable: Sequence[Framework]) -> bool:
@@ -208,6 +214,8 @@ class OpenModel(QDialog):
             "optimizer": self.optimizer.currentText,
             "batch_size": self.batch_size.value,
             "signature": self.signature.text,
+            "sizes": lambda: _sizes(self.sizes.text()),
+            "gpu": self.gpu.currentText,
         }
         return {name: values[name]() for name in kinds()[kind].fields}
 
@@ -258,6 +266,23 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     if wrong := [word for word in words if not word.isdigit() or int(word) == 0]:
         raise ValueError(f"Batch sizes are whole numbers such as 8, 16, 32, not “{wrong[0]}”.")
     return tuple(map(int, words))
+
+
+def _sizes(text: str) -> tuple[tuple[str, int], ...]:
+    """Read sizes by name, separated by commas.
+
+    Raises
+    ------
+    ValueError
+        With a sentence for the user.
+    """
+    found = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, _, number = word.rpartition("=")
+        if not name or not number.isdecimal() or not 0 < int(number) <= MAX_SIZE:
+            raise ValueError(f"Sizes are names and numbers such as seq_len=128, not “{word}”.")
+        found.append((name.strip(), int(number)))
+    return tuple(found)
 
 
 def _what_can_be_opened() -> str:

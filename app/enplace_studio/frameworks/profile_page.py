@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QW
 
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
+from enplace.values.measurement import ESTIMATED
 from enplace.values.profile import Profile
 from enplace_studio.frameworks import facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
@@ -33,8 +34,9 @@ class ProfilePage(QDialog):
         self.about_presets = about_presets(profile)
         column = Column()
         body = column.fill(spacing=10)
-        body.addWidget(label(f"How {model_title(profile.name)} was measured", "heading"))
-        body.addWidget(self._step_panel())
+        how = ESTIMATED if profile.measured.estimated else "measured"
+        body.addWidget(label(f"How {model_title(profile.name)} was {how}", "heading"))
+        body.addWidget(self._step_panel(profile))
         plots = QHBoxLayout()
         plots.setSpacing(10)
         plots.addWidget(self._deviation_panel(), 1)
@@ -45,7 +47,7 @@ class ProfilePage(QDialog):
         layout.addWidget(column, 1)
         layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
 
-    def _step_panel(self) -> Panel:
+    def _step_panel(self, profile: Profile) -> Panel:
         panel = Panel("Step")
         grid = QGridLayout()
         grid.setHorizontalSpacing(28)
@@ -57,7 +59,9 @@ class ProfilePage(QDialog):
             grid.setRowMinimumHeight(3 * row + 2, round(8 * theme.scale))
         grid.setColumnStretch(FACTS_A_ROW, 1)
         panel.body.addLayout(grid)
-        if not self.lines:
+        if about := profile.measured.about_times:
+            panel.body.addWidget(paragraph(about))
+        elif not self.lines:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         return panel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,8 +18,9 @@ from enplace.cli.options import (
 )
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
+from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
-from enplace.text import size
+from enplace.text import listed, size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -28,6 +30,24 @@ def _exporter_titles() -> dict[str, str]:
     from enplace.frameworks.registry import exporters
 
     return {name: exporter.title for name, exporter in exporters().items()}
+
+
+def _gpu_titles() -> dict[str, str]:
+    from enplace.frameworks.roofline import GPUS
+
+    return {name: gpu.title for name, gpu in GPUS.items()}
+
+
+class _SizeType(click.ParamType):  # type: ignore[type-arg]
+    """A name and a number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, int]:
+        name, _, number = str(value).rpartition("=")
+        if not name or not number.isdecimal() or not 0 < int(number) <= 1 << 24:
+            self.fail(f"'{value}' is not a name and a number such as seq_len=128", param, ctx)
+        return name, int(number)
 
 
 class _FormatOption(click.Option):
@@ -62,15 +82,45 @@ class _FormatOption(click.Option):
     show_default=True,
     help="Cluster of that plan; it must have the devices that the ops ran on.",
 )
-def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
-    """Turn INPUT, any graph with costs that Enplace can read, into a profile."""
-    from enplace.readers import read_profile
+@click.option(
+    "--device",
+    "gpu",
+    type=RegistryType("device", _gpu_titles),
+    metavar="GPU",
+    help="Of an ONNX model: the GPU to estimate op times for: h200, h100, a100 or v100. On the "
+    "bundled clusters with this GPU, ops take what its roofline says. [default: h200]",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 1 << 24),
+    metavar="N",
+    help="Of an ONNX model: its batch, if the file leaves that open. [default: 1]",
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=_SizeType(),
+    multiple=True,
+    metavar="NAME=N",
+    help="Of an ONNX model: another size that the file leaves open, such as seq_len=128.",
+)
+def import_(
+    input_file: str,
+    output: str | None,
+    plan_file: str | None,
+    cluster: str,
+    **of_model: Any,
+) -> Answer:
+    """Turn INPUT, any graph that Enplace can read, into a profile.
+
+    An ONNX model has no costs: its op times are estimated from a roofline of a GPU.
+    """
     from enplace.writers import write_profile
 
     if not output and not plan_file:
         raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
     check_outputs((output, plan_file), input_file)
-    profile = read_profile(input_file)
+    profile = _read(input_file, {name: value for name, value in of_model.items() if value})
     if output:
         write_profile(output, profile)
     if plan_file:
@@ -78,8 +128,36 @@ def import_(input_file: str, output: str | None, plan_file: str | None, cluster:
     files = [path for path in (output, plan_file) if path]
     return Answer(
         profile_numbers(profile) | {"profile_file": output, "placement_file": plan_file},
-        f"{profile}.\nWritten to {' and '.join(files)}.",
+        "\n".join(
+            [
+                f"{profile}.",
+                *describe_estimate(profile),
+                f"Written to {' and '.join(files)}.",
+            ]
+        ),
     )
+
+
+def _read(path: str, of_model: dict[str, Any]) -> Profile:
+    """Read a profile; the graph of a model that need not run is read in a worker."""
+    from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+    from enplace.disk import naming
+    from enplace.frameworks.jobs import measure_profile
+    from enplace.frameworks.registry import suffixes
+    from enplace.frameworks.source import source_of
+    from enplace.readers import read_profile
+
+    source = None
+    if os.path.isfile(path) and os.path.splitext(path)[1].lower() in suffixes():
+        source = source_of(path, **of_model)
+    if source is None or not source.is_recorded:
+        if of_model:
+            raise FileError(
+                f"{path}: has sizes and costs of its own; leave out what an ONNX model needs"
+            )
+        return read_profile(path)
+    with naming(source.path), work_bar() as report, stopped_by_ctrl_c() as stopped:
+        return measure_profile(source, "", 0, 0, (), report, stopped)
 
 
 def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
@@ -95,6 +173,22 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
     write_plan(plan_file, Result(simulate(problem, plan)))
 
 
+def describe_estimate(profile: Profile) -> list[str]:
+    """Say that op times are estimated, and which sizes were chosen for it; else nothing."""
+    measured = profile.measured
+    if not measured.estimated:
+        return []
+    sizes = measured.config.get("sizes")
+    chosen = (
+        [f"{name} = {number}" for name, number in sizes.items()] if isinstance(sizes, dict) else []
+    )
+    return [
+        f"{measured.about_times} This is the graph of an inference: an ONNX file has no training "
+        f"step.",
+        *([f"Sizes that the file leaves open: {listed(chosen)}."] if chosen else []),
+    ]
+
+
 def profile_numbers(profile: Profile) -> dict[str, Any]:
     """Return the figures of a profile, as plain data."""
     return {
@@ -105,6 +199,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "edges": profile.n_edges,
         "persistent_bytes": int(profile.persistent_bytes.sum()),
         "measured_step_time_us": profile.measured.step_time_us,
+        "estimated": profile.measured.estimated or None,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import Answer, command
-from enplace.cli.converting import profile_numbers
+from enplace.cli.converting import describe_estimate, profile_numbers
 from enplace.cli.models import find_source, model_options
 from enplace.cli.options import FILE
 from enplace.cli.outputs import check_outputs
@@ -92,6 +92,7 @@ def profile(
         "\n".join(
             [
                 f"{measured}.",
+                *describe_estimate(measured),
                 *_describe_left_out(measured),
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),

@@ -13,6 +13,7 @@ from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argumen
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
+from enplace.errors import EnplaceError
 from enplace.inputs import choose_method, read_problem_and_plan
 
 if TYPE_CHECKING:
@@ -194,7 +195,9 @@ def serve(cluster: str, task: str, framework: str | None) -> Answer:
     from enplace.processes.wire import Message
     from enplace.processes.worker import do_job
 
-    server = (frameworks()[framework] if framework else usual_framework()).server
+    chosen = frameworks()[framework] if framework else usual_framework()
+    if chosen.server is None:
+        raise EnplaceError(f"{chosen.name} runs no models; choose another framework")
     job = Message("serve", {"cluster": cluster, "task": task})
-    do_job(server, [job], lambda message, _: click.echo(message, err=True))
+    do_job(chosen.server, [job], lambda message, _: click.echo(message, err=True))
     return Answer({}, "")

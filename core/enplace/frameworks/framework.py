@@ -33,13 +33,16 @@ class ModelKind:
     fields : mapping of str to str
         Fields of the source that the user may set, each with the text shown while it is empty.
     is_recorded : bool
-        Whether it holds only measurements, so that opening it runs no code.
+        Whether opening it runs no code: it holds measurements, or only a graph.
+    why_no_run : str
+        Why plans for such a model cannot run, and the fix; empty if they can.
     """
 
     name: str
     description: str
     fields: Mapping[str, str] = field(default_factory=dict)
     is_recorded: bool = False
+    why_no_run: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,27 +59,29 @@ class Framework:
         The extra of Enplace that installs it.
     worker : WorkerProgram
         Does the jobs of :mod:`enplace.frameworks.jobs`.
-    server : WorkerProgram
-        Serves one task of a cluster of several hosts.
-    applier : str
-        Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
-        a path and whether to keep the plan's order.
     kinds : tuple of ModelKind
         The kinds of model that it opens.
     models : str
         What can be opened, as a list for people.
-    losses, optimizers : tuple of str
-        Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
-    about_compiled, about_plain_kernels : str
-        Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
-        than usual, because the run without a plan then differs from the user's own.
-    imports : tuple of str
-        What programs import that train with this framework.
     suffixes : tuple of str
         Endings of the names of its models' files.
     recognise : callable
         Takes a path that exists; returns the path of the model, and its kind. Raises
         :class:`enplace.errors.FileError` if it is not a model of this framework.
+    server : WorkerProgram or None
+        Serves one task of a cluster of several hosts; None if this framework runs no models.
+    applier : str
+        Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
+        a path and whether to keep the plan's order. Empty without ``server``.
+    losses, optimizers : tuple of str
+        Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
+    gpus : tuple of str
+        GPUs that a source can name, whose op times are estimated.
+    about_compiled, about_plain_kernels : str
+        Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
+        than usual, because the run without a plan then differs from the user's own.
+    imports : tuple of str
+        What programs import that train with this framework.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
     bundled : tuple of Path
@@ -87,24 +92,30 @@ class Framework:
     module: str
     extra: str
     worker: WorkerProgram
-    server: WorkerProgram
-    applier: str
     kinds: tuple[ModelKind, ...]
     models: str
-    losses: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    about_compiled: str
-    about_plain_kernels: str
-    imports: tuple[str, ...]
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
-    exporters: tuple[Exporter, ...]
+    server: WorkerProgram | None = None
+    applier: str = ""
+    losses: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    about_compiled: str = ""
+    about_plain_kernels: str = ""
+    imports: tuple[str, ...] = ()
+    exporters: tuple[Exporter, ...] = ()
     bundled: tuple[Path, ...] = ()
 
     @property
     def is_installed(self) -> bool:
         """Whether it is installed here; looks for it without importing it."""
         return importlib.util.find_spec(self.module) is not None
+
+    @property
+    def runs_models(self) -> bool:
+        """Whether it runs and measures models; one that does not only reads their graphs."""
+        return self.server is not None
 
     def opens(self, kind: str) -> bool:
         """Return whether it opens models of a kind."""

@@ -303,7 +303,8 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
     kind = run.cluster.kind[device]
     own_us = run.op_time_us[seen] * run.cluster.speed[device]
     time_us[seen, kind] = own_us + _added_us(run.profile)[seen, kind]
-    return run.profile.with_costs(time_us)
+    measured = replace(run.profile.measured, estimated="")
+    return replace(run.profile.with_costs(time_us), measured=measured)
 
 
 def with_measured_links(run: MeasuredRun) -> Cluster:

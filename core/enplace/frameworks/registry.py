@@ -15,9 +15,10 @@ from enplace.writers.registry import Exporter
 
 
 def frameworks() -> dict[str, Framework]:
-    """Return every framework, by the name of its folder."""
+    """Return every framework, by the name of its folder; those that run models come first."""
     folders = (module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg)
-    return {name: _import(name).FRAMEWORK for name in folders}
+    found = {name: _import(name).FRAMEWORK for name in folders}
+    return dict(sorted(found.items(), key=lambda each: not each[1].runs_models))
 
 
 def _import(folder: str) -> Any:
@@ -26,14 +27,18 @@ def _import(folder: str) -> Any:
 
 def usual_framework() -> Framework:
     """Return the framework to use where nothing names one: the first that is installed, if any."""
-    known = list(frameworks().values())
+    known = _running()
     return next((each for each in known if each.is_installed), known[0])
 
 
 def framework_in_use() -> Framework:
     """Return the framework that this process has imported, if any; else the usual one."""
-    known = frameworks().values()
-    return next((each for each in known if each.module in sys.modules), usual_framework())
+    return next((each for each in _running() if each.module in sys.modules), usual_framework())
+
+
+def _running() -> list[Framework]:
+    """Return the frameworks that run models."""
+    return [each for each in frameworks().values() if each.runs_models]
 
 
 def framework_of_kind(kind: str) -> Framework:

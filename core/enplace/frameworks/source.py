@@ -12,7 +12,7 @@ from pathlib import Path
 from sys import path as module_path
 from typing import Any
 
-from enplace.disk import is_object, only, read_bytes, take, whole
+from enplace.disk import is_object, only, read_bytes, shown, take, whole
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import (
@@ -22,10 +22,11 @@ from enplace.frameworks.registry import (
     suffixes,
     usual_framework,
 )
+from enplace.text import instead
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-MAX_BATCH = 1 << 24
+MAX_BATCH = MAX_SIZE = 1 << 24
 BATCH = "{batch}"
 """Stands for the batch size in a script's arguments."""
 
@@ -51,6 +52,10 @@ class Source:
         0 leaves it to the model.
     signature : str
         Which function of a saved model; empty for its only or its default one.
+    sizes : tuple of (str, int)
+        Sizes of its inputs, besides the batch, that the model leaves open: name and number.
+    gpu : str
+        The GPU whose op times are estimated; empty for the usual one.
     framework_name : str
         The folder of the framework that opens it; empty for the usual one that opens this kind.
     """
@@ -62,6 +67,8 @@ class Source:
     optimizer: str = ""
     batch_size: int = 0
     signature: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+    gpu: str = ""
     framework_name: str = ""
 
     @property
@@ -73,7 +80,7 @@ class Source:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it holds only measurements, so that opening it runs no code."""
+        """Whether opening it runs no code: it holds measurements, or only a graph."""
         return self.framework.kind(self.kind).is_recorded
 
     @property
@@ -94,7 +101,10 @@ class Source:
 
     def to_json(self) -> dict[str, Any]:
         """Write the source as plain data."""
-        return asdict(self) | {"arguments": list(self.arguments)}
+        values = asdict(self) | {"arguments": list(self.arguments)}
+        sizes = {"sizes": list(map(list, self.sizes))} if self.sizes else {}
+        unset = {name for name in ("sizes", "gpu") if not values[name]}
+        return {name: value for name, value in values.items() if name not in unset} | sizes
 
 
 def source_from_json(data: Any) -> Source:
@@ -126,8 +136,25 @@ def source_from_json(data: Any) -> Source:
         optimizer=take(source, "optimizer", str, "source"),
         batch_size=whole(source, "batch_size", "source", high=MAX_BATCH),
         signature=take(source, "signature", str, "source"),
+        sizes=_sizes(take(source, "sizes", list, "source", [])),
+        gpu=_gpu(take(source, "gpu", str, "source", "")),
         framework_name=name,
     )
+
+
+def _sizes(values: list[Any]) -> tuple[tuple[str, int], ...]:
+    for pair in values:
+        is_pair = isinstance(pair, list) and list(map(type, pair)) == [str, int]
+        if not is_pair or not 0 < pair[1] <= MAX_SIZE:
+            raise FileError(f"source: 'sizes' must hold a name and a number, not {shown(pair)}")
+    return tuple((name, number) for name, number in values)
+
+
+def _gpu(name: str) -> str:
+    known = {gpu for framework in frameworks().values() for gpu in framework.gpus}
+    if name and name not in known:
+        raise FileError(f"no GPU is called {shown(name)}; {instead(name, sorted(known))}")
+    return name
 
 
 def source_of(path: str, **options: Any) -> Source:
@@ -168,16 +195,17 @@ def _recognise(place: Path) -> dict[str, tuple[str, str]]:
     FileError
         If none does.
     """
-    found, why = {}, None
+    found, reasons = {}, []
     for name, framework in frameworks().items():
         try:
             model, kind = framework.recognise(place)
         except FileError as error:
-            why = error
+            reasons.append((place.suffix.lower() in framework.suffixes, error))
         else:
             found[name] = str(model.resolve()), kind
-    if not found and why is not None:
-        raise why
+    if not found:
+        own = [error for is_own, error in reasons if is_own]
+        raise own[0] if own else reasons[0][1]
     return found
 
 
@@ -238,6 +266,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     if "arguments" in options:
         options["arguments"] = tuple(options["arguments"])
     source = replace(source, **options)
+    _gpu(source.gpu)
     if bool(source.loss) != bool(source.optimizer):
         given, missing = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
         raise FileError(f"{source.path}: there is a {given} but no {missing}; give both or neither")

@@ -25,6 +25,9 @@ INPUT = "input"
 
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
 
+_QUOTED = re.compile(r"'([^']*)'")
+_NUMBER = re.compile(r"\.(\d+)\Z")
+
 Edge = tuple[int, int, int, int, bool]
 
 
@@ -66,6 +69,49 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
     scopes = [_traced_scope(name, kind, names) for name, kind in nodes]
     _spread([name for name, _ in nodes], ends, scopes)
     return [scope or "" for scope in scopes]
+
+
+def exported_scopes(
+    names: Sequence[str],
+    recorded: Sequence[str],
+    n_inputs: int,
+    edges: Sequence[Sequence[int]],
+) -> list[str]:
+    """Find the scope of every op of a graph that another framework exported.
+
+    Parameters
+    ----------
+    names : sequence of str
+        PyTorch writes paths with a slash in front: ``/layer1/layer1.0/conv1/Conv``.
+    recorded : sequence of str
+        The modules around each op, if its exporter noted them: ``['', 'layer1', 'layer1.0.conv1',
+        'conv2d']``, where the last is the op itself.
+    n_inputs : int
+        So many ops, the first ones, are fed.
+    edges : sequence of (source, output, consumer, ...)
+    """
+    ends = [(edge[0], edge[2]) for edge in edges]
+    scopes = [
+        _recorded_scope(modules) or _path_scope(name.split("/")[:-1]) or None
+        for name, modules in zip(names, recorded, strict=True)
+    ]
+    _spread(names, ends, scopes)
+    return [INPUT] * n_inputs + [scope or "" for scope in scopes[n_inputs:]]
+
+
+def _recorded_scope(modules: str) -> str:
+    """Turn recorded modules into a scope: ``layer1/layer1_0/conv1``."""
+    parts, above = [], ""
+    for module in _QUOTED.findall(modules)[:-1]:
+        part = module.removeprefix(f"{above}.")
+        parts.append(f"{above.rpartition('.')[2]}_{part}" if part.isdecimal() else part)
+        above = module or above
+    return _path_scope(parts)
+
+
+def _path_scope(parts: Sequence[str]) -> str:
+    """Join the parts of a path; PyTorch numbers modules ``layer.0``, which is ``layer_0`` here."""
+    return "/".join(_NUMBER.sub(r"_\1", part) for part in parts if part)
 
 
 def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:

@@ -136,10 +136,17 @@ def _evaluation(data: Object, key: str, where: str) -> Evaluation:
     )
 
 
+def _pair(data: Object, key: str, where: str) -> list[Any]:
+    return take(data, key, list, where)
+
+
 _SOURCE: dict[str, Read] = {
-    **dict.fromkeys(("path", "kind", "loss", "optimizer", "signature", "framework_name"), _text),
+    **dict.fromkeys(
+        ("path", "kind", "loss", "optimizer", "signature", "framework_name", "gpu"), _text
+    ),
     "arguments": _list(_text),
     "batch_size": _count,
+    "sizes": _list(_pair),
 }
 """Reader of each field of a framework's source that Enplace writes."""
 
@@ -178,5 +185,6 @@ _READ: dict[str, Read] = {
     "split_lengths": _each(_each(_count)),
     "batch_shapes": _list(_list(_count)),
     "evaluation": _evaluation,
+    "estimated": _text,
 }
 """Reader of each key whose name is also that of its field."""

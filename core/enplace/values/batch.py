@@ -31,7 +31,11 @@ def with_batch(profile: Profile, factor: float) -> Profile:
         time_us=np.where(works[:, None], factor * profile.time_us, profile.time_us),
         temporary_bytes=_grow(profile.temporary_bytes, works, factor),
         tensor_bytes=_grow(profile.tensor_bytes, is_data, factor),
-        measured=Measurement(op_devices=measured.op_devices, cluster=measured.cluster),
+        measured=Measurement(
+            op_devices=measured.op_devices,
+            cluster=measured.cluster,
+            estimated=measured.estimated,
+        ),
     )
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from enplace.values.cluster import Cluster
 
+ESTIMATED = "estimated"
+"""Stands wherever a time shows that nobody has measured."""
+
 
 @dataclass(frozen=True)
 class MeasuredLink:
@@ -104,7 +107,6 @@ class Measurement:
     devices : str
         The devices as they were requested, such as ``"cpu:2"``.
     source : mapping
-        The model and how it was called; plain data from a framework's source.
         The model and how it was called; plain data of a framework's source.
     paper : str
         The paper that the profile comes from.
@@ -131,6 +133,8 @@ class Measurement:
         Shape of each part of a batch, as the step takes them.
     evaluation : Evaluation or None
         The evaluation of a batch that no single device can hold.
+    estimated : str
+        The GPU whose roofline the op times come from; empty if they were measured.
     other : mapping
         Data of a newer Enplace or another program, kept unchanged.
     """
@@ -161,7 +165,19 @@ class Measurement:
     split_lengths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_shapes: tuple[tuple[int, ...], ...] = ()
     evaluation: Evaluation | None = None
+    estimated: str = ""
     other: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def about_times(self) -> str:
+        """A sentence that says where op times come from; empty if they were measured."""
+        if not self.estimated:
+            return ""
+        return f"Op times are estimated from a roofline of the {self.estimated}, not measured."
+
+    def title_of(self, time: str) -> str:
+        """Name a time that is predicted from op times: ``estimated step time`` if these are."""
+        return f"{ESTIMATED} {time}" if self.estimated else time
 
     @property
     def batch_size(self) -> int | None:

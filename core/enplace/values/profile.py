@@ -126,6 +126,8 @@ class Profile:
         step_us = self.measured.step_time_us
         if step_us is not None:
             parts.append(f"measured step {ms(step_us)}")
+        if self.measured.estimated:
+            parts.append("estimated times")
         return f"{self.name}: {', '.join(parts)}"
 
     def __repr__(self) -> str:

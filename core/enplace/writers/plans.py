@@ -53,7 +53,7 @@ def _head(result: Result) -> dict[str, Any]:
     bound_us = result.step_bound_us
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
-    shapes = profile.measured.batch_shapes
+    shapes, estimated = profile.measured.batch_shapes, problem.measured_profile.measured.estimated
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     return {
         "format": f"{NAME}/{VERSION}",
@@ -68,6 +68,7 @@ def _head(result: Result) -> dict[str, Any]:
         "links": plan.links,
         "predicted": {
             "step_time_us": schedule.makespan_us,
+            **({"estimated": estimated} if estimated else {}),
             "lower_bound_us": lower_bound_us(problem) if bound_us is None else bound_us,
             "fits": schedule.fits,
             "peak_bytes": {

@@ -32,6 +32,7 @@ def report_html(result: Result) -> str:
     """Write HTML that follows the reader's light or dark setting, prints well, loads nothing."""
     schedule = result.schedule
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
+    measured = schedule.problem.measured_profile.measured
     sections = {
         "Devices": _devices(schedule),
         "Constraints": _constraints(schedule.problem),
@@ -42,7 +43,8 @@ def report_html(result: Result) -> str:
     parts = [
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
-        f"{escape(cluster.description)} All times are predicted.</p>",
+        f"{escape(cluster.description)} All times are predicted.",
+        f"{escape(measured.about_times)}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),
@@ -57,11 +59,12 @@ def _facts(result: Result) -> Iterator[str]:
     sent = (schedule.transfer_finish_us - schedule.transfer_start_us).sum()
     fits = '<b class="good">fits</b>' if schedule.fits else '<b class="bad">does not fit</b>'
     bound_us = result.step_bound_us
+    step = schedule.problem.measured_profile.measured.title_of("step time")
     if bound_us is None:
-        yield fact(ms(schedule.makespan_us), "step time")
+        yield fact(ms(schedule.makespan_us), step)
     else:
         prover = f" by {result.proven_by}" if result.proven_by else ""
-        meaning = f"step time, proven{prover} not below {ms(bound_us)}"
+        meaning = f"{step}, proven{prover} not below {ms(bound_us)}"
         yield fact(ms(schedule.makespan_us), meaning)
         yield fact(gap_text(result.gap, schedule.fits), "at most left to gain")
     if result.objective in VALUES:
@@ -87,7 +90,8 @@ def _compared(result: Result) -> str:
         _compared_row(title, schedule, result.schedule)
         for title, schedule in {"this plan": result.schedule, **result.references}.items()
     )
-    head = "<th>step time<th>this plan against it<th>sent<th>most memory on a device"
+    step = result.schedule.problem.measured_profile.measured.title_of("step time")
+    head = f"<th>{step}<th>this plan against it<th>sent<th>most memory on a device"
     table = f"<table><tr><th>{head}</tr>{rows}</table>"
     return f"<section><h2>Compared with</h2>{table}</section>"
 
@@ -161,17 +165,26 @@ def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _how_to_apply(schedule: Schedule) -> str:
     """Show the two lines of Python, and the commands that check a plan and repeat this report."""
-    name = schedule.problem.profile.name
+    name, measured = schedule.problem.profile.name, schedule.problem.measured_profile.measured
+    again = (
+        "<pre>enplace simulate P.enplace plan.json\n"
+        "enplace export P.enplace plan.json --format html -o report.html</pre>"
+        f'<div class="dim">P.enplace is the profile of {escape(name)}, plan.json the plan'
+    )
+    if measured.estimated:
+        return (
+            "<div>Enplace does not run this model. Assign devices in its own framework, by the "
+            "names of its ops, from a table of the plan:</div>"
+            "<pre>enplace export P.enplace plan.json --format csv -o plan.csv</pre>"
+            f"<div>To predict it again, and to write this report again:</div>{again}.</div>"
+        )
     return (
         "<div>With the plan's file beside it, two lines at the top of the training script:</div>"
         '<pre>import enplace\nenplace.apply("plan.json")</pre>'
         "<div>To check on your machine, op by op, that it runs as planned, and how fast:</div>"
         "<pre>enplace run train.py plan.json --profile P.enplace --steps 20</pre>"
         "<div>To predict it again, and to write this report again:</div>"
-        "<pre>enplace simulate P.enplace plan.json\n"
-        "enplace export P.enplace plan.json --format html -o report.html</pre>"
-        f'<div class="dim">P.enplace is the profile of {escape(name)}, plan.json the plan, '
-        f"train.py your script.</div>"
+        f"{again}, train.py your script.</div>"
     )
 
 

@@ -53,4 +53,4 @@ def test_the_texts_name_both(qtbot):
     texts = " ".join(shown.text() for shown in page.findChildren(QLabel))
     assert "With TensorFlow installed" in texts
     assert "With Torchlight installed, a model too: a flame (.flame)." in texts
-    assert framework_names() == "TensorFlow, Torchlight"
+    assert framework_names() == "TensorFlow, Torchlight, ONNX"

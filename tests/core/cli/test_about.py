@@ -55,6 +55,7 @@ def test_doctor_lists_versions_extras_and_the_cache(enplace):
     assert found["versions"].keys() >= {"enplace", "python", "numba"}
     assert {extra["name"] for extra in found["extras"]} == {
         "studio",
+        "onnx",
         "tensorflow",
         "gpu",
         "metis",

@@ -11,6 +11,7 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops
 from enplace.text import count, elide_middle, listed, ms, size
 from enplace.values.device_names import device_label
+from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -197,12 +198,13 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
     """List labels and values for one op."""
     profile = problem.profile
     facts = [("type", profile.op_types[op])]
+    suffix = f", {ESTIMATED}" if problem.measured_profile.measured.estimated else ""
     for number, kind in enumerate(KINDS):
         times_us = problem.time_us[op, problem.cluster.kind == number]
         if len(times_us):
             fastest_us = float(times_us.min())
             shown = ms(fastest_us) if np.isfinite(fastest_us) else "cannot run"
-            facts.append((f"on a {kind.upper()}", shown))
+            facts.append((f"on a {kind.upper()}{suffix}", shown))
     if profile.persistent_bytes[op]:
         facts.append(("variables", size(int(profile.persistent_bytes[op]))))
     if profile.temporary_bytes[op]:

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import count, ms, percent, size
+from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -148,7 +149,9 @@ class InspectorView(ScrollPanel):
             )
         else:
             step = ms(current.schedule.makespan_us)
-            self._add_text(f"“{current.name}” takes {step} per step.")
+            measured = current.schedule.problem.measured_profile.measured
+            known = f"an {ESTIMATED} " if measured.estimated else ""
+            self._add_text(f"“{current.name}” takes {known}{step} per step.")
             if note := current.plan.note.rstrip("."):
                 self._add_text(f"{note[0].upper()}{note[1:]}.")
             self._add_text(

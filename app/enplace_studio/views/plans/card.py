@@ -15,6 +15,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.text import ms, percent, size
+from enplace.values.measurement import ESTIMATED
 from enplace_studio.bounds import Bounds
 from enplace_studio.differences import sent_bytes
 from enplace_studio.messages import button
@@ -90,7 +91,8 @@ class PlanCard(QAbstractButton):
         remark = [self.entry.remark] if self.entry.remark else []
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
-        return [
+        is_estimated = run is None and schedule.problem.measured_profile.measured.estimated
+        found = [
             *unfit,
             *stale,
             *remark,
@@ -100,6 +102,7 @@ class PlanCard(QAbstractButton):
             f"{size(sent_bytes(schedule))} sent",
             peak,
         ]
+        return [f"{ESTIMATED}, {found[0]}", *found[1:]] if is_estimated else found
 
     def hasHeightForWidth(self) -> bool:
         return True

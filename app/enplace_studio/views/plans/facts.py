@@ -106,11 +106,12 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     """Describe a plan in full, one fact on each line."""
     schedule = entry.schedule
     transfers = count(len(schedule.transfer_tensor), "transfer")
+    measured = schedule.problem.measured_profile.measured
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
         *([f"your note: {entry.remark}"] if entry.remark else []),
         *_objective_lines(entry.plan),
-        f"step time {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
+        f"{measured.title_of('step time')} {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'almost none'}",
     ]

@@ -8,6 +8,7 @@ from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from enplace.text import ms, percent, seconds
+from enplace.values.measurement import ESTIMATED
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
@@ -137,9 +138,10 @@ class LiveCard(QFrame):
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
+        estimated = f"{ESTIMATED}, " if job.problem.profile.measured.estimated else ""
         if self._shown is None:
-            return f"in {spent}"
-        return f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
+            return f"{estimated}in {spent}"
+        return estimated + (f"{spent} of {job.time_limit_s:.0f} s" if limited else spent)
 
     def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
         if best_us is None or expert_us is None:

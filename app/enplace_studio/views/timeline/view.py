@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 
 from enplace.frameworks.measured import MeasuredRun
 from enplace.text import ms, percent
+from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
@@ -108,6 +109,8 @@ class TimelineView(Panel):
             return
         schedule, baseline = project.current.schedule, project.baseline
         step, run = ms(schedule.makespan_us), project.current.run
+        if run is None and schedule.problem.measured_profile.measured.estimated:
+            step += f" {ESTIMATED}"
         if run is not None:
             off = step_error(schedule, run)
             shown = "" if off is None else f" ({percent(off, signed=True)})"

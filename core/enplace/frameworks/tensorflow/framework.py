@@ -67,6 +67,8 @@ _KINDS = (
         "trace",
         "A recorded trace. It holds the measurements already; nothing runs.",
         is_recorded=True,
+        why_no_run="This profile is a recorded trace, which cannot run. "
+        "Open the model itself with File › Open a model, then run its plans.",
     ),
 )
 

@@ -129,6 +129,7 @@ def _servers(devices: Devices) -> Iterator[str]:
         started = []
         for task in devices.tasks:
             job = Message("serve", {"cluster": str(path), "task": task})
+            assert FRAMEWORK.server is not None
             started.append(stack.enter_context(Worker(FRAMEWORK.server, [job])))
         for task, server in zip(devices.tasks, started, strict=True):
             _wait_until_ready(task, server)

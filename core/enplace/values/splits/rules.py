@@ -214,7 +214,8 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
         elif for_each[op] or kind in _MASKS:
             carries[op] = True
         elif kind == "MatMul":
-            carries[op] = n_data == 1 < len(before)
+            weights = len(before) > 1 or profile.persistent_bytes[op] > 0
+            carries[op] = n_data == 1 and weights
         elif kind in SHAPES or is_small[op]:
             counts[op] = n_data > 0 if kind in SHAPES else counts[before].any()
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES

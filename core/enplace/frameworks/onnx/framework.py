@@ -1,0 +1,66 @@
+"""ONNX's entry in the registry of frameworks; does not import ``onnx``."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from enplace.errors import FileError
+from enplace.frameworks.framework import Framework, ModelKind
+from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.processes.worker import handler_program
+
+SUFFIX = ".onnx"
+_MODELS = "a graph that any framework exports (.onnx)"
+_KINDS = (
+    ModelKind(
+        "onnx",
+        "An ONNX model: the graph of an inference. Nothing runs; op times are estimated from a "
+        "roofline of the GPU, until they are measured.",
+        {
+            "batch_size": "1, if the file leaves it open",
+            "sizes": "seq_len=128, if the file leaves others open",
+            "gpu": GPUS[DEFAULT_GPU].title,
+        },
+        is_recorded=True,
+        why_no_run="This profile is of an ONNX model, which Enplace does not run: op times are "
+        "estimated. Export the plan, and apply it with the model's own framework.",
+    ),
+)
+
+
+def recognise(path: Path) -> tuple[Path, str]:
+    """Return the path of a model, and its kind.
+
+    Raises
+    ------
+    FileError
+        If it is not an ONNX model.
+    """
+    if path.suffix.lower() != SUFFIX or path.is_dir():
+        raise FileError(f"{path}: not a model; choose {_MODELS}")
+    if path.is_file() and not path.stat().st_size:
+        raise FileError(f"{path}: the file is empty; export it again")
+    return path, "onnx"
+
+
+def explain_end(code: int, last_lines: str) -> str:
+    """Explain why a worker ended without an answer, if hostile files end it so."""
+    if code == -signal.SIGXCPU:
+        return "reading it takes minutes, unlike any real model; do not trust it"
+    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGBUS):
+        return "the ONNX library crashed on it; export the model again, or do not trust it"
+    return ""
+
+
+FRAMEWORK = Framework(
+    name="ONNX",
+    module="onnx",
+    extra="onnx",
+    worker=handler_program("enplace.frameworks.onnx.worker:work", "ONNX", explain_end),
+    kinds=_KINDS,
+    models=_MODELS,
+    suffixes=(SUFFIX,),
+    recognise=recognise,
+    gpus=tuple(GPUS),
+)

@@ -1,0 +1,158 @@
+"""Functions that a file defines itself: each call becomes the nodes of the function's body.
+
+The ONNX library's own inliner drops the names of the calls, which are the model's scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+from enplace.errors import FileError
+from enplace.frameworks.onnx.limits import MAX_NODES
+
+Key = tuple[str, str, str]
+Functions = Mapping[Key, FunctionProto]
+Rename = Callable[[str], str]
+
+
+def inline_functions(model: ModelProto) -> None:
+    """Replace the calls in the main graph; a body's nodes get the call's name as their scope.
+
+    Raises
+    ------
+    FileError
+        If a function calls itself, or the calls make too many nodes.
+    """
+    functions = {_key(each): each for each in model.functions}
+    if not functions:
+        return
+    _check(model.graph, functions)
+    nodes = [inner for node in model.graph.node for inner in _inlined(node, functions)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    del model.functions[:]
+    known = {each.domain for each in model.opset_import}
+    for function in functions.values():
+        for each in function.opset_import:
+            if each.domain not in known:
+                known.add(each.domain)
+                model.opset_import.add(domain=each.domain, version=each.version)
+
+
+def _key(named: FunctionProto | NodeProto) -> Key:
+    """Return what a call and its function have in common."""
+    kind = named.name if isinstance(named, FunctionProto) else named.op_type
+    return named.domain, kind, named.overload
+
+
+def _check(graph: GraphProto, functions: Functions) -> None:
+    """Count the nodes that inlining makes, each function once."""
+    counts: dict[Key, int] = {}
+
+    def total(nodes: Iterator[NodeProto], path: tuple[Key, ...]) -> int:
+        return sum(size(node, path) for node in nodes)
+
+    def size(node: NodeProto, path: tuple[Key, ...]) -> int:
+        key = _key(node)
+        if key not in functions:
+            return 1
+        if key in path or len(path) > _MOST_DEPTH:
+            raise FileError(f"function {key[1][:60]!a} calls itself; export the model again")
+        if key not in counts:
+            counts[key] = total(_all_nodes(functions[key].node), (*path, key))
+        return counts[key]
+
+    if total(_all_nodes(graph.node), ()) > MAX_NODES:
+        raise FileError(f"its functions make over {MAX_NODES:,} nodes; do not trust it")
+
+
+_MOST_DEPTH = 100
+
+
+def _all_nodes(nodes: object) -> Iterator[NodeProto]:
+    """Iterate over nodes and those in bodies of loops and branches."""
+    for node in nodes:  # type: ignore[attr-defined]
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(body.node)
+
+
+def _inlined(node: NodeProto, functions: Functions) -> Iterator[NodeProto]:
+    """Yield the nodes that a node stands for: itself, unless it calls a function."""
+    function = functions.get(_key(node))
+    if function is None:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                _inline_body(body, functions)
+        yield node
+        return
+    scope = node.name or (node.output[0] if node.output else "") or function.name
+    names = dict(zip(function.input, node.input, strict=False))
+    names |= dict.fromkeys(function.input[len(node.input) :], "")
+    names |= dict(zip(function.output, node.output, strict=False))
+
+    def rename(name: str) -> str:
+        return names.get(name, f"{scope}/{name}") if name else ""
+
+    given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
+    for number, inner in enumerate(function.node):
+        copied = NodeProto()
+        copied.CopyFrom(inner)
+        copied.name = f"{scope}/{inner.name or f'{inner.op_type}_{number}'}"
+        _rename_node(copied, rename, given)
+        yield from _inlined(copied, functions)
+
+
+def _inline_body(body: GraphProto, functions: Functions) -> None:
+    if not body.node:
+        return
+    nodes = [inner for node in body.node for inner in _inlined(node, functions)]
+    copies = [_copy(node) for node in nodes]
+    del body.node[:]
+    body.node.extend(copies)
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copied = NodeProto()
+    copied.CopyFrom(node)
+    return copied
+
+
+def _rename_node(node: NodeProto, rename: Rename, given: Mapping[str, AttributeProto]) -> None:
+    """Rename the tensors of a node, and fill in the attributes that its function was given."""
+    node.input[:] = [rename(name) for name in node.input]
+    node.output[:] = [rename(name) for name in node.output]
+    attributes = [_filled(each, given) for each in node.attribute]
+    kept = [each for each in attributes if each is not None]
+    for attribute in kept:
+        for body in (attribute.g, *attribute.graphs):
+            _rename_body(body, rename, given)
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _filled(
+    attribute: AttributeProto, given: Mapping[str, AttributeProto]
+) -> AttributeProto | None:
+    """Return the attribute with its value; None if the caller left it out."""
+    filled = AttributeProto()
+    if not attribute.ref_attr_name:
+        filled.CopyFrom(attribute)
+        return filled
+    if attribute.ref_attr_name not in given:
+        return None
+    filled.CopyFrom(given[attribute.ref_attr_name])
+    filled.name = attribute.name
+    return filled
+
+
+def _rename_body(body: GraphProto, rename: Rename, given: Mapping[str, AttributeProto]) -> None:
+    for named in (*body.input, *body.output, *body.value_info, *body.initializer):
+        named.name = rename(named.name)
+    for sparse in body.sparse_initializer:
+        sparse.values.name = rename(sparse.values.name)
+    for node in body.node:
+        _rename_node(node, rename, given)

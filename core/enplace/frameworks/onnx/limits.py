@@ -1,0 +1,47 @@
+"""Limits of what a model's file may hold, and of the worker that reads it."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from onnx import GraphProto
+
+from enplace.errors import FileError
+
+MAX_FILE_BYTES = 1 << 31
+"""The size of the largest message in protobuf."""
+
+MAX_NODES = 200_000
+"""Most nodes, bodies of loops and called functions included."""
+
+SPARE_BYTES, GROWTH, CPU_S = 3 << 29, 4, 120
+"""Memory and time of the worker. Protobuf takes the file's size twice, but may take fifty times
+that of a hostile file, and the library that infers shapes may take any time."""
+
+
+def limit_worker(path: str) -> None:
+    """Let the kernel end this process if it takes far more memory or time than any real file."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + SPARE_BYTES + GROWTH * _size(path)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+
+
+def _size(path: str) -> int:
+    try:
+        return min(Path(path).stat().st_size, MAX_FILE_BYTES)
+    except OSError:
+        return 0
+
+
+def check_nodes(graph: GraphProto) -> None:
+    """Refuse a graph with too many nodes.
+
+    Raises
+    ------
+    FileError
+        If it has.
+    """
+    if len(graph.node) > MAX_NODES:
+        raise FileError(f"has over {MAX_NODES:,} nodes, unlike any real model; do not trust it")

@@ -1,0 +1,237 @@
+"""An ONNX graph as a profile: sizes from its shapes, times from a roofline.
+
+- A weight (initialiser) is part of the op that uses it. Ops that share a large one share a device,
+  as ops do that read one variable of TensorFlow.
+- What depends only on weights, constants and shapes takes no time: a runtime computes it once, or
+  on the host beside the GPU's work. Neither do ops that only see a tensor in another way.
+- Types are ONNX's own, except where the rules of :mod:`enplace.values.splits` would take them for
+  another op of TensorFlow.
+- A loop or branch is one op, with all the work in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto
+
+from enplace.disk import shown
+from enplace.errors import FileError
+from enplace.frameworks.onnx.graph import Graph, bodies_of
+from enplace.frameworks.onnx.work import work_of
+from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
+from enplace.names.scopes import exported_scopes
+from enplace.readers.ties import colocation_groups
+from enplace.values.measurement import Measurement
+from enplace.values.profile import Profile, make_profile
+
+SHARED_BYTES = 1 << 20
+"""Ops that share a weight of this size or more share a device; of a smaller one each has a copy."""
+
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
+
+_ON_CPU = (
+    "ImageDecoder", "NonMaxSuppression", "RegexFullMatch", "StringConcat", "StringNormalizer",
+    "StringSplit", "TfIdfVectorizer", "Unique",
+)  # fmt: skip
+_ON_CPU_DOMAIN = "ai.onnx.ml"
+"""Ops that runtimes run on the CPU."""
+
+_TYPES = {
+    "Constant": "Const",
+    "ConstantOfShape": "Fill",
+    "Expand": "BroadcastTo",
+    "Max": "Maximum",
+    "Mean": "AddN",
+    "Min": "Minimum",
+    "Sum": "AddN",
+}
+_FED, _BATCHED_PRODUCT = "Placeholder", "BatchMatMulV2"
+
+Times = tuple[float, float]
+_FREE: Times = (0.0, 0.0)
+_ON_HOST: Times = (math.nan, 0.0)
+
+Edge = tuple[int, int, int, int]
+"""Source, output, consumer, bytes."""
+
+
+def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
+    """Make the profile of an inference, with op times estimated for a GPU.
+
+    Raises
+    ------
+    FileError
+        If an op uses a tensor that does not exist.
+    ProfileError
+        If the graph is none that runs.
+    """
+    nodes, inputs = list(graph.nodes), list(graph.inputs)
+    names = [*inputs, *_names(graph, nodes)]
+    reads = [list(dict.fromkeys(_reads(node))) for node in nodes]
+    edges = _edges(graph, names, reads)
+    persistent, ties = _weights(graph, nodes, reads)
+    columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    known, is_free = _find_known(graph, nodes, reads)
+    times = [
+        _FREE if free else _times(node, graph, gpu)
+        for node, free in zip(nodes, is_free, strict=True)
+    ]
+    recorded = [""] * len(inputs) + [_recorded_scope(node) for node in nodes]
+    return make_profile(
+        name,
+        op_names=names,
+        op_types=[_FED] * len(inputs) + [_type(node, known) for node in nodes],
+        scopes=exported_scopes(names, recorded, len(inputs), edges),
+        time_us=np.array([_ON_HOST] * len(inputs) + times),
+        persistent_bytes=[0] * len(inputs) + persistent,
+        temporary_bytes=[0] * len(names),
+        colocation=colocation_groups(names, ties),
+        edge_source=columns[0],
+        edge_output=columns[1],
+        edge_op=columns[2],
+        edge_bytes=columns[3],
+        measured=_measured(graph, gpu),
+    )
+
+
+def _measured(graph: Graph, gpu: Gpu) -> Measurement:
+    shapes = (tensor.lengths for tensor in graph.inputs.values() if tensor.shape)
+    config = {**graph.facts, "sizes": dict(graph.sizes)}
+    return Measurement(
+        estimated=gpu.title,
+        function=graph.name[:_MOST_CHARACTERS],
+        framework_version=onnx.__version__,
+        batch_shapes=tuple(shapes),
+        config=config,
+    )
+
+
+_MOST_CHARACTERS = 200
+
+
+# Names
+
+
+def _names(graph: Graph, nodes: Sequence[NodeProto]) -> list[str]:
+    """Name nodes as the file does, or else after their output or type; add numbers to repeated."""
+    own = {node.name for node in nodes}
+    used, found = set(graph.inputs), []
+    for number, node in enumerate(nodes):
+        output = next(filter(None, node.output), "")
+        wanted = node.name or ("" if output.isdecimal() else output) or node.op_type
+        name = wanted if node.name or wanted not in own else f"{wanted}_{number}"
+        again = number
+        while name in used:
+            name = f"{wanted}_{again}"
+            again += 1
+        used.add(name)
+        found.append(name)
+    return found
+
+
+def _recorded_scope(node: NodeProto) -> str:
+    """Return the modules that PyTorch's newer exporter notes beside a node; empty without."""
+    props = (p.value for p in node.metadata_props if p.key == "pkg.torch.onnx.name_scopes")
+    return next(props, "")
+
+
+def _type(node: NodeProto, known: Container[str]) -> str:
+    """Name a node's type; a product of activations is another than one with weights."""
+    kind = node.op_type or "Unknown"
+    if kind == "MatMul" and not any(name in known for name in node.input):
+        return _BATCHED_PRODUCT
+    return _TYPES.get(kind, kind)
+
+
+# Edges and weights
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """Iterate over the tensors that a node takes, those that its bodies take from outside too."""
+    yield from filter(None, node.input)
+    for body in bodies_of(node):
+        yield from _read_outside(body)
+
+
+def _read_outside(body: GraphProto) -> list[str]:
+    made = {named.name for named in (*body.input, *body.initializer)}
+    made |= {sparse.values.name for sparse in body.sparse_initializer}
+    found = []
+    for node in body.node:
+        found += [name for name in _reads(node) if name not in made]
+        made.update(node.output)
+    found += [info.name for info in body.output if info.name not in made]
+    return found
+
+
+def _edges(graph: Graph, names: Sequence[str], reads: Sequence[list[str]]) -> list[Edge]:
+    first = len(graph.inputs)
+    made = {name: (op, 0) for op, name in enumerate(graph.inputs)}
+    for op, node in enumerate(graph.nodes, first):
+        made |= {name: (op, slot) for slot, name in enumerate(node.output) if name}
+    edges = []
+    for op, taken in enumerate(reads, first):
+        for name in taken:
+            if name in made:
+                edges.append((*made[name], op, graph.tensor(name).n_bytes))
+            elif name not in graph.weights:
+                raise FileError(
+                    f"node {shown(names[op])} takes {shown(name)}, which nothing makes; "
+                    f"export the model again"
+                )
+    return edges
+
+
+def _weights(
+    graph: Graph, nodes: Sequence[NodeProto], reads: Sequence[list[str]]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the bytes of each node's weights, and the pairs of ops that share a large one."""
+    n_bytes, ties, first = [], [], len(graph.inputs)
+    owner: dict[str, int] = {}
+    for number, (node, taken) in enumerate(zip(nodes, reads, strict=True)):
+        held = sum(map(_held_bytes, map(graph.body, bodies_of(node))))
+        for name in taken:
+            size = graph.weights[name].n_bytes if name in graph.weights else 0
+            if size >= SHARED_BYTES and owner.setdefault(name, number) != number:
+                ties.append((first + owner[name], first + number))
+            else:
+                held += size
+        n_bytes.append(held)
+    return n_bytes, ties
+
+
+def _held_bytes(body: Graph) -> int:
+    """Sum the weights that a body brings, and those of its own bodies."""
+    own = sum(tensor.n_bytes for tensor in body.weights.values())
+    inner = (body.body(each) for node in body.nodes for each in bodies_of(node))
+    return own + sum(map(_held_bytes, inner))
+
+
+# Times
+
+
+def _find_known(
+    graph: Graph, nodes: Sequence[NodeProto], reads: Sequence[list[str]]
+) -> tuple[set[str], list[bool]]:
+    """Find the tensors that a runtime knows before the inference, or only needs on the host.
+
+    Also returns which nodes make only such tensors.
+    """
+    known, makes = set(graph.weights), []
+    for node, taken in zip(nodes, reads, strict=True):
+        is_computed = bool(taken) and node.op_type not in _RANDOM and known.issuperset(taken)
+        makes.append(is_computed or node.op_type in ("Constant", "Shape", "Size"))
+        if makes[-1]:
+            known.update(node.output)
+    return known, makes
+
+
+def _times(node: NodeProto, graph: Graph, gpu: Gpu) -> Times:
+    """Estimate the times of a node on the GPU and on a core of a CPU."""
+    work = work_of(node, graph)
+    needs_cpu = node.domain == _ON_CPU_DOMAIN or node.op_type in _ON_CPU
+    return math.nan if needs_cpu else gpu_us(work, gpu), cpu_us(work)

@@ -1,0 +1,52 @@
+"""The handler that reads an ONNX model, in a worker: the library may crash on a hostile file."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+from enplace.errors import EnplaceError, FileError
+from enplace.frameworks.onnx.framework import FRAMEWORK
+from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.frameworks.source import Source, source_from_json
+from enplace.processes import codecs
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, Message
+from enplace.values.profile import Profile
+
+
+def work(connection: Connection) -> Message:
+    """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
+    while "source" not in (job := connection.receive()).details:
+        pass
+    source = source_from_json(job.details["source"])
+    if job.do != "profile":
+        raise EnplaceError(f"{source.path}: {FRAMEWORK.kind(source.kind).why_no_run}")
+    if importlib.util.find_spec("onnx") is None:
+        raise EnplaceError(f"ONNX is not installed; run: {FRAMEWORK.install_command}")
+    connection.report("Reading the graph", None)
+    profile = profile_of(source)
+    measured = replace(profile.measured, source=job.details["source"])
+    return codecs.profile_message(replace(profile, measured=measured), DONE)
+
+
+def profile_of(source: Source) -> Profile:
+    """Estimate the profile of a model; limits this process.
+
+    Raises
+    ------
+    EnplaceError
+        One line with the file, the place in it and the fix.
+    """
+    from enplace.disk import naming
+    from enplace.frameworks.onnx.graph import read_graph
+    from enplace.frameworks.onnx.limits import limit_worker
+    from enplace.frameworks.onnx.profile import estimated_profile
+
+    limit_worker(source.path)
+    with naming(source.path):
+        try:
+            graph = read_graph(source.path, source.batch_size, dict(source.sizes))
+            return estimated_profile(source.name, graph, GPUS[source.gpu or DEFAULT_GPU])
+        except MemoryError:
+            raise FileError("takes far more memory than its size; do not trust it") from None

@@ -1,0 +1,144 @@
+"""ONNX models on the command line: imported by a worker, their times labelled as estimated."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import onnx_models
+from enplace.frameworks.onnx.framework import FRAMEWORK, explain_end
+from enplace.frameworks.registry import framework_in_use, usual_framework
+from enplace.readers import read_profile
+from enplace.values.measurement import Measurement
+from onnx_models import save
+
+
+@pytest.fixture
+def bert(folder):
+    return save(onnx_models.bert(layers=2, hidden=64, heads=2, vocabulary=500), folder / "b.onnx")
+
+
+@pytest.fixture
+def imported(bert, enplace):
+    enplace("import", bert, "-o", "b.enplace")
+    return "b.enplace"
+
+
+def test_a_model_is_imported_with_the_sizes_and_the_gpu_that_are_asked_for(bert, enplace):
+    done = enplace(
+        "import", bert, "-o", "b.enplace", "--device", "a100", "--batch-size", 2,
+        "--size", "sequence_length=16",
+    )  # fmt: skip
+    assert done.status == 0
+    assert "estimated from a roofline of the A100" in done.out
+    assert "an ONNX file has no training step" in done.out
+    assert "batch_size = 2, sequence_length = 16" in done.out
+    measured = read_profile("b.enplace").measured
+    assert (measured.estimated, measured.batch_size) == ("A100", 2)
+    assert measured.source["path"] == str(bert.resolve())
+
+
+def test_without_options_the_batch_is_one_and_the_gpu_the_one_of_the_bundled_profiles(
+    bert, enplace
+):
+    done = enplace("import", bert, "-o", "b.json", "--json")
+    assert done.document["estimated"] == "H200"
+    assert json.loads(Path("b.json").read_text())["measured"]["estimated"] == "H200"
+    assert read_profile("b.json").measured.batch_shapes == ((1, 128),)
+
+
+def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace):
+    cluster = ("--cluster", "h200-2-nvlink")
+    placed = enplace("place", imported, *cluster, "--method", "heft", "-o", "plan.json")
+    assert "estimated step time" in placed.out
+    assert "Op times are estimated from a roofline of the H200, not measured." in placed.out
+    assert json.loads(Path("plan.json").read_text())["predicted"]["estimated"] == "H200"
+    assert "estimated step time" in enplace("simulate", imported, "plan.json").out
+    assert enplace("simulate", imported, "plan.json", "--json").document["estimated"] == "H200"
+    compared = enplace("compare", imported, *cluster, "--methods", "single,heft")
+    assert "estimated step time" in compared.out
+    pipeline = enplace("simulate", imported, "plan.json", "--pipeline", "inference")
+    assert "estimated time per sample" in pipeline.out
+    enplace("export", imported, "plan.json", "--format", "html", "-o", "r.html")
+    report = Path("r.html").read_text()
+    assert "estimated step time" in report
+    assert "Op times are estimated" in report
+    assert "enplace.apply" not in report
+
+
+def test_a_measured_profile_says_nothing_of_estimates(folder, enplace):
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "heft")
+    assert "estimated" not in done.out
+    assert Measurement().title_of("step time") == "step time"
+
+
+def test_a_model_in_place_of_a_profile_is_told_how_to_become_one(bert, enplace):
+    done = enplace("place", bert, "--cluster", "h200-2-nvlink")
+    assert done.status == 2
+    assert f"is a model; make its profile first: enplace import {bert} -o P.enplace" in done.err
+
+
+def test_a_plan_for_it_cannot_run_here(bert, imported, enplace):
+    enplace("place", imported, "--cluster", "h200-2-nvlink", "--method", "heft", "-o", "plan.json")
+    done = enplace("run", bert, "plan.json", "--profile", imported, "--devices", "cpu:2")
+    assert done.status == 2
+    assert "which Enplace does not run" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--device", "h300"), "'h300' is not one of 'h200', 'h100', 'a100', 'v100'"),
+        (("--size", "sequence_length"), "is not a name and a number such as seq_len=128"),
+        (("--size", "width=3"), 'no input has a size called "width"; use one of sequence_length'),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_with_the_mend(bert, enplace, options, why):
+    done = enplace("import", bert, "-o", "b.enplace", *options)
+    assert done.status == 2
+    assert why in done.err
+
+
+def test_its_options_are_for_models_only(folder, enplace):
+    done = enplace("import", "p.json", "-o", "q.json", "--device", "h100")
+    assert done.status == 2
+    assert "has sizes and costs of its own" in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "the file is empty; export it again"),
+        (b"PK\x03\x04", "damaged or not an ONNX model; export or copy it again"),
+        (b"\x08\x07", "holds no graph; export the model again"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_in_one_line(folder, enplace, content, why):
+    path = save(content, folder / "m.onnx")
+    done = enplace("import", path, "-o", "m.enplace")
+    assert done.status == 2
+    assert done.err.strip() == f"enplace: {path.resolve()}: {why}"
+
+
+def test_a_file_that_takes_far_more_memory_than_its_size_is_refused(folder, enplace):
+    """Twenty million empty nodes in 40 MB would take gigabytes."""
+    nodes = b"\x0a\x00" * 20_000_000
+    length = bytes([len(nodes) >> 7 * i & 127 | 128 * (i < 3) for i in range(4)])
+    path = save(b"\x08\x07\x3a" + length + nodes, folder / "m.onnx")
+    done = enplace("import", path, "-o", "m.enplace")
+    assert done.status == 2
+    assert done.err.splitlines()[-1].startswith(f"enplace: {path.resolve()}: ")
+
+
+def test_a_library_that_crashes_or_hangs_on_a_file_ends_its_worker_only():
+    assert "crashed on it" in explain_end(-11, "")
+    assert "takes minutes" in explain_end(-24, "")
+    assert explain_end(1, "") == ""
+
+
+def test_it_is_no_framework_for_scripts_and_servers(enplace, folder):
+    assert not FRAMEWORK.runs_models
+    assert "ONNX" not in (usual_framework().name, framework_in_use().name)
+    done = enplace("serve", "c.json", "task", "--framework", "onnx")
+    assert done.status == 2
+    assert "ONNX runs no models" in done.err

@@ -1,0 +1,242 @@
+"""Models of many exporters as profiles."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import onnx_models
+from enplace.errors import EnplaceError
+from enplace.frameworks.onnx.graph import read_graph
+from enplace.frameworks.onnx.profile import estimated_profile
+from enplace.frameworks.roofline import GPUS
+from enplace.names.groups import group_ops
+from enplace.placers import place
+from enplace.readers.clusters import presets
+from enplace.values.batch import with_batch
+from enplace.values.problem import Problem
+from onnx_models import ALL, SHIPPED, model, node, save, weight
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """Return a function that reads a model."""
+
+    def read(made, batch_size=0, sizes=None, gpu="h200"):
+        path = save(made, tmp_path / "m.onnx")
+        return estimated_profile("m", read_graph(str(path), batch_size, sizes), GPUS[gpu])
+
+    return read
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_models_of_every_exporter_can_be_placed(profile, name):
+    found = profile(ALL[name]())
+    assert found.measured.estimated == "H200"
+    assert place(Problem(found, presets()["h200-2-nvlink"]), "heft").schedule.fits
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.onnx")), ids=lambda path: path.stem)
+def test_models_that_the_onnx_library_ships_can_be_read(path):
+    found = estimated_profile("m", read_graph(str(path)), GPUS["a100"])
+    assert np.nansum(found.time_us[:, 0]) > 50
+
+
+def test_every_model_of_the_onnx_librarys_tests_can_be_read():
+    paths = sorted(SHIPPED.parent.glob("pytorch-*/*/*.onnx")) + sorted(
+        SHIPPED.parent.glob("simple/*/*.onnx")
+    )
+    assert len(paths) > 100
+    for path in paths:
+        estimated_profile("m", read_graph(str(path)), GPUS["h200"])
+
+
+# Names
+
+
+def test_pytorch_names_stay_and_their_paths_are_the_scopes(profile):
+    found = profile(onnx_models.resnet())
+    op = found.index["/layer1/layer1.0/conv1/Conv"]
+    assert (found.op_types[op], found.scopes[op]) == ("Conv", "layer1/layer1_0/conv1")
+
+
+def test_layers_of_a_transformer_become_groups(profile):
+    found = profile(onnx_models.bert(layers=3, hidden=32, heads=2))
+    assert {"/encoder/layer.2/attention/self/MatMul", "input_ids"} <= set(found.op_names)
+    names = group_ops(found).names
+    assert any("layer_2" in name or "layer 2" in name for name in names)
+
+
+def test_scopes_that_pytorchs_newer_exporter_notes_are_used(profile):
+    found = profile(onnx_models.dynamo())
+    assert found.scopes == ("input", "layer1/layer1_0/conv1", "layer1/layer1_0/conv1")
+
+
+def test_ops_of_a_function_are_named_after_the_call(profile):
+    found = profile(onnx_models.functions())
+    assert found.op_names[1:] == (
+        "layers_0/linear", "layers_0/act/leaky", "layers_1/linear", "layers_1/act/leaky",
+    )  # fmt: skip
+    assert found.scopes[2] == "layers_0/act"
+
+
+def test_a_functions_ops_get_the_attributes_of_the_call(tmp_path):
+    graph = read_graph(str(save(onnx_models.functions(), tmp_path / "m.onnx")))
+    assert [each.attribute[0].f for each in graph.nodes if each.attribute] == [0.5, 0.25]
+
+
+def test_ops_without_a_name_are_called_after_their_output_or_type(profile):
+    found = profile(onnx_models.bare())
+    assert found.op_names == ("0", "two", "Mul", "Relu", "softened")
+
+
+def test_repeated_names_get_numbers(profile):
+    chain = [node("Relu", f"x{i}", f"x{i + 1}", "same") for i in range(3)]
+    found = profile(model(chain, [("x0", [2])], [("x3", [2])]))
+    assert len(set(found.op_names)) == 4
+    assert found.op_names[1] == "same"
+
+
+# Sizes
+
+
+def test_the_batch_and_other_sizes_that_a_file_leaves_open_can_be_chosen(profile):
+    found = profile(onnx_models.bert(layers=1), 4, {"sequence_length": 64})
+    assert found.measured.batch_shapes == ((4, 64),)
+    assert found.measured.config["sizes"] == {"batch_size": 4, "sequence_length": 64}
+    op = found.index["/encoder/layer.0/attention/self/MatMul"]
+    tensor = found.tensor_ptr[op]
+    assert found.tensor_bytes[tensor] == 4 * (4 * 12 * 64 * 64)
+
+
+def test_a_size_called_like_a_batch_is_one_wherever_it_is(profile):
+    assert profile(onnx_models.keras2onnx(), 6).measured.batch_shapes == ((10, 6, 16),)
+
+
+def test_the_same_profile_with_a_larger_batch_has_the_bytes_of_that_batch(profile):
+    made = onnx_models.bert(layers=2, hidden=32, heads=2)
+    small, large = profile(made, 2), profile(made, 8)
+    assert np.array_equal(with_batch(small, 4).tensor_bytes, large.tensor_bytes)
+    assert with_batch(small, 4).measured.estimated
+
+
+@pytest.mark.parametrize(
+    ("made", "batch_size", "sizes", "why"),
+    [
+        (onnx_models.quantised, 2, {}, "its inputs have a fixed batch"),
+        (onnx_models.bert, 2, {"sequence": 3}, "no input has a size called .*sequence_length"),
+        (onnx_models.bare, 0, {"n": 3}, "it leaves none open"),
+    ],
+)
+def test_a_size_that_is_not_open_is_refused(profile, made, batch_size, sizes, why):
+    with pytest.raises(EnplaceError, match=why):
+        profile(made(), batch_size, sizes)
+
+
+# Weights and devices
+
+
+def test_weights_belong_to_the_op_that_uses_them(profile):
+    found = profile(onnx_models.resnet())
+    fc = found.index["/fc/Gemm"]
+    assert found.persistent_bytes[fc] == 4 * (1000 * 2048 + 1000)
+    assert found.persistent_bytes.sum() == pytest.approx(102e6, rel=0.01)  # 25.5 million
+
+
+def test_ops_that_share_a_large_weight_share_a_device_and_hold_it_once(profile):
+    made = model(
+        [node("Gather", "w ids", "x", "in"), node("MatMul", "x t", "y", "between"),
+         node("Gemm", "y w", "z", "out", transB=1)],
+        [("ids", [3], TensorProto.INT64)],
+        [("z", [3, 5000])],
+        [weight("w", 5000, 64), weight("t", 64, 64)],
+    )  # fmt: skip
+    found = profile(made)
+    ends = [found.index[name] for name in ("in", "out")]
+    assert len({found.colocation[op] for op in ends}) == 1
+    assert found.colocation[ends[0]]
+    assert not found.colocation[found.index["between"]]
+    assert found.persistent_bytes.sum() == 4 * (5000 * 64 + 64 * 64)
+
+
+def test_weights_of_a_loop_are_its_own(profile):
+    found = profile(onnx_models.control_flow())
+    for name in ("branch", "loop"):
+        assert found.persistent_bytes[found.index[name]] >= 4 * 64 * 64
+
+
+def test_what_depends_only_on_shapes_and_weights_takes_no_time(profile):
+    found = profile(onnx_models.bert(layers=1))
+    at = "/encoder/layer.0/attention/self"
+    for name in ("Shape", "Slice", "Concat", "query/Reshape"):
+        assert not found.time_us[found.index[f"{at}/{name}"]].any()
+    assert (found.time_us[found.index[f"{at}/MatMul"]] > 3).all()
+
+
+def test_what_is_fed_and_what_has_no_gpu_kernel_run_on_the_host(profile):
+    found = profile(onnx_models.skl2onnx())
+    assert np.isnan(found.time_us[:, 0]).all()
+    assert np.isfinite(found.time_us[:, 1]).all()
+
+
+def test_an_unknown_op_is_assumed_to_keep_its_inputs_shape(profile):
+    found = profile(onnx_models.fused())
+    attention = found.index["Attention_0"]
+    assert found.tensor_bytes[found.tensor_ptr[attention]] == 4 * 32 * 64
+
+
+def test_other_files_are_not_read(profile):
+    weights = onnx_models.resnet().graph.initializer
+    assert all(each.external_data[0].value == "../../../../etc/passwd" for each in weights)
+    assert profile(onnx_models.resnet()).n_ops == 123
+
+
+# Hostile files
+
+
+def calling_itself():
+    made = onnx_models.functions()
+    made.functions[1].node[0].domain, made.functions[1].node[0].op_type = "local", "Block"
+    return made
+
+
+def doubling():
+    """Functions that each call the next one twice: 2^40 nodes."""
+    functions = [
+        helper.make_function(
+            "local", f"f{i}", ["x"], ["y"],
+            [helper.make_node("Relu" if i == 40 else f"f{i + 1}", [a], [b],
+                              domain="" if i == 40 else "local")
+             for a, b in (("x", "t"), ("t", "y"))],
+            [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)],
+        )
+        for i in range(41)
+    ]  # fmt: skip
+    call = helper.make_node("f0", ["x"], ["y"], domain="local")
+    return model([call], [("x", [2])], [("y", [2])], opset=18, functions=functions)
+
+
+def with_shape(*shape):
+    return model([node("Relu", "x", "y")], [("x", shape)], [("y", None)])
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (b"", "holds no graph"),
+        (b"\x08\x07\xff\xff", "damaged or not an ONNX model"),
+        (onnx_models.resnet().SerializeToString()[:-9], "damaged or not an ONNX model"),
+        (calling_itself(), "calls itself"),
+        (doubling(), "its functions make over 200,000 nodes"),
+        (with_shape(1 << 40, 1 << 40), "more bytes than any machine holds"),
+        (with_shape(*[2] * 100), "has over 64 axes"),
+        (model([node("Relu", "nowhere", "y")], [], [("y", [1])]), "which nothing makes"),
+        (model([node("Add", "x z", "y"), node("Relu", "y", "z")], [("x", [1])], [("y", [1])]),
+         "the graph has a cycle"),
+        (model([node("Relu", "x", "y", "\x1b[2J")], [("x", [1])], [("y", [1])]),
+         "unprintable characters"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_model_is_refused(profile, made, why):
+    with pytest.raises(EnplaceError, match=why) as caught:
+        profile(made)
+    assert str(caught.value).isprintable()
