@@ -186,7 +186,7 @@ def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
     done = enplace("export", "odd.json", "plan.json", "--format", "csv", "-o", "out.csv")
     assert done.status == 0
     cells = [row[0] for row in csv.reader((folder / "out.csv").read_text().splitlines())]
-    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "'x; =cmd", "'\uff1d1", "a-b=c", "op"]
+    assert set(cells) == {"'=1+1", "'@SUM(A1)", "x; '=cmd", "'\uff1d1", "a-b=c", "op"}
 
 
 @pytest.mark.parametrize(
