@@ -36,7 +36,8 @@ from enplace.cli.options import (
     take_values,
 )
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
-from enplace.errors import EnplaceError, EnplaceWarning
+from enplace.errors import CancelledError, EnplaceError, EnplaceWarning
+from enplace.text import count
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def compare(
     values = values_of_methods(names, take_values(given))
     problem = read_problem(profile, **given)
     options = PlaceOptions(objective, time_limit, seed)
-    results, failures = {}, {}
+    results, failures, cut_off = {}, {}, []
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         options = replace(options, progress=report, cancelled=stopped)
         for name in names:
@@ -223,11 +224,12 @@ def compare(
                 results[name] = place(problem, name, options=asked)
             except EnplaceError as error:
                 failures[name] = str(error)
+                cut_off += [name] if isinstance(error, CancelledError) else []
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)
     if stopped():
-        _note_stop("methods that had not ended are left out")
-    failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
+        _note_stop(_left_out(len(cut_off)))
+    failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
     table = summary.comparison(list(results.values()), expert, objective)
     # For other objectives, each method proves a bound only for its own kind of splits.
     best = _fastest(results.values())
@@ -273,6 +275,13 @@ def _fastest(results: Iterable[Result]) -> Result | None:
 def _note_stop(what: str) -> None:
     """Say on stderr that Ctrl-C was pressed, and what the answer is nevertheless."""
     warnings.warn(f"stopped; {what}", EnplaceWarning, stacklevel=3)
+
+
+def _left_out(n: int) -> str:
+    """Say how many methods are not compared, because they were stopped too early."""
+    if not n:
+        return "every method has a plan, the last one its best so far"
+    return f"{count(n, 'method')} had no plan yet and {'is' if n == 1 else 'are'} left out"
 
 
 def _expert_among(
