@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 
 from PySide6.QtCore import QObject, Qt, QThreadPool, QTimer
 
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, file_error
+
+log = logging.getLogger(__name__)
 
 POLL_MS = 8
 
@@ -42,6 +45,9 @@ class _Task:
         """Call back, in the thread of the window."""
         if isinstance(self._fault, EnplaceError) and self._failed is not None:
             self._failed(self._fault)
+        elif isinstance(self._fault, OSError) and self._failed is not None:
+            log.warning("a file that cannot be used", exc_info=self._fault)
+            self._failed(file_error(self._fault))
         elif self._fault is not None:
             raise self._fault
         else:
@@ -78,7 +84,10 @@ class Background(QObject):
         done: Callable[[_Result], object],
         failed: Callable[[EnplaceError], object] | None = None,
     ) -> None:
-        """Run ``work`` in a thread, then call ``done`` with its result or ``failed``."""
+        """Run ``work`` in a thread, then call ``done`` with its result or ``failed``.
+
+        A file that the system refuses is one line for ``failed`` too; another fault is raised.
+        """
         task = _Task(work, done, failed)
         self._tasks.append(task)
         self._timer.start()

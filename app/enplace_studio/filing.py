@@ -5,6 +5,7 @@ Files are read and written in threads, so that the window stays responsive.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ from enplace_studio.machine import is_model
 from enplace_studio.panel import plain_tip
 from enplace_studio.pictures import SUFFIXES, Drawing, write_picture
 from enplace_studio.project import FileVersion, start_project
-from enplace_studio.recovery import Recovery
+from enplace_studio.recovery import Recovery, last_written_s
 from enplace_studio.session import Opened, RecentFiles
 
 PLAN_FILTER, PROJECTS = "Plans (*.json)", "Projects (*.enplace)"
@@ -124,7 +125,7 @@ class Filing(QWidget):
                 use(path)
             return
         for sample in samples():
-            if sample.path == path.resolve():
+            if sample.path == Path(os.path.realpath(path)):
                 self.open_sample(sample)
                 return
         self._open(lambda: session.open_file(path), path, then=lambda: self.recent.add(path))
@@ -181,7 +182,7 @@ class Filing(QWidget):
         """Ask whether to recover work that a crash left unsaved."""
         left = self._recovery.leftovers()
         self._background.start(
-            lambda: [(path, _model_in(path), _written_s(path)) for path in left],
+            lambda: [(path, _model_in(path), last_written_s(path)) for path in left],
             self._ask_to_recover,
         )
 
@@ -258,7 +259,7 @@ class Filing(QWidget):
 
     def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
         """Ask what to do about a file that another program changed; true to write it anyway."""
-        is_gone = not path.exists()
+        is_gone = not os.path.exists(path)
         box = QMessageBox(self.window())
         box.setWindowTitle("The file is gone" if is_gone else "The file has changed")
         done = "deleted or moved" if is_gone else "changed"
@@ -441,7 +442,7 @@ class Filing(QWidget):
         if problem is not None:
             profile = problem.measured_profile
             self._background.start(
-                lambda: cluster_from(str(path.resolve()), profile),
+                lambda: cluster_from(os.path.realpath(path), profile),
                 self.cluster_read.emit,
                 self._fail,
             )
@@ -514,14 +515,6 @@ def _version_of(path: Path | None) -> FileVersion | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _written_s(path: Path) -> float:
-    """Return when a file was last written, in seconds since 1970; 0 if it has gone."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _model_in(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from enplace_studio.document import Document
 
 def is_model(path: Path) -> bool:
     """Return whether a path is a model that a framework opens, not a profile."""
-    return path.is_dir() or path.suffix.lower() in suffixes()
+    return os.path.isdir(path) or path.suffix.lower() in suffixes()
 
 
 def model_source(document: Document) -> Mapping[str, Any] | None:
@@ -38,7 +39,7 @@ def why_no_run(document: Document) -> str:
     framework = framework_of(document.current.schedule.problem.profile)
     if not framework.is_installed:
         return f"{framework.state}\nThen start the studio again."
-    path = Path(str(source["path"]))
-    if source.get("kind") != "module" and not path.exists():
+    path = str(source["path"])
+    if source.get("kind") != "module" and not os.path.exists(path):
         return f"{path} no longer exists. Put it back, or open the model from its new location."
     return ""

@@ -16,7 +16,12 @@ from enplace.values.schedule import Schedule
 from enplace.values.splits import Split
 
 FileVersion = tuple[int, int, int]
-"""What tells one version of a file from another: its inode, time in ns and size."""
+"""What tells one version of a file from another: its inode, time in ns and size.
+
+Not the time of its last change of status: programs that synchronise, label or link files alter that
+after each save, and every next save would ask for nothing. A program that rewrites a file in place,
+with as many bytes, and sets its time back is not noticed; a backup keeps what it wrote.
+"""
 
 
 @dataclass(frozen=True, eq=False)

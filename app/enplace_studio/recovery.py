@@ -13,6 +13,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 
 from enplace.disk import (
+    find_files,
     hold_lock,
     is_abandoned,
     make_private_folder,
@@ -59,7 +60,7 @@ class Backups:
         FileError
             If it cannot be copied.
         """
-        if not path.is_file():
+        if not os.path.isfile(path):
             return
         path = path.absolute()
         name = f"{shortened_name(path.stem)} in {shortened_name(path.parent.name)}"
@@ -73,7 +74,7 @@ class Backups:
     def add(self, path: Path) -> None:
         """Turn a copy of unsaved work into a backup, if there is one."""
         try:
-            if path.exists():
+            if os.path.exists(path):
                 new = self._new(DISCARDED)
                 os.replace(path, new)
                 os.utime(new)  # it counts from now, however old the work is
@@ -86,13 +87,14 @@ class Backups:
         first = f"{name} {datetime.now():%Y-%m-%d %H.%M.%S}"
         names = (first, *(f"{first} ({number})" for number in range(2, BACKUPS + 2)))
         new = [self.folder / f"{each}.enplace" for each in names]
-        return next((file for file in new if not file.exists()), new[-1])
+        return next((file for file in new if not os.path.exists(file)), new[-1])
 
     def _prune(self, name: str) -> None:
         """Remove the oldest backups of a name, and of all, where there are too many."""
         for files, most in ((f"{glob.escape(name)} ????-??-?? *", BACKUPS), ("*", BACKUPS_IN_ALL)):
             try:
-                found = [(each.stat(), each) for each in self.folder.glob(f"{files}.enplace")]
+                copies = find_files(self.folder, f"{files}.enplace")
+                found = [(each.stat(), each) for each in copies]
                 left_bytes = BACKUP_BYTES
                 found.sort(key=lambda each: each[0].st_mtime, reverse=True)
                 for number, (status, file) in enumerate(found):
@@ -124,9 +126,10 @@ class Recovery(QObject):
             make_private_folder(folder)
         self.backups = Backups(folder / "backups")
         remove_abandoned_files(folder)
-        for lock in folder.glob("*.lock"):
-            if not lock.with_suffix("").exists() and is_abandoned(lock):
-                lock.unlink(missing_ok=True)
+        for lock in find_files(folder, "*.lock"):
+            if not os.path.exists(lock.with_suffix("")) and is_abandoned(lock):
+                with suppress(OSError):
+                    lock.unlink(missing_ok=True)
         self._file = folder / f"{secrets.token_hex(8)}.enplace"
         self._lock: int | None = None
         self._recovered: Path | None = None
@@ -213,9 +216,9 @@ class Recovery(QObject):
 
     def leftovers(self) -> list[Path]:
         """Return the copies that a crash left behind, newest first."""
-        copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
+        copies = [path for path in find_files(self._folder, "*.enplace") if path != self._file]
         left = [path for path in copies if is_abandoned(_lock_of(path))]
-        return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
+        return sorted(left, key=last_written_s, reverse=True)
 
     def take_over(self, copy: Path) -> None:
         """Remove a recovered copy as soon as its work is on disk elsewhere."""
@@ -235,6 +238,14 @@ class Recovery(QObject):
 
 def _lock_of(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.lock")
+
+
+def last_written_s(path: Path) -> float:
+    """Return when a file was last written, in seconds since 1970; 0 if it has gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _remove_copy(copy: Path) -> None:

@@ -313,9 +313,9 @@ class RecentFiles:
         """Return the recent files that still exist."""
         value = self._settings.value("recent")
         names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-        return [path for path in map(Path, names) if path.exists()]
+        return [path for path in map(Path, names) if os.path.exists(path)]
 
     def add(self, path: Path) -> None:
-        path = path.resolve()
+        path = Path(os.path.realpath(path))
         newest = [path, *(known for known in self.paths() if known != path)][:RECENT_LIMIT]
         self._settings.setValue("recent", [str(p) for p in newest])

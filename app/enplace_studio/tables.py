@@ -15,13 +15,15 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.text import one_line
+from enplace.text import cell_text, one_line
 from enplace_studio.panel import plain_tip
 
 
 def to_text(rows: Iterable[Sequence[str]]) -> str:
     """Return rows as a spreadsheet takes them: tabs between the cells, a line for each row."""
-    return "\n".join("\t".join(map(one_line, row)) for row in rows)
+    return "\n".join(
+        "\t".join(cell_text(one_line(cell), keep_amounts=True) for cell in row) for row in rows
+    )
 
 
 def copy_on_request(widget: QWidget, rows: Callable[[], Iterable[Sequence[str]]]) -> None:

@@ -1,9 +1,14 @@
-"""Read and write bytes and JSON; every fault is one line."""
+"""Read and write bytes and JSON; every fault is one line.
+
+Whether a file exists is asked with ``os.path``: ``Path`` raises where a folder may not be entered
+or a name is too long.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import gzip
 import io
 import json
@@ -22,7 +27,7 @@ from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from enplace.errors import EnplaceError, FileError, ReaderGoneError
+from enplace.errors import FIXES, EnplaceError, FileError, ReaderGoneError
 from enplace.text import UNPRINTABLE, instead, size
 
 MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 2 << 30
@@ -47,14 +52,6 @@ MAX_WIDE_BYTES = 256 << 20
 _OBJECT_BYTES, _LIST_BYTES, _TEXT_BYTES, _NUMBER_BYTES, _SLOT_BYTES = 240, 90, 56, 32, 8
 _KEYS_OF_OBJECT, _KEY_BYTES = 16, 150
 """An object has room for so many keys; each further one takes this much more."""
-
-_FIXES = {
-    errno.EACCES: "make it writable, or choose another file or folder",
-    errno.ENOSPC: "free some space on the disk",
-    errno.EFBIG: "allow larger files (ulimit -f)",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "choose a file that is not part of a cycle of links",
-}
 
 GZIP_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"PK"
 _MOST_LINKS = 40
@@ -98,8 +95,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
         raise ReaderGoneError(f"{path}: whoever read it has ended; write to a file") from None
     except (OSError, RuntimeError) as error:
         code = error.errno if isinstance(error, OSError) else errno.ELOOP
-        fix = _FIXES.get(code or 0, "choose a folder you may write to")
+        fix = FIXES.get(code or 0, "choose a folder you may write to")
         raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {fix}") from None
+
+
+def find_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder whose names match; none if it cannot be read."""
+    return [folder / name for name in glob.glob(pattern, root_dir=folder)]
 
 
 def make_private_folder(folder: Path) -> None:
@@ -178,7 +180,7 @@ def remove_abandoned_files(folder: Path) -> None:
     A living process holds a lock on its file: it may be one of another container, whose number
     says nothing here.
     """
-    for path in folder.glob(f".*{_TEMPORARY}"):
+    for path in find_files(folder, f".*{_TEMPORARY}"):
         name = _TEMPORARY_NAME.fullmatch(path.name)
         if name is None or Path("/proc", name["process"]).exists():
             continue
@@ -232,7 +234,7 @@ def _taken(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed at the end or, if this process is killed, by a later one."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for path in find_files(Path(tempfile.gettempdir()), f"{_PREFIX}*"):
         with suppress(OSError), _taken(path / _LOCK) as lock:  # ours
             if lock.read(len(_MARK) + 1) == _MARK:
                 shutil.rmtree(path, ignore_errors=True)

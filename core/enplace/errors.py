@@ -1,5 +1,19 @@
 """Errors that a person can act on: each names the place, the op or device, and the fix."""
 
+from __future__ import annotations
+
+import errno
+import os
+
+FIXES = {
+    errno.EACCES: "change its permissions, or choose another file or folder",
+    errno.ENOSPC: "free some space on the disk",
+    errno.EFBIG: "allow larger files (ulimit -f)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "choose a file that is not part of a cycle of links",
+}
+"""What to do about a fault of the system, by its number."""
+
 
 class EnplaceError(Exception):
     """Base of all errors that are caused by the input, not by a fault of the program."""
@@ -79,6 +93,20 @@ class DeadlockError(PlanError):
 
 class FileError(EnplaceError):
     """A file cannot be read or written."""
+
+
+def file_error(error: OSError, place: str = "") -> FileError:
+    """Say in one line which file the system refused, why, and what to do.
+
+    Parameters
+    ----------
+    place : str
+        Named where the system names no file.
+    """
+    place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else place
+    why = error.strerror or str(error) or type(error).__name__
+    fix = FIXES.get(error.errno or 0, "check the file and its folder")
+    return FileError(f"{place}: {why}; {fix}" if place else f"{why}; {fix}")
 
 
 class ReaderGoneError(FileError):

@@ -10,7 +10,6 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enplace.errors import (
@@ -121,7 +120,7 @@ def _how_to_profile(path: PathLike) -> str:
     from enplace.frameworks.source import source_of
 
     path = os.fspath(path)
-    if not os.path.isfile(path) or Path(path).suffix.lower() not in suffixes():
+    if not os.path.isfile(path) or os.path.splitext(path)[1].lower() not in suffixes():
         return ""
     try:
         name = "import" if source_of(path).is_recorded else "profile"

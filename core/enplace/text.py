@@ -23,6 +23,12 @@ MAX_WORD = 120
 MAX_LISTED = 24
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_CELL_START = r"(?:^|(?<=[,;|:\s]))"
+"""A cell of a spreadsheet may start here: its separators include what a person may choose."""
+
+_FORMULA = re.compile(rf'{_CELL_START}(?="*[=+@＝＋＠－\t\r-])')
+_AMOUNT = rf"\+[\d,.]+ (?:ms|%|{'|'.join(_SIZES)})(?![^\s,;|:)])"
+_FORMULA_BUT_NO_AMOUNT = re.compile(rf"(?!{_CELL_START}{_AMOUNT}){_FORMULA.pattern}")
 
 
 def one_line(text: str) -> str:
@@ -33,6 +39,19 @@ def one_line(text: str) -> str:
 def printable(text: str) -> str:
     """Return text of several lines without other control characters."""
     return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
+
+
+def cell_text(text: str, *, keep_amounts: bool = False) -> str:
+    """Put an apostrophe before whatever a spreadsheet would take for a formula.
+
+    It may split a line at commas, semicolons, tabs, bars, colons or blanks, inside of a name too.
+
+    Parameters
+    ----------
+    keep_amounts : bool
+        Whether a change that we show, such as ``+2.1 ms``, stays as it is.
+    """
+    return (_FORMULA_BUT_NO_AMOUNT if keep_amounts else _FORMULA).sub("'", text)
 
 
 def finite(value: object) -> float | None:

@@ -227,6 +227,13 @@ def test_discarded_work_and_overwritten_files_become_dated_backups(tmp_path):
     assert kept == ["discarded", "mine"]
 
 
+def test_a_recovery_folder_out_of_reach_does_not_keep_the_studio_from_starting(tmp_path):
+    (tmp_path / "far").symlink_to("n" * 300)
+    recovery = Recovery(chain_document(), tmp_path / "far" / "recovery")
+    assert recovery.leftovers() == []
+    recovery.close()
+
+
 def test_old_work_that_is_discarded_is_the_newest_backup(tmp_path):
     backups = Backups(tmp_path / "backups")
     copy = tmp_path / "copy"

@@ -4,7 +4,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 
-from enplace_studio.tables import Number, Table
+from enplace_studio.tables import Number, Table, to_text
 
 
 def make_table(qtbot):
@@ -41,3 +41,8 @@ def test_the_whole_table_or_the_selected_rows_are_copied(qtbot):
     table.selectRow(1)
     QTest.keyClick(table, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     assert QGuiApplication.clipboard().text() == "Op\tMemory\nsmall\t9 B"
+
+
+def test_a_copied_name_is_no_formula_and_a_change_stays_as_it_is_shown():
+    rows = [("=HYPERLINK(0)", "+2.1 ms"), ("a\t=1", "−2.1 ms")]
+    assert to_text(rows) == "'=HYPERLINK(0)\t+2.1 ms\na '=1\t−2.1 ms"

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import sys
@@ -922,6 +923,81 @@ def test_a_file_that_another_program_deleted_is_made_again_only_after_asking(
     window.studio.files.wait()
     assert path.exists()
     assert not window.document.modified
+
+
+def take_away(folder):
+    """Make a folder one that nobody may look into, not even root."""
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("n" * 300)
+
+
+def test_work_whose_folder_is_out_of_reach_is_saved_elsewhere_and_stays_until_then(
+    window, tmp_path, monkeypatch
+):
+    files, folder, texts = window.studio.files, tmp_path / "shared", []
+    folder.mkdir()
+    files.save_to(folder / "mine.enplace")
+    files.wait()
+    take_away(folder)
+    window.document.place([2], 0)
+
+    def save_here(box):
+        texts.append(box.text())
+        click(box, "Save here again")
+
+    monkeypatch.setattr(QMessageBox, "exec", save_here)
+    files.save()
+    files.wait()
+    assert texts == [
+        "Another program or window has deleted or moved mine.enplace since you opened it."
+    ]
+    assert "shared/mine.enplace: cannot write: " in window.banner.text
+    assert window.document.modified
+    monkeypatch.setattr(
+        QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "new.enplace"), "")
+    )
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Save as…"))
+    files.save()
+    files.wait()
+    assert window.document.path == tmp_path / "new.enplace"
+    assert not window.document.modified
+
+
+def test_a_file_out_of_reach_is_explained_when_it_is_opened(window, tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    window.studio.files.save_to(folder / "mine.enplace")
+    window.studio.files.wait()
+    take_away(folder)
+    open_path(window, folder / "mine.enplace")
+    assert "shared/mine.enplace: cannot read: " in window.banner.text
+    assert window.studio.recent.paths() == []
+
+
+def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):
+    files, path = window.studio.files, tmp_path / f"{'n' * 300}.enplace"
+    window.document.place([2], 0)
+    files.save_to(path)
+    files.wait()
+    assert window.banner.text.endswith("cannot write: File name too long; choose a shorter name.")
+    assert window.document.modified
+    files.save_to(tmp_path / "mine.enplace")
+    files.wait()
+    open_path(window, path)
+    assert window.banner.text.endswith("cannot read: File name too long; check the path.")
+
+
+def test_a_refusal_of_the_system_while_a_file_is_read_is_one_line(window, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(session, "open_file", refuse)
+    window.studio.files.save_to(tmp_path / "mine.enplace")
+    window.studio.files.wait()
+    open_path(window, tmp_path / "theirs.json")
+    assert window.banner.text.endswith(
+        "theirs.json: Permission denied; change its permissions, or choose another file or folder."
+    )
 
 
 @pytest.mark.parametrize("later_s", [60, -60], ids=["newer", "of an older date"])

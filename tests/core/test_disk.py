@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from enplace.disk import hold_lock, is_abandoned, read_bytes, temporary_folder, write_atomically
+from enplace.disk import (
+    find_files,
+    hold_lock,
+    is_abandoned,
+    read_bytes,
+    remove_abandoned_files,
+    temporary_folder,
+    write_atomically,
+)
 from enplace.errors import FileError
 
 HOLD = """
@@ -98,10 +106,18 @@ def test_a_write_protected_file_is_not_replaced(tmp_path):
     path = tmp_path / "p.json"
     path.write_text("kept")
     path.chmod(0o444)
-    with pytest.raises(FileError, match="make it writable"):
+    with pytest.raises(FileError, match="change its permissions"):
         write_atomically(path, "new")
     assert path.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_read_holds_no_files(tmp_path):
+    (tmp_path / ".a.tmp").touch()
+    assert find_files(tmp_path, ".*.tmp") == [tmp_path / ".a.tmp"]
+    for folder in (tmp_path / ("n" * 300), tmp_path / ".a.tmp"):
+        assert find_files(folder, "*") == []
+        remove_abandoned_files(folder)
 
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path):

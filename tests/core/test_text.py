@@ -96,3 +96,29 @@ def test_changes_between_times_add_up_as_shown():
 
 def test_changes_of_short_times_have_as_many_digits_as_the_longest():
     assert text.ms_changes([20.0, 41.0])[1] == ["+0.021 ms"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("=1+1", "'=1+1"),
+        ("a;=1", "a;'=1"),
+        ("a =1", "a '=1"),
+        ("\t=1", "'\t'=1"),
+        ("\rplain", "'\rplain"),
+        ("+2.1 ms", "'+2.1 ms"),
+        ("a-b/c=d@e:0", "a-b/c=d@e:0"),
+    ],
+)
+def test_no_cell_of_a_spreadsheet_is_a_formula(written, shown):
+    assert text.cell_text(written) == shown
+
+
+@pytest.mark.parametrize("amount", ["+2.1 ms", "+1,024 MiB", "+3.0 %", "compute +2.1 ms, links"])
+def test_a_change_that_we_show_may_stay_an_amount(amount):
+    assert text.cell_text(amount, keep_amounts=True) == amount
+
+
+@pytest.mark.parametrize("formula", ["+1+1", "+2 ms+cmd", "=2.1 ms", "+A1 ms", "+2 B;=1"])
+def test_what_only_looks_like_an_amount_is_no_formula_either(formula):
+    assert "'" in text.cell_text(formula, keep_amounts=True)

@@ -203,7 +203,7 @@ class OpenModel(QDialog):
         if not text:
             return None, ""
         try:
-            return source_of(str(Path(text).expanduser()), **options), ""
+            return source_of(text, **options), ""
         except EnplaceError as error:
             return None, f"{error}."
 

@@ -290,7 +290,10 @@ def compare(
         profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
     )
     results, failures = place_with_each(problem, values, asked)
-    return Comparison({name: Result.of(each) for name, each in results.items()}, failures)
+    return Comparison(
+        {name: Result.of(each) for name, each in results.items()},
+        {name: str(error) for name, error in failures.items()},
+    )
 
 
 def simulate(

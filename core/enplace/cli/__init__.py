@@ -40,6 +40,7 @@ from enplace.errors import (
     EnplaceWarning,
     ReaderGoneError,
     UnplaceableOpError,
+    file_error,
 )
 from enplace.text import elide_middle, one_line, shortened
 
@@ -130,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _refuse(error, _usage(error), BAD_INPUT, as_json)
     except OSError as error:
-        return _refuse(error, f"{error.filename or 'output'}: {error.strerror}", BAD_INPUT, False)
+        return _refuse(error, str(file_error(error, "output")), BAD_INPUT, False)
     except MemoryError as error:
         return _refuse(error, "not enough memory; choose a smaller input", BAD_INPUT, as_json)
     except Exception as error:

@@ -193,8 +193,8 @@ def _cache() -> dict[str, Any]:
 
 def _writable(folder: Path) -> bool:
     """Return whether files can be made in a folder, which may not exist yet."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 @command("studio")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from enplace.errors import FileError
+from enplace.errors import FileError, file_error
 
 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
@@ -28,12 +27,18 @@ def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
 def _check_output(output: str, inputs: Sequence[str]) -> None:
     if output in ("", "-"):
         raise FileError(f"'{output}' is not a file; name one, or /dev/stdout for the terminal")
-    path = Path(output)
-    if not path.parent.is_dir():
-        raise FileError(f"{output}: there is no folder '{path.parent}'; create it first")
-    if path.is_dir():
+    folder = os.path.dirname(output) or "."
+    if not os.path.isdir(folder):
+        raise FileError(f"{output}: there is no folder '{folder}'; create it first")
+    if os.path.isdir(output):
         raise FileError(f"{output}: is a folder; name a file in it")
-    if not os.access(path.parent, os.W_OK):
+    if not os.access(folder, os.W_OK):
         raise FileError(f"{output}: cannot write there; choose a folder you may write to")
-    if any(path.exists() and os.path.exists(i) and path.samefile(i) for i in inputs):
+    try:
+        os.stat(output)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise file_error(error) from None
+    if any(os.path.exists(i) and os.path.samefile(output, i) for i in inputs):
         raise FileError(f"{output}: is also an input; write to another file")

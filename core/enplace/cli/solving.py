@@ -28,7 +28,7 @@ from enplace.cli.options import (
 )
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
-from enplace.errors import EnplaceError, EnplaceWarning
+from enplace.errors import CancelledError, EnplaceError, EnplaceWarning
 from enplace.inputs import (
     choose_method,
     make_problem,
@@ -38,6 +38,7 @@ from enplace.inputs import (
     values_of_methods,
     without_split_groups,
 )
+from enplace.text import count
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
@@ -217,9 +218,10 @@ def compare(
         results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)
+    cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
-        _note_stop("methods that had not ended are left out")
-    failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
+        _note_stop(_left_out(len(cut_off)))
+    failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
     table = summary.comparison(list(results.values()), expert, objective)
     # For other objectives, each method proves a bound only for its own kind of splits.
     best = _fastest(results.values())
@@ -237,7 +239,7 @@ def compare(
             "methods": [
                 {"error": None, **summary.numbers(results[name], expert)}
                 if name in results
-                else {"method": name, "error": failures[name], "feasible": False}
+                else {"method": name, "error": str(failures[name]), "feasible": False}
                 for name in names
             ],
         },
@@ -265,6 +267,13 @@ def _fastest(results: Iterable[Result]) -> Result | None:
 def _note_stop(what: str) -> None:
     """Say on stderr that Ctrl-C was pressed, and what the answer is nevertheless."""
     warnings.warn(f"stopped; {what}", EnplaceWarning, stacklevel=3)
+
+
+def _left_out(n: int) -> str:
+    """Say how many methods are not compared, because they were stopped too early."""
+    if not n:
+        return "every method has a plan, the last one its best so far"
+    return f"{count(n, 'method')} had no plan yet and {'is' if n == 1 else 'are'} left out"
 
 
 def _expert_among(

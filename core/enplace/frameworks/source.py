@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -129,7 +130,7 @@ def source_from_json(data: Any) -> Source:
         raise FileError(f"source: 'arguments' must hold texts, not {wrong[0]!r}")
     path: str = take(source, "path", str, "source")
     return Source(
-        path=path if kind == "module" else str(Path(path).resolve()),
+        path=path if kind == "module" else os.path.realpath(path),
         kind=kind,
         arguments=tuple(arguments),
         loss=take(source, "loss", str, "source"),
@@ -172,8 +173,8 @@ def source_of(path: str, **options: Any) -> Source:
     FileError
         If there is no model.
     """
-    place = Path(path).expanduser()
-    if place.exists():
+    place = Path(os.path.expanduser(path))
+    if os.path.exists(place):
         found, program = _recognise(place), place
     elif (module := find_module(path)) is not None:
         program, _ = module
@@ -202,7 +203,7 @@ def _recognise(place: Path) -> dict[str, tuple[str, str]]:
         except FileError as error:
             reasons.append((place.suffix.lower() in framework.suffixes, error))
         else:
-            found[name] = str(model.resolve()), kind
+            found[name] = os.path.realpath(model), kind
     if not found:
         own = [error for is_own, error in reasons if is_own]
         raise own[0] if own else reasons[0][1]
@@ -252,12 +253,11 @@ def find_module(name: str) -> tuple[Path, Path] | None:
             break
         depth += 1
         folders = list(spec.submodule_search_locations or ())
-        file = Path(folders[0] if folders else spec.origin or "").resolve()
+        file = Path(os.path.realpath(folders[0] if folders else spec.origin or ""))
     if file is None:
         return None
-    main = next(
-        (each for each in (file / "__main__.py", file / "__init__.py") if each.exists()), file
-    )
+    inside = (file / "__main__.py", file / "__init__.py")
+    main = next((each for each in inside if os.path.exists(each)), file)
     return main, file.parents[depth]
 
 

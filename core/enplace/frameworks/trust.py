@@ -6,6 +6,7 @@ program of the user's own and bring the arguments, so such a command is asked ab
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def place_of(source: Source) -> Path:
         if module is None:
             raise TrustError(f"{source.path}: there is no such Python module; check its name")
         return module[1]
-    path = Path(source.path).resolve()
+    path = Path(os.path.realpath(source.path))
     return path.parent if is_program(source) else path
 
 

@@ -61,7 +61,7 @@ def place_with_each(
     methods: Mapping[str, Mapping[str, Value]],
     options: PlaceOptions,
     begin: Callable[[str], None] = lambda name: None,
-) -> tuple[dict[str, Result], dict[str, str]]:
+) -> tuple[dict[str, Result], dict[str, EnplaceError]]:
     """Solve a problem with several methods; if one fails, the others still run.
 
     Parameters
@@ -75,16 +75,17 @@ def place_with_each(
     -------
     results : dict of str to Result
         By method, in the given order.
-    failures : dict of str to str
+    failures : dict of str to EnplaceError
         Why the other methods have no plan.
     """
-    results, failures = {}, {}
+    results: dict[str, Result] = {}
+    failures: dict[str, EnplaceError] = {}
     for name, values in methods.items():
         begin(name)
         try:
             results[name] = place(problem, name, options=replace(options, values=values))
         except EnplaceError as error:
-            failures[name] = str(error)
+            failures[name] = error
     return results, failures
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 
 import numpy as np
 
+from enplace.text import cell_text
 from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
-_FORMULA = re.compile(r"(^|[;|\t])\s*[=+@＝＋＠－-]")
-"""A cell, or what is a cell where semicolons separate them, that begins like a formula."""
+_SPLITS = re.compile(r'[,;|"\t\r\n]')
+"""Where a spreadsheet may split a line without being asked to, and quotes."""
 
 COLUMNS = (
     *("op", "type", "scope", "device", "order", "start_us", "finish_us", "time_us"),
@@ -28,27 +27,25 @@ def table_csv(result: Result) -> str:
     names = [device.name for device in schedule.problem.cluster.devices]
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = [",".join(COLUMNS)]
     for device, name in enumerate(names):
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
             start_us, finish_us = schedule.op_start_us[op], schedule.op_finish_us[op]
             texts = (profile.op_names[op], profile.op_types[op], profile.scopes[op], name)
             times = (start_us, finish_us, finish_us - start_us)
-            writer.writerow(
-                [
-                    *map(_cell, texts),
-                    order,
-                    *(f"{float(time_us):.3f}" for time_us in times),
-                    int(profile.persistent_bytes[op]),
-                    int(out_bytes[op]),
-                ]
-            )
-    return out.getvalue()
+            cells = [
+                *map(_cell, texts),
+                f"{order}",
+                *(f"{float(time_us):.3f}" for time_us in times),
+                f"{int(profile.persistent_bytes[op])}",
+                f"{int(out_bytes[op])}",
+            ]
+            lines.append(",".join(cells))
+    return "\n".join([*lines, ""])
 
 
 def _cell(name: str) -> str:
-    """Quote a name that a spreadsheet would take for a formula."""
-    return f"'{name}" if _FORMULA.search(name) else name
+    """Write a name such that it is one cell, and no formula."""
+    text = cell_text(name)
+    return '"' + text.replace('"', '""') + '"' if _SPLITS.search(text) else text

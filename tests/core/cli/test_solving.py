@@ -475,6 +475,19 @@ def test_after_ctrl_c_compare_skips_the_remaining_methods(enplace, folder, endle
     assert heft["error"] is None
     assert stopped["error"] is None
     assert late["error"] == "stopped before there was a plan"
+    assert "stopped; 1 method had no plan yet and is left out" in done.err
+
+
+def test_after_ctrl_c_compare_lists_only_the_methods_with_a_plan(enplace, folder, endless):
+    methods = "endless,heft,celeritas,single"
+    done = enplace("compare", "p.json", "--cluster", "c.json", "--methods", methods)
+    assert done.status == 130
+    assert len(done.out.splitlines()) == 2, "a head and the only plan"
+    assert "has no plan" not in done.out
+    assert done.err.count("had no plan yet") == 1
+    assert "stopped; 3 methods had no plan yet and are left out" in done.err
+    done = enplace("compare", "p.json", "--cluster", "c.json", "--methods", "heft,endless")
+    assert "stopped; every method has a plan, the last one its best so far" in done.err
 
 
 def test_a_search_can_start_from_a_plan(enplace, planned, folder):

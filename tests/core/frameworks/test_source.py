@@ -66,6 +66,8 @@ def test_a_dotted_name_is_a_module_and_is_not_imported(tmp_path, monkeypatch):
     [
         ("gone.py", None, "no such file, folder or Python module"),
         ("no_module_of_this_name", None, "no such file, folder or Python module"),
+        ("n" * 300, None, "no such file, folder or Python module"),
+        ("~no-such-user/train.py", None, "no such file, folder or Python module"),
         ("notes.txt", b"hello", "not a model; choose a training script"),
         ("model.keras", b"", "is empty"),
     ],

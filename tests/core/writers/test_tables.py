@@ -2,12 +2,19 @@
 
 import csv
 import io
+import re
+from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from enplace.machine import simulate
+from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers.table_csv import table_csv
+from problems import cluster_of, plan_of, profile_of
 
 
 def device_names(schedule: Schedule) -> dict[str, str]:
@@ -33,6 +40,35 @@ def test_csv_lists_every_op_once_in_the_order_of_its_device(middle):
         assert (row["type"], row["scope"]) == (profile.op_types[op], profile.scopes[op])
         assert int(row["weights_bytes"]) == profile.persistent_bytes[op]
     assert sum(int(row["out_bytes"]) for row in rows) == profile.tensor_bytes.sum()
+
+
+def csv_of(names: list[str], kind: str = "Op") -> str:
+    profile = replace(profile_of(dict.fromkeys(names, 10.0)), op_types=(kind,) * len(names))
+    problem = Problem(profile, cluster_of(2))
+    return table_csv(Result(simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))))
+
+
+SEPARATORS = ",;\t|: "
+
+ODD_NAMES = st.text("=+-@＝＋－＠,;|:\"' \xa0\u3000a1", min_size=1, max_size=12)
+
+
+@given(st.lists(ODD_NAMES, min_size=3, max_size=3, unique=True), ODD_NAMES)
+@example(["a;=1+1;b", "b", "c"], "t;=HYPERLINK(0)")
+@example(['a;"=1+1', "a =1", ' "-1'], ',"" @SUM(A1)')
+def test_no_separator_makes_a_formula_of_a_name(names, kind):
+    text = csv_of(names, kind)
+    for separator in SEPARATORS:
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            for cell in row:
+                assert not re.match(r'[\s"]*[=+@＝＋＠－-]', cell), cell
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert {row["op"].replace("'", "") for row in rows} == {n.replace("'", "") for n in names}
+
+
+def test_csv_keeps_a_name_with_separators_in_one_cell():
+    lines = csv_of(["a;b", "c|d", 'e"f', "plain/x:0"]).splitlines()
+    assert [line.split(",")[0] for line in lines] == ["op", '"a;b"', '"c|d"', '"e""f"', "plain/x:0"]
 
 
 def test_csv_keeps_odd_names(small):

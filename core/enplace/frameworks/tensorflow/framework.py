@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from importlib.resources import files as resource_files
@@ -83,8 +84,8 @@ def recognise(path: Path) -> tuple[Path, str]:
     """
     if path.name in _SAVED_MODEL:
         path = path.parent
-    if path.is_dir():
-        if any((path / name).exists() for name in _SAVED_MODEL):
+    if os.path.isdir(path):
+        if any(os.path.exists(path / name) for name in _SAVED_MODEL):
             return path, "saved-model"
         raise FileError(
             f"{path}: there is no saved_model.pb in this folder, so it is not a SavedModel; "

@@ -23,7 +23,14 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
-from enplace.frameworks.tensorflow.listening import accept_only, addresses_of, is_loopback
+from enplace.frameworks.tensorflow.listening import (
+    Address,
+    accept_only,
+    addresses_of,
+    is_every,
+    is_here,
+    is_loopback,
+)
 from enplace.processes.wire import PROGRESS, Message
 from enplace.processes.worker import GAVE_UP, Worker, error_of
 from enplace.writers.clusters import cluster_text
@@ -113,6 +120,12 @@ def give_up(why: str) -> NoReturn:
 
 def _addresses(devices: Devices) -> list[str]:
     hosts = dict(devices.cluster.hosts)
+    for task, address in hosts.items():
+        if is_every(host := _host_and_port(address)[0]):
+            raise HostsError(
+                f"{devices.text}: hosts: {task}: '{host}' is every address of a machine; write the "
+                f"one by which the other hosts reach it"
+            )
     if missing := [task for task in devices.tasks if task not in hosts]:
         raise HostsError(f"{devices.text}: hosts: no address for {missing[0]}; add it")
     return [hosts[task] for task in devices.tasks]
@@ -169,8 +182,10 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
     """
     if task not in devices.tasks:
         raise HostsError(f"{devices.text}: there is no {task}; choose {', '.join(devices.tasks)}")
+    addresses = _addresses(devices)
+    own, port = _own_addresses(addresses[devices.tasks.index(task)], addresses)
     jobs: dict[str, dict[int, str]] = {}
-    for name, address in zip(devices.tasks, _addresses(devices), strict=True):
+    for name, address in zip(devices.tasks, addresses, strict=True):
         job, number = _job_and_number(name)
         jobs.setdefault(job, {})[number] = address
     job, number = _job_and_number(task)
@@ -180,9 +195,9 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
             job_name=job,
             task_index=number,
             config=devices.config,
-            start=False,  # it already listens, but answers nobody yet
+            start=False,  # it listens, and greets whoever connects, but runs nothing yet
         )
-        _accept_only(jobs[job][number], _addresses(devices))
+        _accept_only(port, own)
         server.start()
     except tf.errors.OpError as error:
         why = first_line(error)
@@ -190,21 +205,32 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
     return server
 
 
-def _accept_only(address: str, all_addresses: Sequence[str]) -> None:
-    """Make this process's server reachable at an address of the cluster file only."""
+def _own_addresses(address: str, all_addresses: Sequence[str]) -> tuple[list[Address], int]:
+    """Return what an address of the cluster file stands for here, if others can reach it."""
     host, port = _host_and_port(address)
     try:
-        own = addresses_of(host)
-        if is_loopback(own) and not all(
+        own, is_ours = addresses_of(host), is_here(host)
+        is_alone = is_loopback(own) and not all(
             is_loopback(addresses_of(_host_and_port(each)[0])) for each in all_addresses
-        ):
-            raise HostsError(
-                f"'{host}' is {own[0]} on this machine, where no other host can reach the server; "
-                f"write this machine's address in the cluster file"
-            )
-        accept_only(port, own)
+        )
     except OSError as error:
         raise HostsError(f"the server cannot be kept to {address}: {error}") from None
+    fix = "write this machine's own address in the cluster file"
+    if not is_ours:
+        raise HostsError(f"'{host}' is {own[0]}, which is no address of this machine; {fix}")
+    if is_alone:
+        raise HostsError(
+            f"'{host}' is {own[0]} on this machine, where no other host can reach the server; {fix}"
+        )
+    return own, port
+
+
+def _accept_only(port: int, addresses: Sequence[Address]) -> None:
+    """Make this process's server reachable at its address of the cluster file only."""
+    try:
+        accept_only(port, addresses)
+    except OSError as error:
+        raise HostsError(f"the server cannot be kept to {addresses[0]}: {error}") from None
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

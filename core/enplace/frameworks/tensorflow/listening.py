@@ -2,6 +2,7 @@
 
 TensorFlow's servers listen on all interfaces, and have no option for it. So the kernel drops the
 packets that are sent to any other address of this machine: a socket filter, which needs no rights.
+Tools such as ``ss`` show the interfaces, ``*``, and not the filter.
 """
 
 from __future__ import annotations
@@ -35,6 +36,31 @@ def addresses_of(host: str) -> list[Address]:
         If there is no such host.
     """
     return sorted({ip_address(each[4][0]) for each in socket.getaddrinfo(host, None)}, key=str)
+
+
+def is_here(host: str) -> bool:
+    """Return whether this machine has an address of a host's name, so that packets to it arrive.
+
+    Raises
+    ------
+    OSError
+        If there is no such host.
+    """
+    for family, *_, place in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+        if ip_address(place[0]).is_unspecified:
+            continue
+        with suppress(OSError), socket.socket(family) as probe:
+            probe.bind(place)
+            return True
+    return False
+
+
+def is_every(host: str) -> bool:
+    """Return whether a host is written as the address that stands for all of a machine: 0.0.0.0."""
+    with suppress(OSError):  # it is a name
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        return any(ip_address(each[4][0]).is_unspecified for each in found)
+    return False
 
 
 def is_loopback(addresses: Sequence[Address]) -> bool:

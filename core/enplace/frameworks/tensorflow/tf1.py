@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -213,7 +214,7 @@ def _initial_values(
 
 def _stored(prefix: str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Read these variables from a checkpoint; empty if there is none."""
-    if not Path(f"{prefix}.index").exists():
+    if not os.path.exists(f"{prefix}.index"):
         return {}
     checkpoint = tf.train.load_checkpoint(prefix)
     return {name: checkpoint.get_tensor(name) for name in names if checkpoint.has_tensor(name)}

@@ -1,6 +1,7 @@
 """Two servers on this machine stand for two hosts; none outlives its run."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow import transfers
 from enplace.frameworks.tensorflow.devices import parse_devices
-from enplace.frameworks.tensorflow.hosts import HostsError, serving
+from enplace.frameworks.tensorflow.hosts import HostsError, serving, start_server
 from enplace.frameworks.tensorflow.run import run_plan
 from steps import problem_of, scattered_plan, step_of_script
 
@@ -110,6 +111,33 @@ def test_losing_a_server_ends_the_run_and_names_the_server(tmp_path, monkeypatch
 def test_a_task_without_an_address_is_named(tmp_path):
     devices = hosts(tmp_path, hosts={TASKS[0]: "127.0.0.1:4001"})
     with pytest.raises(HostsError, match=r"no address for /job:worker/task:1"), serving(devices):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (
+            "0.0.0.0:4001",
+            "'0.0.0.0' is every address of a machine; write the one by which the other hosts reach",
+        ),
+        ("[::]:4001", "'::' is every address of a machine; write the one by which"),
+        (
+            "203.0.113.7:4001",
+            "'203.0.113.7' is 203.0.113.7, which is no address of this machine; write this "
+            "machine's own address in the cluster file",
+        ),
+    ],
+)
+def test_an_address_at_which_nobody_reaches_the_server_is_refused(tmp_path, address, why):
+    devices = hosts(tmp_path, TASKS[:1], hosts={TASKS[0]: address})
+    with pytest.raises(HostsError, match=re.escape(why)):
+        start_server(devices, TASKS[0])
+
+
+def test_a_run_does_not_look_for_a_server_at_every_address(tmp_path):
+    devices = hosts(tmp_path, hosts={TASKS[0]: "127.0.0.1:4001", TASKS[1]: "0.0.0.0:4002"})
+    with pytest.raises(HostsError, match=f"{TASKS[1]}: '0.0.0.0' is every"), serving(devices):
         pass
 
 

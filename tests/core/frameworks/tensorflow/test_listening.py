@@ -5,7 +5,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from enplace.frameworks.tensorflow.listening import accept_only, addresses_of, is_loopback
+from enplace.frameworks.tensorflow.listening import (
+    accept_only,
+    addresses_of,
+    is_every,
+    is_here,
+    is_loopback,
+)
 
 TIMEOUT_S = 0.3
 """Packets to another address are dropped, so a client would wait for ever."""
@@ -54,6 +60,21 @@ def test_several_addresses_are_reached():
         assert reaches("127.0.0.1", port)
         assert reaches("127.0.0.3", port)
         assert not reaches("127.0.0.2", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_found"),
+    [("127.0.0.1", True), ("localhost", True), ("203.0.113.7", False), ("0.0.0.0", False)],
+)
+def test_a_host_is_here_if_this_machine_has_its_address(host, is_found):
+    assert is_here(host) is is_found
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "0", "::", "0:0::0"])
+def test_the_address_that_stands_for_all_is_known_however_it_is_written(host):
+    assert is_every(host)
+    assert not is_every("127.0.0.1")
+    assert not is_every("no-such-host")
 
 
 def test_who_connected_before_the_filter_is_disconnected():
