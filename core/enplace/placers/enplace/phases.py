@@ -46,9 +46,9 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
 
-BALANCE_PHASES, PROMISING = (0.06, 0.3), 1.1
-"""Share of the time for a first look at balances, and for more of them if one is at most this much
-longer than the best plan."""
+BALANCE_LOOK, BALANCE_PHASES, PROMISING = 0.06, (0.12, 0.2, 0.3, 0.4, 0.5), 1.05
+"""Share of the time for a first look at balances; where each further phase of them ends, if there
+is one; and how much longer than the best plan those of the first look may be for a second."""
 
 FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
 """Steps that a thread takes in a phase without a time limit: enough to cover this many ops, within
@@ -154,16 +154,22 @@ class PhasedSearch:
                 by_blocks = min(found, key=by_key)
 
     def _balance(self, level: Level) -> list[LevelPlan]:
-        """Anneal balances for as long as their plans are not much worse than the best."""
+        """Anneal balances for as long as that finds better plans; return what they found."""
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
+        steps = [balance_step] * THREADS
         unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)
-        found = self._run_phase([unknown] * THREADS, [balance_step] * THREADS, BALANCE_PHASES[0])
+        found = self._run_phase([unknown] * THREADS, steps, BALANCE_LOOK)
         if min(found, key=by_key).key > (best.excess_bytes, best.makespan_us * PROMISING):
             return []
         found = [min(best, state, key=by_key) for state in found]
-        return self._run_phase(found, [balance_step] * THREADS, BALANCE_PHASES[1])
+        for end in BALANCE_PHASES:
+            before = min(found, key=by_key)
+            found = self._run_phase(found, steps, end)
+            if min(found, key=by_key) is before:
+                break
+        return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""

@@ -68,7 +68,7 @@ class Placed(NamedTuple):
 @kernel
 def anneal_balance(
     machine: Machine, balance: Balance, device: IntArray, draw: np.random.Generator, stop: BoolArray
-) -> None:  # pragma: no cover - compiled
+) -> float:  # pragma: no cover - compiled
     """Anneal a placement, one unit at a time.
 
     Parameters
@@ -76,6 +76,11 @@ def anneal_balance(
     device : int array, shape (n_ops,), changed in place
     stop : bool array, shape (1,)
         Once true, no further move is tried.
+
+    Returns
+    -------
+    float
+        By how much the placement costs more than before, in us; negative if it costs less.
     """
     n_bands, n_devices = balance.band.max() + 1, len(machine.lanes)
     placed = Placed(
@@ -84,14 +89,16 @@ def anneal_balance(
         np.zeros((GRIDS, n_bands, n_devices)),
         np.zeros((GRIDS, n_bands)),
     )
-    _anneal(machine, balance, placed, draw, stop)
+    return _anneal(machine, balance, placed, draw, stop)
 
 
 @loop
 def _anneal(
     m: Machine, b: Balance, p: Placed, draw: np.random.Generator, stop: BoolArray
-) -> None:  # pragma: no cover - compiled
+) -> float:  # pragma: no cover - compiled
+    """Try moves one after another; see :func:`anneal_balance`."""
     _count(m, b, p)
+    total = 0.0
     n_units, n_devices = len(m.unit_ptr) - 1, len(m.lanes)
     cooling = (b.cold / b.hot) ** (1.0 / max(b.moves, 1))
     temperature = b.hot
@@ -107,10 +114,12 @@ def _anneal(
         # The price of each further op of a unit depends on where those before it are.
         change = _price(m, b, p, m.member[first], to) if alone else _move(m, b, p, unit, to)
         if change <= 0.0 or draw.random() < np.exp(-change / temperature):
+            total += change
             if alone:
                 _move_op(m, b, p, m.member[first], to)
         elif not alone:
             _move(m, b, p, unit, here)
+    return total
 
 
 @loop
