@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.placing.incumbents import gap_of, is_better, report
-from enplace.placing.moves.steps import BLOCKS, LevelPlan
+from enplace.placing.moves.steps import BALANCE, BLOCKS, LevelPlan
 from enplace.placing.options import PlaceOptions
 from enplace.placing.settle import by_placed_rank
 from enplace.values.arrays import inverse
@@ -50,7 +50,7 @@ class BestSchedule:
         if not np.isfinite(state.makespan_us):
             return
         orders = [state.order]
-        if state.engine == BLOCKS and state.ranked:
+        if state.engine in (BALANCE, BLOCKS) and state.ranked:
             orders.append(inverse(by_placed_rank(state.level.problem, state.device)))
         plans = (
             state.level.plan(order, state.device, policy, links)

@@ -29,7 +29,13 @@ from enplace.machine import simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import unordered
 from enplace.placing.moves import make_level
-from enplace.placing.moves.steps import LevelPlan, blocks_step, new_stop_flag, windows_step
+from enplace.placing.moves.steps import (
+    LevelPlan,
+    balance_step,
+    blocks_step,
+    new_stop_flag,
+    windows_step,
+)
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
@@ -57,6 +63,7 @@ def _merge(problem: Problem) -> None:
 
 
 def _move_blocks(problem: Problem) -> None:
+    balance_step(_first_state(problem), 0, 1.0, new_stop_flag())
     for links in ("priority", "fifo"):
         blocks_step(links)(_first_state(problem), 0, 1.0, new_stop_flag())
 

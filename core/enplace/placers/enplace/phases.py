@@ -16,8 +16,10 @@ from enplace.placers.enplace.incumbent import BestSchedule
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
+    UNKNOWN,
     LevelPlan,
     Step,
+    balance_step,
     blocks_step,
     by_key,
     elsewhere_step,
@@ -43,6 +45,10 @@ THREADS = 2
 PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
+
+BALANCE_LOOK, BALANCE_PHASES, PROMISING = 0.06, (0.12, 0.2, 0.3, 0.4, 0.5), 1.05
+"""Share of the time for a first look at balances; where each further phase of them ends, if there
+is one; and how much longer than the best plan those of the first look may be for a second."""
 
 FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
 """Steps that a thread takes in a phase without a time limit: enough to cover this many ops, within
@@ -121,7 +127,8 @@ class PhasedSearch:
         load_kernels(MERGES, self.options)
         finest = self._finest_level()
         load_kernels(BLOCKS, self.options)
-        states: list[LevelPlan] = []
+        yield
+        states = self._balance(finest)
         for end in PHASES[:BLOCK_PHASES]:
             yield
             level = self._level_for_blocks(finest)
@@ -145,6 +152,24 @@ class PhasedSearch:
             else:
                 found = self._run_phase([by_blocks] * THREADS, [blocks] * THREADS, end)
                 by_blocks = min(found, key=by_key)
+
+    def _balance(self, level: Level) -> list[LevelPlan]:
+        """Anneal balances for as long as that finds better plans; return what they found."""
+        if self.is_small:
+            return []
+        best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
+        steps = [balance_step] * THREADS
+        unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)
+        found = self._run_phase([unknown] * THREADS, steps, BALANCE_LOOK)
+        if min(found, key=by_key).key > (best.excess_bytes, best.makespan_us * PROMISING):
+            return []
+        found = [min(best, state, key=by_key) for state in found]
+        for end in BALANCE_PHASES:
+            before = min(found, key=by_key)
+            found = self._run_phase(found, steps, end)
+            if min(found, key=by_key) is before:
+                break
+        return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""

@@ -4,18 +4,21 @@
    their plans is the first incumbent.
 2. Chains of ops that can be merged without loss are merged (:func:`enplace.coarsen.merge_chains`).
    In a large graph, ops that the best plan so far puts on one device are merged too
-   (:func:`enplace.coarsen.merge_batches`), afresh in each phase.
-3. Two threads move whole blocks (:mod:`enplace.placing.moves.blocks`,
+   (:func:`enplace.coarsen.merge_batches`), afresh in each phase that moves blocks.
+3. Two threads anneal balances, if that promises anything: placements that send little and spread
+   the work evenly over time, each simulated only when it is complete
+   (:mod:`enplace.placing.moves.balance`).
+4. They move whole blocks (:mod:`enplace.placing.moves.blocks`,
    :mod:`~enplace.placers.enplace.phases`). In both, channels serve the most urgent transfer first;
    in one of them, channels serve first come, first served if that is hardly worse. Devices take ops
    in the order of their ranks, or in a plan's own order if that is much better; then blocks also
    move within the order. If the best plan does not improve, the threads continue from the plans of
    the other quick methods and, while nothing fits, from random placements.
-4. Both anneal windows of the order (:mod:`enplace.placing.moves.windows`), each with its own seed;
+5. Both anneal windows of the order (:mod:`enplace.placing.moves.windows`), each with its own seed;
    after each phase, the one that lags continues from the other's state. If channels that serve the
    most urgent transfer first gain more than windows do, the first thread keeps moving blocks; if
    they gain much more, both do.
-5. On problems of a few hundred ops, CP-SAT gets the rest of the time
+6. On problems of a few hundred ops, CP-SAT gets the rest of the time
    (:mod:`~enplace.placers.enplace.exact`): it may find an even better plan, or prove how little
    there is to gain. If it ends early with something left to gain, windows of new random placements
    are annealed.

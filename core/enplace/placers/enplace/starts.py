@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -40,9 +41,9 @@ STARTS_SHARE = 0.8
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
 
-LP_OP_S, LP_SHARE = 2.5e-4, 0.25
+LP_OP_S, LP_SHARE = 2.5e-4, 0.15
 """Seconds per op that the start by a linear program takes, and the share of the time limit that it
-may take."""
+may take, with all that comes before it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def _try_methods(
             reported.clear()
             own_options = replace(
                 own_options,
-                cancelled=lambda: _is_over(problem, options),
+                cancelled=partial(_is_over, problem, options, name),
                 progress=reported.append,
             )
         try:
@@ -149,8 +150,10 @@ def _try_methods(
             yield plan.under_name("enplace")
 
 
-def _is_over(problem: Problem, options: PlaceOptions) -> bool:
+def _is_over(problem: Problem, options: PlaceOptions, method: str) -> bool:
     share = LAST_SHARE if problem.profile.n_ops > LARGE else 1.0
+    if method == LP_START:  # some programs take far longer than most of their size
+        share = LP_SHARE
     return options.stopped or not options.has_time(0.0, share)
 
 

@@ -6,18 +6,19 @@ A step takes a state, which is an order and a placement, and returns one that is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.machine import simulate
+from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
 from enplace.placing.moves.windows import Annealing, sweep
 from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
-from enplace.values.problem import BoolArray
-from enplace.values.profile import IntArray
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
 
 BLOCK_ROUNDS, WINDOWS = 100, 8
 """Moves of blocks in one step, and windows in one step."""
@@ -32,8 +33,22 @@ ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
 """Moves tried for each op of a window, and the other settings for annealing windows."""
 
-LISTS, BLOCKS, WINDOWS_OF = "list schedules", "blocks", "windows"
+SWEEPS, DOUBLINGS, MOST_MOVES = 150, 4, 8_000_000
+"""Moves for each unit when a balance is annealed, doubled up to three times, and the most of it."""
+
+WEIGHTS, UNITS_OF_BAND = (0.03, 0.6), (3, 100)
+"""Ranges of the weight of sending in a balance, and of a device's units in each band of time."""
+
+WARM, HOT, COLD = 0.4, (2.0, 0.3), 0.01
+"""How often a balance is annealed from the placement at hand instead of a random one; the first
+temperature of a random one and of that at hand, and the last, in units of an op's mean time."""
+
+LISTS, BALANCE, BLOCKS, WINDOWS_OF = "list schedules", "balance", "blocks", "windows"
 """Names of the parts of a search."""
+
+
+UNKNOWN = np.iinfo(np.int64).max
+"""The excess of a plan that has not been simulated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +63,7 @@ class LevelPlan:
     order: IntArray
     device: IntArray
     makespan_us: float = np.inf
-    excess_bytes: int = np.iinfo(np.int64).max
+    excess_bytes: int = UNKNOWN
     engine: str = LISTS
     ranked: bool = True
 
@@ -128,6 +143,57 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
         return LevelPlan(state.level, order, device, makespan, excess, BLOCKS, state.ranked)
 
     return step
+
+
+def balance_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
+    """Anneal what a placement sends and how evenly it spreads the work, for drawn weights.
+
+    Ops then run in the order of their ranks.
+    """
+    draw, problem = np.random.default_rng(seed), state.level.problem
+    n_units = problem.n_units
+    work_us = problem.time_us.min(axis=1)
+    n_bands = n_units / problem.cluster.n_devices / _draw_log(draw, *UNITS_OF_BAND)
+    warm = draw.random() < WARM
+    device = state.device.copy() if warm else _random_placement(problem, draw)
+    unit_us = work_us.sum() / n_units
+    balance = Balance(
+        band=_bands(_start_us(state), work_us, max(int(n_bands), 2)),
+        sending=_draw_log(draw, *WEIGHTS),
+        hot=HOT[warm] * unit_us,
+        cold=COLD * unit_us,
+        moves=min(SWEEPS * n_units << int(draw.integers(DOUBLINGS)), MOST_MOVES),
+    )
+    anneal_balance(state.level.machine, balance, device, draw, stop)
+    by_ranks = LevelPlan(state.level, state.order, device)
+    found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
+    return min(state, replace(found, engine=BALANCE), key=by_key)
+
+
+def _draw_log(draw: np.random.Generator, low: float, high: float) -> float:
+    """Draw a number whose logarithm is evenly distributed."""
+    return float(np.exp(draw.uniform(np.log(low), np.log(high))))
+
+
+def _random_placement(problem: Problem, draw: np.random.Generator) -> IntArray:
+    lots = draw.random((problem.n_units, problem.cluster.n_devices))
+    chosen: IntArray = np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
+    return chosen
+
+
+def _start_us(state: LevelPlan) -> FloatArray:
+    plan = Plan(state.device.copy(), inverse(state.order), "enplace", links="priority")
+    return simulate(state.level.problem, plan).op_start_us
+
+
+def _bands(start_us: FloatArray, work_us: FloatArray, n_bands: int) -> IntArray:
+    """Cut a schedule into bands of equal work, on two grids; see :class:`Balance`."""
+    order = np.argsort(start_us, kind="stable")
+    middle_us = np.empty(len(order))
+    middle_us[order] = np.cumsum(work_us[order]) - work_us[order] / 2
+    share = middle_us / max(work_us.sum(), 1e-9)
+    bands: IntArray = np.floor(share * n_bands + [[0.0], [0.5]]).astype(np.int64)
+    return bands
 
 
 def restarting(step: Step, starts: Sequence[LevelPlan]) -> Step:

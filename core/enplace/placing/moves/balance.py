@@ -1,0 +1,199 @@
+"""Annealing of a placement without simulating it: less to send, and work that is balanced in time.
+
+The step is cut into bands of time. A placement costs what its transfers take, and the more, the
+less evenly the work of each band is spread over the devices. A move of one unit changes both in a
+few places only, so thousands are tried in the time of one simulation. This finds the strands of a
+graph, which methods that place one op at a time tear apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.compiling import kernel, loop, step
+from enplace.machine.layout import Machine, transfer_us
+from enplace.placing.draw import draw_below
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
+
+GRIDS = 2
+"""The bands of the second grid begin in the middle of those of the first, so that work just beside
+the border of a band counts with both sides."""
+
+
+class Balance(NamedTuple):
+    """What a placement costs, and how it is annealed.
+
+    Attributes
+    ----------
+    band : int array, shape (GRIDS, n_ops)
+        The band that each op runs in.
+    sending : float
+        Weight of a microsecond of transfers; a microsecond of work weighs as much as its device has
+        more to do in that band than others, relative to the mean.
+    hot, cold : float
+        First and last temperature, in us.
+    moves : int
+        Number of moves to try.
+    """
+
+    band: IntArray
+    sending: float
+    hot: float
+    cold: float
+    moves: int
+
+
+class Placed(NamedTuple):
+    """A placement with what its cost is computed from.
+
+    Attributes
+    ----------
+    device : int array, shape (n_ops,)
+    users : int array, shape (n_tensors, n_devices)
+        How many consumers each tensor has on each device.
+    load_us : float array, shape (GRIDS, n_bands, n_devices)
+        Work of each device in each band, divided by its lanes.
+    even_us : float array, shape (GRIDS, n_bands)
+        The mean work of the devices in a band.
+    """
+
+    device: IntArray
+    users: IntArray
+    load_us: FloatArray
+    even_us: FloatArray
+
+
+@kernel
+def anneal_balance(
+    machine: Machine, balance: Balance, device: IntArray, draw: np.random.Generator, stop: BoolArray
+) -> float:  # pragma: no cover - compiled
+    """Anneal a placement, one unit at a time.
+
+    Parameters
+    ----------
+    device : int array, shape (n_ops,), changed in place
+    stop : bool array, shape (1,)
+        Once true, no further move is tried.
+
+    Returns
+    -------
+    float
+        By how much the placement costs more than before, in us; negative if it costs less.
+    """
+    n_bands, n_devices = balance.band.max() + 1, len(machine.lanes)
+    placed = Placed(
+        device,
+        np.zeros((len(machine.tensor_op), n_devices), np.int64),
+        np.zeros((GRIDS, n_bands, n_devices)),
+        np.zeros((GRIDS, n_bands)),
+    )
+    return _anneal(machine, balance, placed, draw, stop)
+
+
+@loop
+def _anneal(
+    m: Machine, b: Balance, p: Placed, draw: np.random.Generator, stop: BoolArray
+) -> float:  # pragma: no cover - compiled
+    """Try moves one after another; see :func:`anneal_balance`."""
+    _count(m, b, p)
+    total = 0.0
+    n_units, n_devices = len(m.unit_ptr) - 1, len(m.lanes)
+    cooling = (b.cold / b.hot) ** (1.0 / max(b.moves, 1))
+    temperature = b.hot
+    for _ in range(b.moves):
+        temperature *= cooling
+        unit, to = draw_below(draw, n_units), draw_below(draw, n_devices)
+        here = p.device[m.member[m.unit_ptr[unit]]]
+        if to == here or not m.allowed[unit, to]:
+            continue
+        if stop[0]:
+            break
+        first, alone = m.unit_ptr[unit], m.unit_ptr[unit + 1] - m.unit_ptr[unit] == 1
+        # The price of each further op of a unit depends on where those before it are.
+        change = _price(m, b, p, m.member[first], to) if alone else _move(m, b, p, unit, to)
+        if change <= 0.0 or draw.random() < np.exp(-change / temperature):
+            total += change
+            if alone:
+                _move_op(m, b, p, m.member[first], to)
+        elif not alone:
+            _move(m, b, p, unit, here)
+    return total
+
+
+@loop
+def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - compiled
+    """Count the consumers of each tensor and the work of each band."""
+    for op in range(len(p.device)):
+        here = p.device[op]
+        for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
+            p.users[m.in_tensor[i], here] += 1
+        for grid in range(GRIDS):
+            p.load_us[grid, b.band[grid, op], here] += m.time_us[op, here] / m.lanes[here]
+    for grid in range(GRIDS):
+        for band in range(p.even_us.shape[1]):
+            total = 0.0
+            for d in range(len(m.lanes)):
+                total += p.load_us[grid, band, d]
+            p.even_us[grid, band] = max(total / len(m.lanes), 1e-3)
+
+
+@loop
+def _move(
+    m: Machine, b: Balance, p: Placed, unit: int, to: int
+) -> float:  # pragma: no cover - compiled
+    """Move a unit to a device; return by how much the placement costs more."""
+    change = 0.0
+    for i in range(m.unit_ptr[unit], m.unit_ptr[unit + 1]):
+        change += _price(m, b, p, m.member[i], to)
+        _move_op(m, b, p, m.member[i], to)
+    return change
+
+
+@loop
+def _price(
+    m: Machine, b: Balance, p: Placed, op: int, to: int
+) -> float:  # pragma: no cover - compiled
+    """Compute by how much a placement costs more once an op has moved to a device."""
+    here, sent_us = p.device[op], 0.0
+    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+        n_bytes = m.tensor_bytes[tensor]
+        for d in range(len(m.lanes)):
+            if p.users[tensor, d] > 0:
+                if d != here:
+                    sent_us -= transfer_us(m, n_bytes, here, d)
+                if d != to:
+                    sent_us += transfer_us(m, n_bytes, to, d)
+    for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
+        tensor = m.in_tensor[i]
+        home = p.device[m.tensor_op[tensor]]
+        if here != home and p.users[tensor, here] == 1:
+            sent_us -= transfer_us(m, m.tensor_bytes[tensor], home, here)
+        if to != home and p.users[tensor, to] == 0:
+            sent_us += transfer_us(m, m.tensor_bytes[tensor], home, to)
+    less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
+    change = b.sending * sent_us
+    for grid in range(GRIDS):
+        band = b.band[grid, op]
+        # Half the change of the sum of squares.
+        gained = more_us * (p.load_us[grid, band, to] + 0.5 * more_us)
+        lost = less_us * (p.load_us[grid, band, here] - 0.5 * less_us)
+        change += (gained - lost) / p.even_us[grid, band]
+    return change
+
+
+@step
+def _move_op(
+    m: Machine, b: Balance, p: Placed, op: int, to: int
+) -> None:  # pragma: no cover - compiled
+    """Move an op to a device."""
+    here = p.device[op]
+    p.device[op] = to
+    for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
+        p.users[m.in_tensor[i], here] -= 1
+        p.users[m.in_tensor[i], to] += 1
+    for grid in range(GRIDS):
+        band = b.band[grid, op]
+        p.load_us[grid, band, here] -= m.time_us[op, here] / m.lanes[here]
+        p.load_us[grid, band, to] += m.time_us[op, to] / m.lanes[to]

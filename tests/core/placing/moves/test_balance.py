@@ -1,0 +1,93 @@
+"""Annealing of balances, against a plain sum of what a placement costs."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.placers.problems import problems
+
+from benchmarks.planted import planted
+from enplace.machine import simulate
+from enplace.machine.layout import build_machine
+from enplace.placers import place
+from enplace.placing.moves.balance import GRIDS, Balance, anneal_balance
+from enplace.placing.moves.level import make_level
+from enplace.placing.moves.steps import balance_step, new_stop_flag, state_of
+
+
+def cost_us(problem, balance, device, even_us):
+    """Add up the transfers, and the squares of the work of each band and device."""
+    profile, cluster = problem.profile, problem.cluster
+    home = device[profile.tensor_op]
+    sent = {
+        (tensor, device[op])
+        for tensor, op in zip(profile.edge_tensor.tolist(), profile.edge_op, strict=True)
+        if device[op] != home[tensor]
+    }
+    transfers_us = sum(
+        cluster.b0_us[home[tensor], to]
+        + cluster.b1_us_per_byte[home[tensor], to] * profile.tensor_bytes[tensor]
+        for tensor, to in sent
+    )
+    squares = work_us(problem, balance, device) ** 2 / even_us[:, :, None]
+    return balance.sending * transfers_us + squares.sum() / 2
+
+
+def work_us(problem, balance, device):
+    """Add up the work of each band and device, divided by its lanes."""
+    n_devices = problem.cluster.n_devices
+    found = np.zeros((GRIDS, balance.band.max() + 1, n_devices))
+    for grid, bands in enumerate(balance.band):
+        for op, (band, d) in enumerate(zip(bands, device, strict=True)):
+            found[grid, band, d] += problem.time_us[op, d] / problem.cluster.lanes[d]
+    return found
+
+
+def random_placement(problem, seed):
+    """Place each unit on a random device where it may run."""
+    lots = np.random.default_rng(seed).random((problem.n_units, problem.cluster.n_devices))
+    return np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
+
+
+@settings(max_examples=100)
+@given(problems(), st.floats(0.01, 2.0), st.sampled_from([1e-9, 10.0]), st.integers(0, 99))
+def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, sending, hot, seed):
+    start = random_placement(problem, seed)
+    bands = np.random.default_rng(seed).integers(0, 4, (GRIDS, problem.profile.n_ops))
+    balance = Balance(bands, sending, hot, hot / 10, 200)
+    even_us = np.maximum(work_us(problem, balance, start).mean(axis=2), 1e-3)
+
+    device = start.copy()
+    change_us = anneal_balance(
+        build_machine(problem), balance, device, np.random.default_rng(seed), new_stop_flag()
+    )
+
+    assert problem.unit_allowed[problem.unit, device].all()
+    assert all(len(set(device[problem.unit == unit])) == 1 for unit in range(problem.n_units))
+    before_us, after_us = (cost_us(problem, balance, each, even_us) for each in (start, device))
+    assert np.isclose(change_us, after_us - before_us, rtol=1e-6, atol=1e-6 * max(before_us, 1.0))
+    if hot < 1e-6:
+        assert change_us <= 0.0
+
+
+def test_a_balance_that_is_stopped_moves_nothing():
+    problem = planted(40, 2, 2).problem
+    start, stop = np.zeros(40, dtype=np.int64), new_stop_flag()
+    stop[0] = True
+    device = start.copy()
+    balance = Balance(np.zeros((GRIDS, 40), np.int64), 1.0, 100.0, 1.0, 1000)
+    anneal_balance(build_machine(problem), balance, device, np.random.default_rng(0), stop)
+    assert (device == start).all()
+
+
+def test_balances_find_the_strands_that_list_schedules_tear_apart():
+    found = planted(400, 4, 5, crossing=0.3, transfer_us=500, span=400)
+    plan = place(found.problem, "heft").plan
+    start_us = simulate(found.problem, plan).makespan_us
+    level = make_level(found.problem, np.arange(400))
+    state = replace(state_of(level, plan), makespan_us=start_us, excess_bytes=0)
+    for seed in range(12):
+        state = balance_step(state, seed, 0.0, new_stop_flag())
+    gap, gap_before = state.makespan_us / found.best_us - 1, start_us / found.best_us - 1
+    assert gap < gap_before / 3
