@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -37,9 +38,9 @@ def recognise(path: Path) -> tuple[Path, str]:
     FileError
         If it is not an ONNX model.
     """
-    if path.suffix.lower() != SUFFIX or path.is_dir():
+    if path.suffix.lower() != SUFFIX or os.path.isdir(path):
         raise FileError(f"{path}: not a model; choose {_MODELS}")
-    if path.is_file() and not path.stat().st_size:
+    if os.path.isfile(path) and not os.path.getsize(path):
         raise FileError(f"{path}: the file is empty; export it again")
     return path, "onnx"
 

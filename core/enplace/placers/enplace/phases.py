@@ -158,7 +158,7 @@ class PhasedSearch:
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
-        steps = [balance_step] * THREADS
+        steps: list[Step] = [balance_step] * THREADS
         unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)
         found = self._run_phase([unknown] * THREADS, steps, BALANCE_LOOK)
         if min(found, key=by_key).key > (best.excess_bytes, best.makespan_us * PROMISING):
