@@ -11,6 +11,7 @@ ALL = (
     "place",
     "search",
     "gap",
+    "planted",
     "pesto",
     "methods",
     "truth",

@@ -4,14 +4,28 @@ Every device is full of work from 0 to T, so no plan is shorter than T. Edges ar
 the planted schedule respects them at no cost: from an op to a later one on the same device, or to
 one on another device after the tensor has arrived there, by a channel that serves first come,
 first served.
+
+``python -m benchmarks.planted [SECONDS]`` prints how far above the optimum the list schedules and
+the default method end, and writes the latter's progress to ``docs/planted.csv`` and as a picture to
+``docs/planted.svg``. The optimum is planted, not found: no method is told of it.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
+from benchmarks.report import title
+from enplace.disk import write_atomically
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -24,6 +38,40 @@ MEAN_US = 100.0
 """Mean time of an op."""
 
 CAPACITY = 2**40
+
+SECONDS = 60.0
+LISTS = ("heft", "m-etf", "dpos")
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+class Case(NamedTuple):
+    """What to plant; see :func:`planted`."""
+
+    n_ops: int
+    n_gpus: int
+    degree: float
+    crossing: float
+    span: int
+    transfer_us: float
+    copies: int = 1
+
+
+CASES = (
+    Case(240, 2, 3, 0.3, 20, 300),
+    Case(1000, 2, 4, 0.3, 20, 300),
+    Case(2000, 4, 4, 0.75, 5, 30),
+    Case(2000, 4, 4, 0.3, 5, 100),
+    Case(2000, 4, 4, 0.3, 20, 300),
+    Case(2000, 4, 4, 0.3, 2000, 300),
+    Case(2000, 4, 4, 0.5, 200, 1000),
+    Case(2000, 4, 4, 0.3, 20, 300, copies=10),
+    Case(2000, 4, 6, 0.3, 8, 300),
+    Case(4000, 16, 4, 0.3, 50, 300),
+    Case(8000, 4, 5, 0.5, 200, 300),
+    Case(36_000, 4, 4, 0.5, 200, 300),
+    Case(100_000, 8, 4, 0.5, 200, 300),
+)
+"""From loose to tight: how many edges cross, how near their ends are, how long tensors travel."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +225,74 @@ class _Layer:
                     edges.add((op, there * self.each + int(self.draw.integers(first, last))))
         pairs = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
         self.source, self.target = pairs[:, 0], pairs[:, 1]
+
+
+def main() -> None:
+    """Print the table; write the progress as numbers and as a picture."""
+    limit_s = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    title(f"Per cent above the planted optimum; '{DEFAULT_METHOD}' for {limit_s:.0f} s")
+    print(f"{'':<44}" + "".join(f"{name:>10}" for name in (*LISTS, DEFAULT_METHOD)))
+    progress = []
+    for case in CASES:
+        found = planted(**case._asdict())
+        gaps = [_gap(found, place(found.problem, name).schedule.makespan_us) for name in LISTS]
+        looks = _watch(found, limit_s)
+        progress.append((case, looks))
+        numbers = "".join(f"{100 * gap:>10.2f}" for gap in (*gaps, looks[-1][1]))
+        print(f"{_describe(case):<44}{numbers}", flush=True)
+    _write_table(progress)
+    _write_picture(progress, limit_s)
+
+
+def _gap(found: Planted, step_us: float) -> float:
+    return step_us / found.best_us - 1
+
+
+def _watch(found: Planted, limit_s: float) -> list[tuple[float, float]]:
+    """Solve; return when the best plan so far was how far above the optimum."""
+    looks: list[tuple[float, float]] = []
+
+    def listen(progress: Progress) -> None:
+        if progress.objective_us is not None:
+            looks.append((progress.seconds, _gap(found, progress.objective_us)))
+
+    options = PlaceOptions(time_limit_s=limit_s, progress=listen)
+    result = place(found.problem, DEFAULT_METHOD, options=options)
+    looks.append((limit_s, _gap(found, result.schedule.makespan_us)))
+    return looks
+
+
+def _describe(case: Case) -> str:
+    layers = f", {case.copies} layers" if case.copies > 1 else ""
+    return (
+        f"{case.n_ops:,} x {case.n_gpus}, degree {case.degree:g}, {case.crossing:.0%} cross, "
+        f"span {case.span}, {case.transfer_us:g} us{layers}"
+    )
+
+
+def _write_table(progress: list[tuple[Case, list[tuple[float, float]]]]) -> None:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*Case._fields, "seconds", "above_optimum"])
+    for case, looks in progress:
+        rows.writerows([*case, f"{at_s:.2f}", f"{gap:.5f}"] for at_s, gap in looks)
+    write_atomically(DOCS / "planted.csv", text.getvalue().encode())
+
+
+def _write_picture(progress: list[tuple[Case, list[tuple[float, float]]]], limit_s: float) -> None:
+    matplotlib.rcParams["svg.hashsalt"] = "planted"  # the same figures give the same file
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for case, looks in progress:
+        seconds, gaps = zip(*looks, strict=True)
+        axes.step(seconds, 100 * np.maximum(gaps, 1e-4), where="post", label=_describe(case))
+    axes.set(xscale="log", yscale="log", xlim=(0.1, limit_s))
+    axes.set(xlabel="seconds", ylabel="% above the optimum")
+    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+    image = io.BytesIO()
+    figure.savefig(image, format="svg", metadata={"Date": None})
+    write_atomically(DOCS / "planted.svg", image.getvalue())
+
+
+if __name__ == "__main__":
+    main()

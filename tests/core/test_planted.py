@@ -1,0 +1,57 @@
+"""Planted problems: the planted plan is feasible and takes as long as the work of each device."""
+
+import csv
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import planted as benchmark
+from benchmarks.planted import Case, planted
+from enplace.bounds.step_time import lower_bound_us
+from enplace.machine import simulate
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 20),
+    st.integers(1, 4),
+    st.floats(0.5, 6.0),
+    st.floats(0.0, 1.0),
+    st.integers(1, 50),
+    st.floats(10.0, 2000.0),
+    st.integers(1, 3),
+    st.integers(0, 99),
+)
+def test_the_planted_plan_keeps_every_device_busy_to_the_end(
+    each, n_gpus, degree, crossing, span, transfer_us, copies, seed
+):
+    found = planted(
+        each * n_gpus * copies,
+        n_gpus,
+        degree,
+        crossing=crossing,
+        span=span,
+        transfer_us=transfer_us,
+        copies=copies,
+        seed=seed,
+    )
+    schedule = simulate(found.problem, found.plan)
+    assert schedule.makespan_us == pytest.approx(found.best_us)
+    assert np.allclose(schedule.busy_us, found.best_us)
+    assert lower_bound_us(found.problem) <= found.best_us * (1 + 1e-9)
+
+
+def test_the_benchmark_prints_and_draws_the_distance_to_the_optimum(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(benchmark, "CASES", (Case(24, 2, 2, 0.3, 5, 50, copies=2),))
+    monkeypatch.setattr(benchmark, "DOCS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["planted", "1"])
+    benchmark.main()
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("24 x 2"))
+    gaps = [float(word) for word in row.split()[-4:]]
+    assert min(gaps) >= 0.0
+    with (tmp_path / "planted.csv").open() as file:
+        looks = list(csv.DictReader(file))
+    assert float(looks[-1]["above_optimum"]) == pytest.approx(gaps[-1] / 100, abs=1e-4)
+    assert (tmp_path / "planted.svg").read_text().startswith("<?xml")
