@@ -122,7 +122,8 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
         words = [sys.executable, "-c", "from enplace.cli import main; main()", "methods"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "enplace: output: No space left on device\n"
+    told = "enplace: output: No space left on device; free some space on the disk\n"
+    assert done.stderr == told
 
 
 def test_ctrl_c_while_the_command_loads_ends_it_with_one_line():
