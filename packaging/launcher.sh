@@ -1,0 +1,5 @@
+#!/bin/sh
+# Runs Enplace with the Python beside it, wherever this folder is.
+unset PYTHONHOME PYTHONPATH
+folder=$(dirname "$(dirname "$(readlink -f "$0")")")
+exec "$folder/python/bin/python3" -P -m MODULE "$@"
