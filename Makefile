@@ -11,7 +11,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test test-tensorflow lint fuzz kills audit wheel folder deb try-packages bench clean system
+.PHONY: run test test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -64,7 +64,8 @@ audit: $(BIN)/python
 # What people install; packaging/README.md says how each was tried.
 wheel: $(VENV)/.installed-lint
 	rm -rf build/lib dist/*.whl dist/enplace-*.tar.gz
-	$(BIN)/python -m build --outdir dist
+	mkdir -p build
+	$(BIN)/python -m build --outdir dist >build/wheel.log
 
 folder: PACKAGE_LISTS += packaging/debian-build.txt
 folder: wheel
@@ -72,6 +73,10 @@ folder: wheel
 
 deb: folder
 	packaging/make-deb.sh build/folder/*/
+
+release-notes:
+	mkdir -p dist
+	awk '/^## / { own = $$2 == version } own' version="$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' core/enplace/__init__.py)" CHANGELOG.md >dist/release-notes.md
 
 # Installs each package in a fresh Debian or virtual environment, and uses it there.
 try-packages: deb

@@ -32,21 +32,9 @@ def main(folder: Path) -> None:
     (folder / "bin" / "python3").symlink_to(version)
     library = folder / "lib" / version
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=UNUSED, symlinks=False)
-    (library / "site-packages").mkdir()
-    _ignore_personal_packages(library / "site.py")
     bring_libraries(program, folder / "lib", "$ORIGIN/../lib")
     for module in sorted((library / "lib-dynload").glob("*.so")):
         bring_libraries(module, folder / "lib", "$ORIGIN/../..")
-
-
-def _ignore_personal_packages(site: Path) -> None:
-    """Keep what a person has installed for another Python of this version out of ours."""
-    text = site.read_text(encoding="utf-8")
-    setting = "ENABLE_USER_SITE = None\n"
-    assert setting in text, "site.py has changed"
-    text = text.replace(setting, "ENABLE_USER_SITE = False\n")
-    # Debian's Python looks for packages in a folder of another name.
-    site.write_text(text.replace('"dist-packages"', '"site-packages"'), encoding="utf-8")
 
 
 def bring_libraries(file: Path, folder: Path, search: str) -> None:

@@ -50,4 +50,4 @@ esac
 EOF
 chmod 755 "$root/DEBIAN/postrm"
 chmod -R u+rwX,go+rX,go-w "$root"
-dpkg-deb --root-owner-group -Zxz -z6 --build "$root" "dist/enplace_${version}_$architecture.deb"
+dpkg-deb --root-owner-group -Zzstd --build "$root" "dist/enplace_${version}_$architecture.deb"

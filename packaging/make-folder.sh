@@ -13,7 +13,7 @@ mkdir -p "$folder/bin" "$folder/share"
 
 python packaging/copy_python.py "$folder/python"
 own=$folder/python/bin/python3
-site=$("$own" -c 'import sysconfig; print(sysconfig.get_paths("posix_prefix")["purelib"])')
+site=$("$own" -c 'import site; print(site.getsitepackages()[-1])') # Debian's has another name
 python -m pip install --quiet --no-compile --no-warn-script-location -c constraints.txt \
     --target "$site" pip "$wheel[studio,gpu,metis,onnx]"
 
@@ -45,5 +45,5 @@ cp LICENSE CHANGELOG.md packaging/integrate.sh "$folder/"
 "$own" -m compileall -q -j 2 --invalidation-mode unchecked-hash "$folder/python/lib" >/dev/null || true
 mkdir -p dist
 tar --create --file=- --sort=name --owner=0 --group=0 --numeric-owner --directory=build/folder "$name" |
-    xz -T 0 -6 >"dist/$name.tar.xz"
+    xz -T 0 -3 >"dist/$name.tar.xz"
 du -h "dist/$name.tar.xz"

@@ -4,16 +4,20 @@
 # Usage: packaging/try-debian.sh DIST
 set -euo pipefail
 
+# What is mounted here is gone with this process.
+[[ ${MOUNTS_ARE_OWN-} ]] || MOUNTS_ARE_OWN=1 exec unshare --mount "$0" "$@"
 dist=$1
 root=$(mktemp -d --tmpdir enplace-root.XXXXXX)
-trap 'umount -q "$root/proc" "$root/dev" || true; rm -rf --one-file-system "$root"' EXIT
-mirror=$(awk '/^(deb |URIs:)/ { print $2; exit }' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null)
+chmod 755 "$root"
+trap 'umount -q "$root/proc" "$root/dev/shm"; rm -rf --one-file-system "$root"' EXIT
+mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' | awk '$2 == "bookworm" && $3 == "main" { print $1; exit }')
 debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" || { cat "$root.log"; exit 1; }
 rm "$root.log"
 cp /etc/resolv.conf "$root/etc/"
 cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/"
 mount -t proc proc "$root/proc"
-mount --rbind --make-rslave /dev "$root/dev"
+mkdir -p "$root/dev/shm"
+mount -t tmpfs tmpfs "$root/dev/shm"
 
 in_root() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"; }
 as_user() { in_root runuser -u tester -- "$@"; }
