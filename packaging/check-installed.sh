@@ -12,6 +12,7 @@ use() {
     env -i HOME="$work/home" PATH=/usr/bin:/bin LANG=C.UTF-8 QT_QPA_PLATFORM=offscreen "$@"
 }
 use "$bin/enplace" --version
+use "$bin/enplace" compile
 use "$bin/enplace" clusters | head -3
 use "$bin/enplace" place "$sample" --cluster h100-2-nvlink --time-limit 5 -o plan.json
 use "$bin/enplace" export "$sample" plan.json --cluster h100-2-nvlink --format html -o plan.html

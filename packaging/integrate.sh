@@ -21,5 +21,5 @@ if [ "${1-}" != --remove ]; then
         "$folder/share/applications/enplace.desktop" >"$share/applications/enplace.desktop"
 fi
 for update in "update-desktop-database $share/applications" "update-mime-database $share/mime"; do
-    command -v "${update%% *}" >/dev/null && $update || true
+    command -v "${update%% *}" >/dev/null && $update >/dev/null 2>&1 || true
 done
