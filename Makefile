@@ -11,7 +11,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test test-tensorflow lint fuzz kills audit bench clean system
+.PHONY: run test test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -60,6 +60,28 @@ kills: $(VENV)/.installed-lint
 audit: $(BIN)/python
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+# What people install; packaging/README.md says how each was tried.
+wheel: $(VENV)/.installed-lint
+	rm -rf build/lib dist/*.whl dist/enplace-*.tar.gz
+	mkdir -p build
+	$(BIN)/python -m build --outdir dist >build/wheel.log
+
+folder: PACKAGE_LISTS += packaging/debian-build.txt
+folder: wheel
+	PATH="$(CURDIR)/$(BIN):$$PATH" packaging/make-folder.sh dist/*.whl
+
+deb: folder
+	packaging/make-deb.sh build/folder/*/
+
+release-notes:
+	mkdir -p dist
+	awk '/^## / { own = $$2 == version } own' version="$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' core/enplace/__init__.py)" CHANGELOG.md >dist/release-notes.md
+
+# Installs each package in a fresh Debian or virtual environment, and uses it there.
+try-packages: deb
+	packaging/try-wheel.sh dist/*.whl
+	packaging/try-debian.sh dist
 
 bench: $(VENV)/.installed-lint
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m benchmarks $(BENCH_ARGS)

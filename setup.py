@@ -1,9 +1,17 @@
 """Which folders become which import packages. Everything else is in pyproject.toml."""
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
+
+# Folders of files are packages too, or else setuptools warns of them.
+resources = find_namespace_packages("resources", exclude=["*-*", "*__pycache__*"])
 
 setup(
-    packages=[*find_packages("core"), *find_packages("app"), "enplace_resources"],
+    packages=[
+        *find_packages("core"),
+        *find_packages("app"),
+        "enplace_resources",
+        *(f"enplace_resources.{name}" for name in resources),
+    ],
     package_dir={
         "enplace": "core/enplace",
         "enplace_studio": "app/enplace_studio",

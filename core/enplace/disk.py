@@ -7,7 +7,6 @@ or a name is too long.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import gzip
 import io
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.errors import FIXES, EnplaceError, FileError, ReaderGoneError
+from enplace.system import LOCK_FLAGS, lock
 from enplace.text import UNPRINTABLE, instead, size
 
 MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 2 << 30
@@ -144,7 +144,7 @@ def _replace(target: Path, content: bytes) -> None:
         is_private = not target.parent.stat().st_mode & 0o077
         with open(temporary, "xb") as file:
             with suppress(OSError):  # not every file system has locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file)
             if is_private:
                 os.fchmod(file.fileno(), 0o600)
             file.write(content)
@@ -202,20 +202,20 @@ def hold_lock(path: Path) -> int:
         If it cannot be made, or another process holds it.
     """
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        lock(descriptor, wait=False)
     except OSError as error:
         raise FileError(f"{path}: cannot make this lock: {error.strerror}") from None
-    return lock
+    return descriptor
 
 
-def is_abandoned(lock: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Return whether no living process holds a lock; so it is if the lock is gone.
 
     A process number would not tell: that of another container says nothing here.
     """
     try:
-        with _taken(lock):
+        with _taken(path):
             return True
     except FileNotFoundError:
         return True
@@ -227,7 +227,7 @@ def is_abandoned(lock: Path) -> bool:
 def _taken(path: Path) -> Iterator[BinaryIO]:
     """Hold the lock of a file that exists."""
     with open(path, "rb", opener=_open_lock) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, wait=False)
         yield file
 
 
@@ -235,23 +235,22 @@ def _taken(path: Path) -> Iterator[BinaryIO]:
 def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed at the end or, if this process is killed, by a later one."""
     for path in find_files(Path(tempfile.gettempdir()), f"{_PREFIX}*"):
-        with suppress(OSError), _taken(path / _LOCK) as lock:  # ours
-            if lock.read(len(_MARK) + 1) == _MARK:
+        with suppress(OSError), _taken(path / _LOCK) as file:  # ours
+            if file.read(len(_MARK) + 1) == _MARK:
                 shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        with open(folder / _LOCK, "xb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.write(_MARK)
-            lock.flush()
+        with open(folder / _LOCK, "xb") as file:
+            lock(file)
+            file.write(_MARK)
+            file.flush()
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_lock(path: str, flags: int) -> int:
-    """Open a lock in a folder that may be a stranger's: no link, and no pipe that blocks."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return os.open(path, flags | LOCK_FLAGS)
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -> bytes:

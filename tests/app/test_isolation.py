@@ -4,7 +4,7 @@ import subprocess
 
 from enplace.processes.worker import python_module, safe_environment
 from enplace_studio import jobs
-from enplace_studio.views.graph import dot
+from enplace_studio.views.graph import layout_process
 from evil_folder import evil_folder, first_message
 
 __all__ = ["evil_folder"]
@@ -15,8 +15,8 @@ def test_the_solver_runs_no_code_from_the_current_folder(evil_folder):
     assert not evil_folder.exists()
 
 
-def test_graphviz_runs_no_code_from_the_current_folder(evil_folder):
-    assert "KeyError" in first_message(dot.PROGRAM, {}).details["why"]
+def test_the_layout_runs_no_code_from_the_current_folder(evil_folder):
+    assert "KeyError" in first_message(layout_process.PROGRAM, {}).details["why"]
     assert not evil_folder.exists()
 
 

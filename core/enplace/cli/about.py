@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from enplace.values.cluster import Cluster
 
 LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "google-re2", "tqdm")
-STUDIO_MODULES = ("PySide6", "pygraphviz", "pyqtgraph")
+STUDIO_MODULES = ("PySide6", "pyqtgraph")
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 
@@ -65,18 +66,34 @@ def methods() -> Answer:
 
 @command("clusters")
 @click.argument("name", type=PresetType(), required=False)
-def clusters(name: str | None) -> Answer:
-    """List the presets, or show the one called NAME.
+@click.option("--detect", is_flag=True, help="Describe the GPUs of this machine or, without, ask.")
+@click.option("--gpus", type=click.IntRange(1, 255), help="How many, instead of detecting them.")
+@click.option("--model", metavar="NAME", help="H200, H100, A100, V100 or another name.")
+@click.option("--memory", metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
+@click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")
+@click.option("-o", "--output", type=FILE, metavar="OUT.json", help="Write the cluster.")
+def clusters(
+    name: str | None, detect: bool, gpus: int | None, output: str | None, **gpu: str | None
+) -> Answer:
+    """List the presets, show the one called NAME, or describe a cluster of your own.
 
-    'enplace clusters --json NAME > mine.json' prints it in the format of custom clusters.
+    'enplace clusters --detect -o mine.json' writes this machine's; with --gpus 4 --model A100
+    --memory 80GiB --link nvlink, that of another machine. Every command takes mine.json as
+    --cluster.
     """
+    from enplace.disk import write_atomically
     from enplace.readers.clusters import presets
-    from enplace.writers.clusters import cluster_to_json
+    from enplace.writers.clusters import cluster_text, cluster_to_json
 
-    if name is not None:
-        if name not in presets():
-            raise ClusterError(f"there is no preset '{name}'; {instead(name, presets())}")
-        cluster = presets()[name]
+    own = detect or gpus is not None
+    if (output is not None or any(gpu.values())) and not own and name is None:
+        raise EnplaceError("add --detect, or --gpus with a number")
+    if name is not None and name not in presets():
+        raise ClusterError(f"there is no preset '{name}'; {instead(name, presets())}")
+    if name is not None or own:
+        cluster = presets()[name] if name is not None else _own_cluster(gpus, **gpu)
+        if output is not None:
+            write_atomically(output, cluster_text(cluster) + "\n")
         return Answer(cluster_to_json(cluster), _describe_cluster(cluster))
     found = [
         {
@@ -92,6 +109,44 @@ def clusters(name: str | None) -> Answer:
         for c in presets().values()
     ]
     return Answer({"clusters": found}, table(rows, "lrl"))
+
+
+def _own_cluster(
+    gpus: int | None, model: str | None, memory: str | None, link: str | None
+) -> Cluster:
+    """Detect this machine's GPUs, or make a cluster of what the user says of others."""
+    from enplace.frameworks.devices import read_size
+    from enplace.frameworks.nvml import visible_cards
+    from enplace.frameworks.own_cluster import LINKS, describe, detect, model_of
+
+    if gpus is None and (cards := visible_cards()):
+        return detect(cards)
+    if gpus is None:
+        click.echo("There is no NVIDIA GPU here, or the extra 'gpu' is missing.", err=True)
+    links = "; ".join(f"{key}: {text}" for key, text in LINKS.items())
+    gpus = gpus or int(_ask("--gpus", "How many GPUs are there", "2", click.IntRange(1, 255)))
+    model = model or _ask("--model", "Their model (H200, H100, A100, V100 or another)", "A100")
+    memory = memory or _ask("--memory", "Memory of each", "80GiB")
+    if link is None and gpus > 1:
+        link = _ask("--link", f"What joins them ({links})", "nvlink", click.Choice(list(LINKS)))
+    if not read_size(memory):
+        raise ClusterError(f"--memory '{memory}': write a size, such as 24GiB")
+    return describe(gpus, model_of(model), read_size(memory), link or "pcie")
+
+
+def _ask(option: str, question: str, usual: str, kind: Any = None) -> str:
+    """Ask for an option that was left out.
+
+    Raises
+    ------
+    ClusterError
+        If nobody is there to answer.
+    """
+    if not sys.stdin.isatty():
+        raise ClusterError(
+            f"add {option}: a description is --gpus 4 --model A100 --memory 80GiB --link nvlink"
+        )
+    return str(click.prompt(question, usual, type=kind, err=True, show_choices=False))
 
 
 def _describe_cluster(cluster: Cluster) -> str:

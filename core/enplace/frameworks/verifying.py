@@ -6,7 +6,6 @@ asked to trust them.
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from enplace.placers import PlaceOptions, Progress, place
 from enplace.placers.references import verdict
 from enplace.processes.worker import Report, ignore, never
 from enplace.readers.clusters import cluster_from
+from enplace.system import count_cores
 from enplace.text import count, percent, size
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
@@ -182,7 +182,7 @@ class Verification:
         first = f"Predictions are more than {POOR:.0%} off."
         if not caveats:
             return f"{first} Stop whatever else uses these devices, and verify again."
-        cores = len(os.sched_getaffinity(0))
+        cores = count_cores()
         return (
             f"{first} {caveats[0]} Logical CPUs that take turns are predicted better: there are "
             f"more of them than cores, as with --devices cpu:{2 * cores} here."
@@ -305,7 +305,7 @@ def machine_facts(found: Verification) -> dict[str, str]:
         "devices": found.devices,
         "GPUs": "; ".join(gpus),
         "driver": driver_version(),
-        "cores": str(len(os.sched_getaffinity(0))),
+        "cores": str(count_cores()),
         "system": platform.platform(),
         "Python": platform.python_version(),
         "framework": ", ".join(sorted(versions)),

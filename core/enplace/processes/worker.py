@@ -8,13 +8,10 @@ folder of its own, which is removed with whatever a killed worker leaves in it.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import queue
-import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,11 +19,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 from enplace import errors
 from enplace.disk import temporary_folder
 from enplace.errors import CancelledError, EnplaceError
+from enplace.processes.child import Child, end_group, start_child
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 
 KILL_AFTER_S = 0.4
@@ -39,11 +37,19 @@ GAVE_UP = "enplace: "
 """Start of the last line of a worker that ended itself for a reason."""
 
 _TAIL_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 20
 _TICK_S = 0.05
 _FOLDERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
-_HARMLESS = ("PYTHONHASHSEED", "PYTHONUTF8", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+_HARMLESS = (
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHASHSEED",
+    "PYTHONNOUSERSITE",
+    "PYTHONUNBUFFERED",
+    "PYTHONUTF8",
+)
 """What a person may tell Python: folders, if they are absolute, and settings that run no code."""
+
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGBUS")
+"""Signals that end a process whose native code is at fault."""
 
 Report = Callable[[str, float | None], None]
 """Called with a line for the user, and with the fraction done if it is known."""
@@ -136,37 +142,17 @@ class Worker:
     def __init__(self, program: WorkerProgram, messages: Iterable[Message] = ()) -> None:
         self._program = program
         self._folder = ExitStack()
-        ours, theirs = socket.socketpair()
-        hangup, lifeline = os.pipe()
-        with theirs, os.fdopen(hangup):
-            try:
-                folder = self._folder.enter_context(temporary_folder())
-                self._popen = subprocess.Popen(
-                    program.command,
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={**safe_environment(), "TMPDIR": str(folder)},
-                    start_new_session=True,
-                    pass_fds=(hangup,),
-                )
-            except OSError as error:
-                self._folder.close()
-                ours.close()
-                os.close(lifeline)
-                why = f"the {program.name} process does not start: {error.strerror}"
-                raise WorkerError(why) from None
-            _kill_at_hangup(hangup, self._popen.pid)
-        self._lifeline = lifeline
-        self._outbox = _Outbox(ours, program.name)
+        try:
+            folder = self._folder.enter_context(temporary_folder())
+            environment = {**safe_environment(), "TMPDIR": str(folder)}
+            self._child = start_child(program.command, environment)
+        except OSError as error:
+            self._folder.close()
+            why = f"the {program.name} process does not start: {error.strerror}"
+            raise WorkerError(why) from None
+        self._outbox = _Outbox(self._child, program.name)
         for message in messages:
             self.send(message)
-        self._out, self._errors = bytearray(), bytearray()
-        self._exit = os.pidfd_open(self._popen.pid)
-        self._selector = selectors.EpollSelector()
-        self._selector.register(self._exit, selectors.EVENT_READ)
-        self._selector.register(_stream(self._popen.stdout), selectors.EVENT_READ, self._out)
-        self._selector.register(_stream(self._popen.stderr), selectors.EVENT_READ, self._errors)
         self._silent = self._killed = self._stopped = False
         self.over = False
         """Whether its last message has been received."""
@@ -179,17 +165,17 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._child.process.pid
 
     @property
     def last_lines(self) -> str:
         """The end of its standard error."""
-        lines = self._errors.decode(errors="replace").splitlines()
+        lines = self._child.errors.decode(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip()][-TAIL_LINES:])
 
     def fileno(self) -> int:
         """Return the descriptor for an event loop to watch."""
-        return self._selector.fileno()
+        return self._child.fileno()
 
     def send(self, message: Message) -> None:
         """Send a message without waiting."""
@@ -202,7 +188,7 @@ class Worker:
         adds a ``failed`` that explains why.
         """
         self._read(timeout_s)
-        if self._popen.poll() is not None:
+        if self._child.process.poll() is not None:
             self.kill()  # what it started may hold its streams open
             self._read_rest()
             self._silent = True
@@ -217,11 +203,11 @@ class Worker:
 
     def terminate(self) -> None:
         """Ask the worker, and what it started, to end."""
-        self._signal(signal.SIGTERM)
+        self._end(by_force=False)
 
     def kill(self) -> None:
         """Kill the worker, and what it started."""
-        self._signal(signal.SIGKILL)
+        self._end(by_force=True)
         self._killed = True
 
     def stop(self, grace_s: float = KILL_AFTER_S) -> None:
@@ -233,22 +219,18 @@ class Worker:
             if grace_s:
                 self.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    self._popen.wait(grace_s)
+                    self._child.process.wait(grace_s)
         finally:
             self.kill()
-            self._popen.wait()
+            self._child.process.wait()
             self._outbox.close()
-            self._selector.close()
-            os.close(self._exit)
-            os.close(self._lifeline)
-            for stream in (self._popen.stdout, self._popen.stderr):
-                _stream(stream).close()
+            self._child.close()
             self._folder.close()
 
     def _take(self) -> Iterator[Message]:
         """Yield the complete messages that have arrived; after the worker's last one, stop."""
         try:
-            while not self.over and (message := take(self._out)):
+            while not self.over and (message := take(self._child.out)):
                 self.over = message.do in (DONE, FAILED)
                 if message.do == FAILED:
                     self._read_rest()
@@ -264,7 +246,7 @@ class Worker:
     def _exit_code(self) -> int:
         """Return the code for :func:`why_it_ended`; 0 if the worker has only closed its output."""
         try:
-            return self._popen.wait(KILL_AFTER_S)
+            return self._child.process.wait(KILL_AFTER_S)
         except subprocess.TimeoutExpired:
             return 0
 
@@ -274,45 +256,21 @@ class Worker:
 
     def _read(self, timeout_s: float) -> bool:
         """Read what has arrived or soon arrives; return whether there was anything to read."""
-        ready = self._selector.select(timeout_s)
-        for key, _ in ready:
-            chunk = b"" if key.data is None else os.read(key.fd, _CHUNK_BYTES)
-            if not chunk:
-                self._selector.unregister(key.fileobj)
-                self._silent = self._silent or key.data is self._out
-            elif key.data is not None:
-                key.data.extend(chunk)
-        del self._errors[:-_TAIL_BYTES]
-        return bool(ready)
+        has_happened = self._child.read(timeout_s)
+        self._silent = self._silent or self._child.silent
+        del self._child.errors[:-_TAIL_BYTES]
+        return has_happened
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _end(self, by_force: bool) -> None:
         if not self._killed:  # later, another process may have its number
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, number)
-
-
-def _kill_at_hangup(hangup: int, group: int) -> None:
-    """Let the kernel kill a group of processes when the other end of a pipe is closed.
-
-    The group must hold this end. It cannot do this itself: a library that keeps Python's lock
-    keeps every thread of a worker from noticing anything. ``PR_SET_PDEATHSIG`` would kill it
-    when the thread that started it ends.
-    """
-    fcntl.fcntl(hangup, fcntl.F_SETOWN, -group)
-    fcntl.fcntl(hangup, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(hangup, fcntl.F_SETFL, fcntl.fcntl(hangup, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None
-    return stream
+            end_group(self._child.process, by_force)
 
 
 class _Outbox:
     """Encodes and sends messages in a thread, so that the caller never waits."""
 
-    def __init__(self, connection: socket.socket, name: str) -> None:
-        self._connection = connection
+    def __init__(self, child: Child, name: str) -> None:
+        self._child = child
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"outbox of {name}", daemon=True)
         self._thread.start()
@@ -322,16 +280,13 @@ class _Outbox:
 
     def close(self) -> None:
         self._messages.put(None)
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._child.end_input()
         self._thread.join()
-        self._connection.close()
 
     def _run(self) -> None:
         with suppress(OSError):  # the worker is gone; its end says why
             while (message := self._messages.get()) is not None:
-                # A worker that is gone must not end this process, whatever it does about SIGPIPE.
-                self._connection.sendall(encode(message), socket.MSG_NOSIGNAL)
+                self._child.write(encode(message))
 
 
 def failed(why: str, last_lines: str = "") -> Message:
@@ -363,20 +318,24 @@ def why_it_ended(program: WorkerProgram, code: int, last_lines: str) -> str:
     if known := program.explain(code, last_lines):
         return known
     process = f"the {program.name} process"
-    if code == -signal.SIGKILL:
+    ended_by = signal_name(code)
+    if ended_by == "SIGKILL":
         return (
             f"{process} was killed (signal 9); if nobody ended it, this machine most likely ran "
             f"out of memory: close other programs"
         )
-    if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        return f"{process} was ended by another program ({signal_name(code)})"
+    if ended_by in ("SIGTERM", "SIGINT", "SIGHUP"):
+        return f"{process} was ended by another program ({ended_by})"
     if code < 0:
-        return f"{process} crashed ({signal_name(code)}); its last lines may say why"
+        return f"{process} crashed ({ended_by}); its last lines may say why"
     return f"{process} ended without a result (exit status {code}); its last lines may say why"
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal whose number, with a minus, is an exit status."""
+    """Return the name of the signal whose number, with a minus, is an exit status.
+
+    Windows has fewer signals than others, so compare names, not numbers.
+    """
     try:
         return signal.Signals(-code).name
     except ValueError:

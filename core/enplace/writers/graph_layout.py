@@ -443,7 +443,7 @@ def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntAr
 def from_centres(
     boxes: Boxes, x: FloatArray, y: FloatArray, routes: Sequence[FloatArray | None] = ()
 ) -> Arrangement:
-    """Arrange boxes around given centres, such as those from Graphviz, with the ways of edges."""
+    """Arrange boxes around given centres, with the ways of edges."""
     left, top = x - boxes.width / 2, y - boxes.height / 2
     corner = np.array([left.min(), top.min()])
     return Arrangement(

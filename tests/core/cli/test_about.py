@@ -1,6 +1,7 @@
 """``methods``, ``clusters``, ``doctor``, ``studio``, ``completion``."""
 
 import importlib.util
+import json
 import shutil
 import subprocess
 
@@ -145,3 +146,32 @@ def test_completion_offers_commands_presets_and_methods(monkeypatch, capsys, lin
     with pytest.raises(SystemExit):
         run([])
     assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == expected
+
+
+def test_a_cluster_of_ones_own_is_written(enplace, tmp_path):
+    file = tmp_path / "mine.json"
+    words = ("--gpus", "2", "--model", "A100", "--memory", "40GiB", "--link", "nvlink")
+    made = enplace("clusters", *words, "-o", str(file), "--json").document
+    assert [device["name"] for device in made["devices"]] == ["GPU:0", "GPU:1", "CPU:0"]
+    assert made["devices"][0]["capacity_bytes"] == 40 << 30
+    assert json.loads(file.read_text()) == made
+
+
+def test_detection_without_a_gpu_and_without_a_terminal_says_what_to_add(enplace, monkeypatch):
+    monkeypatch.setattr("enplace.frameworks.nvml.visible_cards", list)
+    done = enplace("clusters", "--detect")
+    assert done.status == 2
+    assert "--gpus 4 --model A100 --memory 80GiB --link nvlink" in done.err
+
+
+def test_detection_without_a_gpu_asks_on_a_terminal(enplace, monkeypatch):
+    monkeypatch.setattr("enplace.frameworks.nvml.visible_cards", list)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    answers = {"How many": "3", "Their model": "V100", "Memory": "16GiB", "What joins": "nvlink"}
+
+    def prompt(question, *_, **__):
+        return next(answer for start, answer in answers.items() if question.startswith(start))
+
+    monkeypatch.setattr("click.prompt", prompt)
+    made = enplace("clusters", "--detect", "--json").document
+    assert [device["speed"] for device in made["devices"][:3]] == [0.3] * 3

@@ -16,7 +16,7 @@ from enplace.values.profile import IntArray, Profile
 from enplace.writers.graph_layout import is_chain, is_regular
 
 MOST_OPS = 400
-"""A group with more ops opens into groups: Graphviz needs up to about a second for this many."""
+"""A group with more ops opens into groups: to lay out this many takes half a second."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,18 +19,18 @@ from enplace_studio.document import Document
 from enplace_studio.queries import QueryError, find_ops
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
-from enplace_studio.views.graph.dot import DotProcess
 from enplace_studio.views.graph.facts import (
     PlanStages,
     make_facts,
     plan_stages,
 )
+from enplace_studio.views.graph.layout_process import LayoutProcess
 from enplace_studio.views.graph.level import MOST_OPS, GraphLevel, inner_level, whole_level
 from enplace_studio.views.graph.paint import Marks
 from enplace_studio.views.graph.scene import Scene, make_scene
 
 MOST_BOXES = MOST_OPS + 2 * MOST_PORTS
-"""With more, Graphviz would keep the user waiting."""
+"""With more, the layout would keep the user waiting."""
 LINE_SHARES = (1.25, 1.0, 0.8, 0.65, 0.5)
 """Lengths of lines to try, relative to the width of the canvas at scale 1."""
 EASY_TO_READ = 0.68
@@ -65,9 +65,9 @@ class GraphModel(QObject):
         self._scene: Scene | None = None
         self._width, self._height = 800.0, 600.0
         self._query = ""
-        self._boxes: layout.Boxes | None = None  # those that wait for Graphviz
+        self._boxes: layout.Boxes | None = None  # those that wait for their layout
         self._watched = False
-        self._dot = DotProcess(self)
+        self._layout = LayoutProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
         # Runs once after all signals of a change; each would request the stages.
@@ -137,16 +137,16 @@ class GraphModel(QObject):
 
     @property
     def is_arranging(self) -> bool:
-        """Whether the cards will move once more, when Graphviz has found better places."""
-        return self._dot.is_running
+        """Whether the cards will move once more, when better places are found."""
+        return self._layout.is_running
 
     def set_watched(self, watched: bool) -> None:
-        """Let Graphviz run only while the graph is on screen."""
+        """Lay out only while the graph is on screen."""
         self._watched = watched
         if watched:
-            self._start_dot()
+            self._start_layout()
         else:
-            self._dot.stop()
+            self._layout.stop()
 
     def set_size(self, width: float, height: float) -> None:
         """Arrange the cards for a canvas of another size, in pixels at scale 1."""
@@ -174,7 +174,7 @@ class GraphModel(QObject):
         return max(made, key=scale_of)
 
     def _arrange(self) -> None:
-        self._dot.stop()
+        self._layout.stop()
         self._boxes = None
         level = self.level
         if level is None:
@@ -185,14 +185,14 @@ class GraphModel(QObject):
             self._arrange_in_layers(level)
 
     def _arrange_in_layers(self, level: GraphLevel) -> None:
-        """Show layers at once, and those of Graphviz, which are better, when it has found them."""
+        """Show layers at once, and better ones, with ways for the edges, when they are found."""
         boxes = layout.make_boxes(level.grouping, level.ports, level.of_ops)
         self._show(layout.layered(boxes, level.edges))
         if level.n_nodes <= MOST_BOXES:
             self._boxes = boxes
-            self._start_dot()
+            self._start_layout()
 
-    def _start_dot(self) -> None:
+    def _start_layout(self) -> None:
         level, boxes = self.level, self._boxes
         if not self._watched or level is None or boxes is None:
             return
@@ -201,7 +201,7 @@ class GraphModel(QObject):
             self._boxes = None
             self._show(layout.from_centres(boxes, x, y, routes))
 
-        self._dot.start(boxes, level.edges, show)
+        self._layout.start(boxes, level.edges, show)
 
     def _show(self, arrangement: layout.Arrangement | None) -> None:
         self._arrangement = arrangement

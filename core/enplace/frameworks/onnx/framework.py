@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
-from enplace.processes.worker import handler_program
+from enplace.processes.worker import CRASHES, handler_program, signal_name
 
 SUFFIX = ".onnx"
 _MODELS = "a graph that any framework exports (.onnx)"
@@ -47,9 +46,9 @@ def recognise(path: Path) -> tuple[Path, str]:
 
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if hostile files end it so."""
-    if code == -signal.SIGXCPU:
+    if signal_name(code) == "SIGXCPU":
         return "reading it takes minutes, unlike any real model; do not trust it"
-    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGBUS):
+    if signal_name(code) in CRASHES:
         return "the ONNX library crashed on it; export the model again, or do not trust it"
     return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import sys
 from pathlib import Path
 
 from onnx import GraphProto
@@ -21,7 +21,14 @@ that of a hostile file, and the library that infers shapes may take any time."""
 
 
 def limit_worker(path: str) -> None:
-    """Let the kernel end this process if it takes far more memory or time than any real file."""
+    """Let the kernel end this process if it takes far more memory or time than any real file.
+
+    Only Linux can.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + SPARE_BYTES + GROWTH * _size(path)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

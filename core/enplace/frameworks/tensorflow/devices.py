@@ -24,6 +24,7 @@ from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
+from enplace.system import count_cores
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.device_names import task_of
 
@@ -119,14 +120,14 @@ def parse_devices(text: str) -> Devices:
         return _gpus(text, number, read_size(match[3] or ""))
     if match[3] or number.startswith("#"):
         raise DevicesError(f"'{text}': only GPUs can be chosen one by one or be given less memory")
-    return _cpus(text, len(os.sched_getaffinity(0)) if number == "all" else int(number))
+    return _cpus(text, count_cores() if number == "all" else int(number))
 
 
 def _cpus(text: str, count: int) -> Devices:
     """Make logical CPUs: a thread for each or, on a machine with fewer cores, one for all."""
     if not 1 <= count <= MAX_CPUS:
         raise DevicesError(f"'{text}': use 1 to {MAX_CPUS} logical CPUs")
-    shared = count > len(os.sched_getaffinity(0))
+    shared = count > count_cores()
     chip = "CPU" if shared else ""
     devices = [Device(f"CPU:{i}", "cpu", host_bytes() // count, chip=chip) for i in range(count)]
     cluster = _with_preset_links(

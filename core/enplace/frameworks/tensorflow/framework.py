@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from importlib.resources import files as resource_files
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.snippet import python_snippet
-from enplace.processes.worker import handler_program, signal_name
+from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.writers.registry import Exporter
 
 _SUFFIXES = {
@@ -114,18 +113,19 @@ def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if TensorFlow is known to end so."""
     if any(word in last_lines for word in OUT_OF_MEMORY):
         return describe_out_of_memory(last_lines)
-    if code == -signal.SIGKILL:
+    ended_by = signal_name(code)
+    if ended_by == "SIGKILL":
         return (
             "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "
             "likely ran out of memory: use a smaller batch or close other programs"
         )
-    if code == -signal.SIGILL:
+    if ended_by == "SIGILL":
         return (
             "TensorFlow crashed (SIGILL): it was built for another processor; install a build for "
             "this one"
         )
-    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGBUS):
-        return f"TensorFlow crashed ({signal_name(code)}); its last lines may say why"
+    if ended_by in CRASHES:
+        return f"TensorFlow crashed ({ended_by}); its last lines may say why"
     if code == 0:
         return (
             "the TensorFlow process ended without a result (exit status 0); a script must not end "

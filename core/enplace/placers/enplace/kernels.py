@@ -10,7 +10,6 @@ started.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -41,6 +40,7 @@ from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
 from enplace.processes.worker import Worker, WorkerError, handler_program
 from enplace.readers.clusters import presets
+from enplace.system import count_cores
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
 
@@ -251,7 +251,7 @@ class _Compilation(event.Listener):
             if step not in self.loaded:
                 break  # the step that this kernel belongs to
             self.claims.finish(step)
-        if len(os.sched_getaffinity(0)) > 1:
+        if count_cores() > 1:
             with suppress(WorkerError):  # then this process compiles all
                 self.helper = _start_helper(str(self.claims.folder))
         self.report(self._message())

@@ -10,7 +10,7 @@ from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import group_ops, subgroups
 from enplace.processes.worker import WorkerProgram
 from enplace.writers import graph_layout as layout
-from enplace_studio.views.graph import dot
+from enplace_studio.views.graph import layout_process
 from enplace_studio.views.graph.scene import card_rects
 from problems import profile_of
 
@@ -109,10 +109,10 @@ def boxes(n, side=()):
     return replace(made, side=np.array([*side, *[0] * (n - len(side))]))
 
 
-def test_graphviz_runs_in_a_worker(qtbot):
+def test_the_layout_runs_in_a_worker(qtbot):
     edges = random_edges(20, 40)
     parent, answers = QObject(), []
-    process = dot.DotProcess(parent)
+    process = layout_process.LayoutProcess(parent)
     process.start(boxes(20), edges, lambda *places: answers.append(places))
     qtbot.waitUntil(lambda: bool(answers))
     ((x, y, routes),) = answers
@@ -125,41 +125,27 @@ def test_graphviz_runs_in_a_worker(qtbot):
 
 def test_of_a_box_with_a_large_fan_only_the_nearest_edges_are_laid_out():
     edges = GroupEdges(np.zeros(40, dtype=np.int64), np.arange(1, 41), np.ones(40, dtype=np.int64))
-    kept = dot.nearest_edges(edges)
+    kept = layout_process.nearest_edges(edges)
     assert edges.target[kept].tolist() == list(range(1, 13))
 
 
 @pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(3600)"])
 def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, program):
-    monkeypatch.setattr(dot, "PROGRAM", WorkerProgram((sys.executable, "-c", program), "Graphviz"))
+    monkeypatch.setattr(
+        layout_process, "PROGRAM", WorkerProgram((sys.executable, "-c", program), "layout")
+    )
     parent, answers = QObject(), []
-    process = dot.DotProcess(parent)
+    process = layout_process.LayoutProcess(parent)
     process._timer.setInterval(400)
     process.start(boxes(3), random_edges(3, 5), lambda *places: answers.append(places))
     qtbot.waitUntil(lambda: not process.is_running)
     assert not answers
 
 
-def test_cards_keep_the_requested_distance():
-    from enplace_studio.dot_worker import lay_out
-
-    sizes = np.array([[132.0, 42.0]] * 2)
-    middles, _ = lay_out(np.array([[0, 1]]), sizes, np.zeros(2, dtype=np.int64), (10, 40))
-    assert middles[0, 1] - middles[1, 1] == pytest.approx(82, abs=1)
-
-
-@pytest.mark.parametrize("by_graphviz", [False, True])
-def test_ports_lie_above_and_below_all_cards(by_graphviz):
-    from enplace_studio.dot_worker import lay_out
-
-    some, edges = boxes(5, side=[-1, 1]), np.array([[0, 4], [2, 3], [2, 1]])
-    if by_graphviz:
-        sizes = np.column_stack([some.width, some.height])
-        y = -lay_out(edges, sizes, some.side, (10, 40))[0][:, 1]
-    else:
-        ports_last = boxes(5)
-        ports_last.side[3:] = -1, 1
-        ends = GroupEdges(np.array([3, 0, 0]), np.array([2, 1, 4]), np.ones(3, dtype=np.int64))
-        y = layout.layered(ports_last, ends).y[[3, 4, 0, 1, 2]]
-    assert y[0] < y[2:].min()
-    assert y[1] > y[2:].max()
+def test_ports_lie_above_and_below_all_cards():
+    ports_last = boxes(5)
+    ports_last.side[3:] = -1, 1
+    edges = GroupEdges(np.array([3, 0, 0]), np.array([2, 1, 4]), np.ones(3, dtype=np.int64))
+    y = layout.layered(ports_last, edges).y
+    assert y[3] < y[:3].min()
+    assert y[4] > y[:3].max()

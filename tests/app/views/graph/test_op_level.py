@@ -158,7 +158,7 @@ def test_an_op_can_be_dragged_to_a_device_before_and_after_its_graph_is_arranged
         qtbot.waitUntil(lambda: not view.model.is_arranging)
 
 
-def test_the_card_that_the_user_went_to_stays_in_view_when_graphviz_answers(qtbot):
+def test_the_card_that_the_user_went_to_stays_in_view_when_the_layout_arrives(qtbot):
     view = GraphView(layers_document())
     qtbot.addWidget(view)
     view.resize(400, 300)

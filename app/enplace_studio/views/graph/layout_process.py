@@ -1,4 +1,4 @@
-"""Graphviz in a worker: it may be slow, and must not block the window."""
+"""The layout in a worker: it takes up to half a second, and must not block the window."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from enplace.values.profile import FloatArray
 from enplace.writers.graph_layout import GAP, LAYER_GAP, Boxes
 from enplace_studio.worker import StudioWorker
 
-PROGRAM = handler_program("enplace_studio.dot_worker:serve", "Graphviz")
+PROGRAM = handler_program("enplace_studio.layout_worker:serve", "layout")
 
 TIME_LIMIT_MS = 5000
-_FAN = 12  # with more edges in or out of a box, dot gets slow and the picture crowded
+_FAN = 12  # with more edges in or out of a box, the picture gets crowded
 
 Placed = Callable[[FloatArray, FloatArray, list[FloatArray | None]], None]
 
 
-class DotProcess(QObject):
+class LayoutProcess(QObject):
     """Runs one layout at a time; a newer request stops the older one."""
 
     def __init__(self, parent: QObject) -> None:
@@ -43,7 +43,7 @@ class DotProcess(QObject):
     def start(self, boxes: Boxes, edges: GroupEdges, placed: Placed) -> None:
         """Lay out boxes; call ``placed`` with x and y of their centres and the ways of the edges.
 
-        It is not called if Graphviz fails or takes too long.
+        It is not called if the worker fails or takes too long.
         """
         self.stop()
         kept = nearest_edges(edges)
@@ -69,9 +69,8 @@ class DotProcess(QObject):
         self.stop()
         if message.do != DONE:
             return
-        down = np.array([1.0, -1.0])
-        x, y = (message.arrays["middles"] * down).T
-        points, ends = message.arrays["points"] * down, message.arrays["ends"]
+        x, y = message.arrays["middles"].T
+        points, ends = message.arrays["points"], message.arrays["ends"]
         found = iter(np.split(points, ends[:-1]))
         placed(x, y, [next(found) if is_kept else None for is_kept in kept.tolist()])
 

@@ -1,0 +1,49 @@
+"""What differs between Linux, macOS and Windows, apart from processes."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+
+    def lock(file: BinaryIO | int, wait: bool = True) -> None:
+        """Lock a file until it is closed, however its process ends."""
+        import msvcrt
+
+        descriptor = file if isinstance(file, int) else file.fileno()
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+else:
+
+    def lock(file: BinaryIO | int, wait: bool = True) -> None:
+        """Lock a file until it is closed, however its process ends.
+
+        Raises
+        ------
+        OSError
+            If another process has locked it and this one shall not wait.
+        """
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+LOCK_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""How to open a lock that may be a stranger's: no link, and no pipe that blocks."""
+
+
+def count_cores() -> int:
+    """Count the processor cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def host_bytes() -> int:
+    """Return the memory of this machine; 0 if the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0

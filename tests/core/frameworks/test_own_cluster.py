@@ -1,0 +1,71 @@
+import pytest
+
+from enplace.errors import ClusterError
+from enplace.frameworks.nvml import Card
+from enplace.frameworks.own_cluster import NVLINK, PCIE, describe, detect
+from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.clusters import presets
+from enplace.writers.clusters import cluster_to_json
+
+GIB = 1 << 30
+
+
+def card(number, name="NVIDIA H100 80GB HBM3", nvlinks=()):
+    linked = frozenset(f"GPU-{other}" for other in nvlinks)
+    return Card(name, f"GPU-{number}", 80 * GIB, 79 * GIB, nvlinks=linked)
+
+
+def cost(cluster, source, target):
+    link = next(
+        link
+        for link in cluster.links
+        if (cluster.devices[link.source].name, cluster.devices[link.target].name)
+        == (source, target)
+    )
+    return link.b0_us, link.b1_us_per_byte
+
+
+def test_detected_gpus_have_their_memory_and_the_speed_of_their_model():
+    gpus = detect([card(0, nvlinks=[1]), card(1, nvlinks=[0])]).devices[:2]
+    assert [gpu.capacity_bytes for gpu in gpus] == [80 * GIB] * 2
+    assert [gpu.speed for gpu in gpus] == [0.85] * 2
+
+
+def test_only_pairs_with_nvlink_get_its_cost():
+    """As in a workstation with two bridges."""
+    found = detect([card(0, nvlinks=[1]), card(1, nvlinks=[0]), card(2)])
+    nvlink = cost(presets()["h100-2-nvlink"], "GPU:0", "GPU:1")
+    pcie = cost(presets()["pcie-2"], "GPU:0", "GPU:1")
+    assert cost(found, "GPU:0", "GPU:1") == cost(found, "GPU:1", "GPU:0") == nvlink
+    assert cost(found, "GPU:0", "GPU:2") == cost(found, "GPU:2", "GPU:1") == pcie
+
+
+def test_the_description_cites_the_presets_that_the_figures_come_from():
+    described = describe(4, "v100", 16 * GIB, NVLINK).description
+    assert "4 × V100" in described
+    assert presets()["pesto"].description in described
+    assert "pcie" not in described.lower()
+
+
+def test_an_unknown_gpu_says_whose_speed_it_has():
+    found = describe(2, "RTX 4090", 24 * GIB, PCIE)
+    assert found.devices[0].speed == presets()["pcie-2"].devices[0].speed
+    assert "RTX 4090: speed as in 'pcie-2'" in found.description
+
+
+def test_without_nvlink_all_transfers_cross_the_host():
+    found = describe(2, "RTX 4090", 24 * GIB, PCIE)
+    assert {found.channels[at] for link in found.links for at in link.channels} == {"host bridge"}
+
+
+@pytest.mark.parametrize("link", [NVLINK, PCIE])
+@pytest.mark.parametrize("model", ["h200", "h100", "a100", "v100", "something"])
+def test_a_written_cluster_can_be_read(model, link):
+    for count in (1, 2, 5):
+        made = describe(count, model, 24 * GIB, link)
+        assert len(cluster_from_json(cluster_to_json(made)).gpus) == count
+
+
+def test_there_must_be_a_gpu():
+    with pytest.raises(ClusterError):
+        detect([])
