@@ -22,11 +22,13 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.readers.samples import samples
+from enplace.values.problem import THROUGHPUT
+from enplace_studio.chosen_method import Choice
 from enplace_studio.demo import gentlest_move, let_pass, private_window, wait_idle
 from enplace_studio.theme import theme
 from enplace_studio.window import TOUR_KEY, MainWindow
 
-SAMPLE = "rnnlm-2-2048"
+SAMPLE, PIPELINED = "rnnlm-2-2048", "vgg-19"
 WINDOW, WIDTH, CAPTION = (1060, 700), 900, 46
 STILL = (1280, 800)
 SEARCH_S, LOOK_MS = 5, 250
@@ -211,6 +213,7 @@ def _drag(film: Film, window: MainWindow) -> None:
     card = next(n for n in range(scene.n) if set(ops) == set(scene.ops([n])))
     at = canvas.camera.transform().map(scene.rects[card].center()).toPoint()
     chip = next(rect for rect, item in graph.devices.legend() if item.device == gpu)
+    window.toast.hide()
     film.say("Drag", "a group onto another GPU; the price is shown before you drop it")
     film.glide(canvas.mapTo(window, at))
     QTest.mousePress(canvas, LEFT, pos=at)
@@ -223,7 +226,7 @@ def _drag(film: Film, window: MainWindow) -> None:
 
 
 def take_stills(folder: Path) -> None:
-    """Take the whole window, a plan as a pipeline, and two plans side by side."""
+    """Take the whole window, two plans side by side, and a pipeline."""
     with open_window(STILL, SAMPLE) as window:
         window.studio.solving.solve()
         wait_idle(window)
@@ -232,11 +235,13 @@ def take_stills(folder: Path) -> None:
         window.document.place(ops, gpu)
         _save(window, folder / "window.webp")
         window.document.select([])
-        timeline: Any = window.panes.views["timeline"]
-        timeline.show_page(1)
-        _save(window, folder / "pipeline.webp")
         window.studio.compare_plans()
         _save(window, folder / "compare.webp")
+    with open_window(STILL, PIPELINED) as window:
+        window.studio.chosen.use(Choice("max-load-dp", THROUGHPUT, time_limit_s=SEARCH_S))
+        window.studio.solving.solve()
+        wait_idle(window)
+        _save(window, folder / "pipeline.webp")
 
 
 def _save(window: MainWindow, path: Path) -> None:

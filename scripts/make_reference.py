@@ -21,11 +21,12 @@ import click
 
 import enplace.api
 from enplace.cli.answer import cli
+from enplace.cli.options import PlacerCommand
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters, frameworks
-from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, place, placers
+from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
 from enplace.placing.options import Option
-from enplace.placing.registry import CAPABILITIES
+from enplace.placing.registry import CAPABILITIES, MEMORY
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.registry import registered as readers
@@ -36,13 +37,15 @@ from enplace.writers.graph_svg import graph_svg
 from enplace.writers.timeline_svg import timeline_svg
 from enplace_studio.actions import all_actions
 from enplace_studio.key_sheet import topics
-from enplace_studio.method_facts import OBJECTIVES, by_purpose, purpose_of
+from enplace_studio.method_facts import by_purpose, purpose_of
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 PICTURED, CLUSTER = "vgg-19", "pesto"
 """The sample and the cluster of the pictures."""
 
-SEARCH_S = 1.0
+SEARCH_S, ROUNDS = 4.0, 1
+"""What a search may do: a few rounds, or a few seconds if it has none."""
+
 ROLE = re.compile(r":\w+:`~?([^`]+)`")
 HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
 """Names by which a source is found among the headings of the page on the papers."""
@@ -85,10 +88,12 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def cells(row: Iterable[str]) -> str:
+    """Return a row of a table."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
 
 
 def code(text: str) -> str:
+    """Mark a text as code."""
     return f"`{text}`"
 
 
@@ -105,51 +110,42 @@ def command_line() -> Iterator[str]:
         "five seconds in a log, nothing where a command is quick."
     )
     context = click.Context(cli, info_name="enplace")
-    rows = ((f"[`{name}`](#{name})", cli.commands[name].get_short_help_str(200)) for name in commands())
+    known = sorted(cli.commands.items())
+    rows = ((f"[`{name}`](#{name})", each.get_short_help_str(200)) for name, each in known)
     yield table(("command", "what it does"), rows)
-    shared = placer_flags()
-    for name in commands():
-        yield from command(cli.commands[name], click.Context(cli.commands[name], context, name), shared)
+    for name, each in known:
+        yield from command(each, click.Context(each, context, name))
     yield "## Options of methods"
     yield (
         "`place` and `compare` take these for the methods that have them; "
         "[Methods](methods/index.md) lists which. `--option NAME=VALUE` is another spelling."
     )
-    yield options(sorted(shared.values(), key=lambda each: str(each.name)), context)
-
-
-def commands() -> list[str]:
-    return sorted(cli.commands)
+    yield options((flag for _, flag in sorted(placer_flags().items())), context)
 
 
 def placer_flags() -> dict[str, click.Parameter]:
     """Return the flags of ``place`` that come from methods, by name."""
-    known = {option.replace("-", "_") for method in placers().values() for option in map(_name, method.options)}
+    known = {name.replace("-", "_") for name in all_options()}
     found = cli.commands["place"].get_params(click.Context(cli.commands["place"]))
     return {str(each.name): each for each in found if each.name in known}
 
 
-def _name(option: Option) -> str:
-    return option.name
-
-
-def command(
-    described: click.Command, context: click.Context, shared: dict[str, click.Parameter]
-) -> Iterator[str]:
+def command(described: click.Command, context: click.Context) -> Iterator[str]:
     """Describe one command."""
     yield f"## {context.info_name}"
     usage = " ".join([context.command_path, *described.collect_usage_pieces(context)])
     yield f"```text\n{usage}\n```"
     yield inspect.cleandoc(described.help or "")
-    own = [each for each in described.get_params(context) if shared.get(str(each.name)) is None or context.info_name not in ("place", "compare")]
-    yield options(own, context)
-    if len(own) < len(described.get_params(context)):
+    shared = placer_flags() if isinstance(described, PlacerCommand) else {}
+    yield options((p for p in described.get_params(context) if p.name not in shared), context)
+    if shared:
         yield "It also takes the [options of methods](#options-of-methods)."
 
 
 def options(params: Iterable[click.Parameter], context: click.Context) -> str:
     """List options with their help."""
-    records = (each.get_help_record(context) for each in params)
+    flags = (each for each in params if isinstance(each, click.Option) and each.name != "help")
+    records = (each.get_help_record(context) for each in flags)
     return "\n\n".join(f"`{record[0]}`\n: {record[1]}" for record in records if record)
 
 
@@ -162,8 +158,8 @@ def python_api() -> Iterator[str]:
     yield (
         "```python\nimport enplace as ep\n```\n\n"
         "Times are in µs and sizes in bytes, as the names say. What cannot be used is refused with "
-        "an `EnplaceError` of one line. `pip install 'enplace[notebook]'` adds what `to_pandas` and "
-        "`plot` need."
+        "an `EnplaceError` of one line. `pip install 'enplace[notebook]'` adds what `to_pandas` "
+        "and `plot` need."
     )
     names = [name for name in enplace.api.__all__ if name not in ("EnplaceError", "EnplaceWarning")]
     functions = [name for name in names if inspect.isfunction(getattr(enplace.api, name))]
@@ -186,6 +182,7 @@ def python_api() -> Iterator[str]:
 
 
 def directives(kind: str, names: Iterable[str], options: str = "") -> str:
+    """Let Sphinx read the docstrings of some names."""
     text = "\n".join(f".. {kind}:: {name}\n{options}" for name in names)
     return f"```{{eval-rst}}\n{text}\n```"
 
@@ -218,10 +215,15 @@ def schema_section(name: str) -> Iterator[str]:
     yield table(("field", "value", "meaning"), rows)
 
 
-def fields(schema: dict[str, Any], root: dict[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
+def fields(
+    schema: dict[str, Any], root: dict[str, Any], path: str
+) -> Iterator[tuple[str, str, str]]:
     """Yield path, kind and meaning of every field below a schema."""
     needed = schema.get("required", ())
-    for name, inner in {**schema.get("properties", {}), **schema.get("patternProperties", {})}.items():
+    for name, inner in {
+        **schema.get("properties", {}),
+        **schema.get("patternProperties", {}),
+    }.items():
         found = resolved(inner, root)
         full = f"{path}.{name}" if path else name
         mark = "" if name in needed else ", optional"
@@ -232,6 +234,7 @@ def fields(schema: dict[str, Any], root: dict[str, Any], path: str) -> Iterator[
 
 
 def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Follow a reference to a definition of the same schema."""
     if "$ref" not in schema:
         return schema
     return root["$defs"][schema["$ref"].rpartition("/")[2]]
@@ -259,11 +262,11 @@ def clusters() -> Iterator[str]:
         "The presets, by the name that `--cluster` takes. "
         "[Describe your own machine](../how-to/clusters.md) starts from the nearest one."
     )
-    rows = (
-        (code(name), str(len(each.gpus)), each.description) for name, each in presets().items()
-    )
+    rows = ((code(name), str(len(each.gpus)), each.description) for name, each in presets().items())
     yield table(("name", "GPUs", "description"), rows)
-    rows = ((code(each.name), each.title, each.description, code(each.cluster)) for each in samples())
+    rows = (
+        (code(each.name), each.title, each.description, code(each.cluster)) for each in samples()
+    )
     yield "## Bundled samples"
     yield table(("name", "title", "what it is", "usual cluster"), rows)
 
@@ -285,11 +288,12 @@ def method_index() -> Iterator[str]:
     yield "# Methods"
     yield (
         "A method decides where ops run. `--method NAME` chooses one; without it, "
-        + ", ".join(f"`{m}` minimises the {o.replace('-', ' ')}" for o, m in DEFAULT_METHODS.items())
+        + ", ".join(
+            f"`{m}` minimises the {o.replace('-', ' ')}" for o, m in DEFAULT_METHODS.items()
+        )
         + "."
     )
-    known = [method for method in placers().values()]
-    for purpose, members in by_purpose(known).items():  # type: ignore[arg-type]
+    for purpose, members in by_purpose(placers().values()).items():  # type: ignore[arg-type]
         yield f"## {purpose}"
         rows = ((f"[`{each.name}`]({each.name}.md)", each.summary, each.source) for each in members)
         yield table(("method", "what it does", "source"), rows)
@@ -305,11 +309,12 @@ def method_page(
     yield f"*{method.title}.*"
     yield as_rst(inspect.getdoc(method.run) or "")
     yield "## When it is good"
-    aims = ", ".join(OBJECTIVES[each].lower() for each in method.objectives)
-    yield f"{purpose_of(method)}. It minimises: {aims}. It"  # type: ignore[arg-type]
-    can = [f"- {CAPABILITIES[each]}" for each in CAPABILITIES if each in method.capabilities]
-    no_memory = "- does not look at memory: its plan may not fit"
-    yield "\n".join(can + [no_memory] * ("memory" not in method.capabilities))
+    aims = ", ".join(map(code, method.objectives))
+    purpose = purpose_of(method).lower()  # type: ignore[arg-type]
+    yield f"**For:** {purpose}. **Objectives:** {aims}."
+    can = [f"- It {CAPABILITIES[each]}." for each in CAPABILITIES if each in method.capabilities]
+    unaware = ["- It does not look at memory, so its plan may not fit."]
+    yield "\n".join(can + unaware * (MEMORY not in method.capabilities))
     yield figures.get(method.name, "")
     if picture:
         yield picture
@@ -357,7 +362,7 @@ def paper_anchors(page: str) -> dict[str, str]:
 def measured_figures(folder: Path) -> dict[str, str]:
     """Sum up for each method what ``benchmarks.methods`` measured against the expert."""
     step = ratios(folder / "methods.csv", "expert")
-    where = "on the bundled profiles and three testbeds (geometric mean of those that fit)"
+    where = "on the bundled profiles and three testbeds, as a geometric mean of the plans that fit"
     found = {}
     for name, values in step.items():
         text = f"Measured {where}: {versus(values)} the expert’s step"
@@ -380,12 +385,15 @@ def ratios(path: Path, reference: str) -> dict[str, list[float]]:
 
 
 def versus(values: list[float]) -> str:
+    """Return the geometric mean as a distance from the reference."""
     mean = math.exp(sum(map(math.log, values)) / len(values)) - 1
     return f"{percent(abs(mean))} {'below' if mean < 0 else 'above'}"
 
 
 def best(values: list[float]) -> str:
-    return f"{percent(min(values) - 1, signed=True)}, median {percent(median(values) - 1, signed=True)}"
+    """Return the best and the middle change against the reference."""
+    least, middle = (percent(each - 1, signed=True) for each in (min(values), median(values)))
+    return f"{least}, median {middle}"
 
 
 def draw_plan(method: Placer, folder: Path) -> str:
@@ -395,8 +403,10 @@ def draw_plan(method: Placer, folder: Path) -> str:
     sample = next(each for each in samples() if each.name == PICTURED)
     problem = Problem(read_profile(sample.path), presets()[CLUSTER])
     objective = method.objectives[0]
+    values = {"rounds": ROUNDS} if any(each.name == "rounds" for each in method.options) else {}
     try:
-        result = place(problem, method.name, options=PlaceOptions(objective, SEARCH_S))
+        asked = PlaceOptions(objective, SEARCH_S, values=values)
+        result = place(problem, method.name, options=asked)
     except EnplaceError as error:
         return f"No picture: {error}."
     shows_step = objective == STEP_TIME
