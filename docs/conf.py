@@ -10,7 +10,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["README.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
-smartquotes = False  # options begin with two hyphens
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

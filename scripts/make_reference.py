@@ -27,9 +27,8 @@ from enplace.frameworks.registry import exporters, frameworks
 from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
 from enplace.placing.options import Option
 from enplace.placing.registry import CAPABILITIES, MEMORY
-from enplace.readers import read_profile
+from enplace.readers import read_profile, readers
 from enplace.readers.clusters import presets
-from enplace.readers.registry import registered as readers
 from enplace.readers.samples import samples
 from enplace.text import ms, percent
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
@@ -37,7 +36,7 @@ from enplace.writers.graph_svg import graph_svg
 from enplace.writers.timeline_svg import timeline_svg
 from enplace_studio.actions import all_actions
 from enplace_studio.key_sheet import topics
-from enplace_studio.method_facts import by_purpose, purpose_of
+from enplace_studio.method_facts import OBJECTIVES, by_purpose, purpose_of
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 PICTURED, CLUSTER = "vgg-19", "pesto"
@@ -135,7 +134,7 @@ def command(described: click.Command, context: click.Context) -> Iterator[str]:
     yield f"## {context.info_name}"
     usage = " ".join([context.command_path, *described.collect_usage_pieces(context)])
     yield f"```text\n{usage}\n```"
-    yield inspect.cleandoc(described.help or "")
+    yield with_code(inspect.cleandoc(described.help or ""))
     shared = placer_flags() if isinstance(described, PlacerCommand) else {}
     yield options((p for p in described.get_params(context) if p.name not in shared), context)
     if shared:
@@ -146,7 +145,12 @@ def options(params: Iterable[click.Parameter], context: click.Context) -> str:
     """List options with their help."""
     flags = (each for each in params if isinstance(each, click.Option) and each.name != "help")
     records = (each.get_help_record(context) for each in flags)
-    return "\n\n".join(f"`{record[0]}`\n: {record[1]}" for record in records if record)
+    return "\n\n".join(f"`{r[0]}`\n: {with_code(r[1])}" for r in records if r)
+
+
+def with_code(help_text: str) -> str:
+    """Mark what a person types, which help on a terminal puts in quotes."""
+    return re.sub(r"'((?:enplace )?[^' ]*[^']*)'", r"`\1`", help_text)
 
 
 # Python
@@ -194,7 +198,7 @@ def files(introduction: str) -> Iterator[str]:
     """Add the formats that are registered, and the fields of those with a schema."""
     yield introduction.strip()
     yield "## What Enplace reads"
-    rows = ((each.title, ", ".join(map(code, each.suffixes))) for each in readers.values())
+    rows = ((each.title, ", ".join(map(code, each.suffixes))) for each in readers().values())
     yield table(("format", "usual suffixes"), rows)
     yield "Models:"
     kinds = ((f.name, kind) for f in frameworks().values() for kind in f.kinds)
@@ -228,6 +232,8 @@ def fields(
         full = f"{path}.{name}" if path else name
         mark = "" if name in needed else ", optional"
         yield full, kind_of(found) + mark, found.get("description", inner.get("description", ""))
+        if name == "cluster":
+            continue  # has a section of its own
         yield from fields(found, root, full)
         if "items" in found:
             yield from fields(resolved(found["items"], root), root, f"{full}[]")
@@ -286,12 +292,10 @@ def keys() -> Iterator[str]:
 def method_index() -> Iterator[str]:
     """List the methods by what they are good for."""
     yield "# Methods"
+    usual = (f"{OBJECTIVES[aim].lower()}: `{name}`" for aim, name in DEFAULT_METHODS.items())
     yield (
-        "A method decides where ops run. `--method NAME` chooses one; without it, "
-        + ", ".join(
-            f"`{m}` minimises the {o.replace('-', ' ')}" for o, m in DEFAULT_METHODS.items()
-        )
-        + "."
+        "A method decides where ops run, and `--method NAME` chooses one. Without it, the "
+        f"objective decides. {'; '.join(usual).capitalize()}."
     )
     for purpose, members in by_purpose(placers().values()).items():  # type: ignore[arg-type]
         yield f"## {purpose}"
