@@ -33,7 +33,7 @@ WINDOW, WIDTH, CAPTION = (1060, 700), 900, 46
 STILL = (1280, 800)
 SEARCH_S, LOOK_MS = 5, 250
 GLIDE_FRAMES, FRAME_MS, SEARCH_FRAME_MS = 8, 50, 110
-SHARP = {"lossless": True, "quality": 90, "method": 6, "minimize_size": True}
+SHARP: dict[str, Any] = {"lossless": True, "quality": 90, "method": 6, "minimize_size": True}
 HIDDEN = ("inspector", "memory", "whatif")
 """Panes that the film does without, so that the graph has room."""
 ARROW = ((0, 0), (0, 17), (4, 13), (7, 20), (10, 19), (7, 12), (12, 12))

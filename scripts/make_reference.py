@@ -46,6 +46,9 @@ SEARCH_S, ROUNDS = 4.0, 1
 """What a search may do: a few rounds, or a few seconds if it has none."""
 
 ROLE = re.compile(r":\w+:`~?([^`]+)`")
+ASIDE = re.compile(rf"\s*\((?:{ROLE.pattern},?\s*)+\)")
+"""A reference to a module, and a bracket of nothing else."""
+
 HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
 """Names by which a source is found among the headings of the page on the papers."""
 
@@ -310,12 +313,12 @@ def method_page(
 ) -> Iterator[str]:
     """Describe a method on half a page."""
     yield f"# {method.name}"
-    yield f"*{method.title}.*"
-    yield as_rst(inspect.getdoc(method.run) or "")
+    if method.title.lower() != method.name:
+        yield f"*{method.title}.*"
+    yield as_rst(inspect.getdoc(method.run) or "", method)
     yield "## When it is good"
     aims = ", ".join(map(code, method.objectives))
-    purpose = purpose_of(method).lower()  # type: ignore[arg-type]
-    yield f"**For:** {purpose}. **Objectives:** {aims}."
+    yield f"**Group:** {purpose_of(method)}. **Objectives:** {aims}."  # type: ignore[arg-type]
     can = [f"- It {CAPABILITIES[each]}." for each in CAPABILITIES if each in method.capabilities]
     unaware = ["- It does not look at memory, so its plan may not fit."]
     yield "\n".join(can + unaware * (MEMORY not in method.capabilities))
@@ -332,14 +335,16 @@ def method_page(
 def described_option(option: Option) -> str:
     """Describe an option, its values and its default."""
     values = ", ".join(map(code, option.choices)) or str(option.values)
-    default = {True: "yes", False: "no"}.get(option.default, option.default)  # type: ignore[call-overload]
-    usual = f" Usually `{default}`." if option.default != "" and default != 0 else ""
+    default = (
+        ("yes" if option.default else "no") if isinstance(option.default, bool) else option.default
+    )
+    usual = "" if default in ("", 0) else f" Usually `{default}`."
     return f"`--{option.name}`\n: {option.help} Values: {values}.{usual}"
 
 
 def background(method: Placer, anchors: dict[str, str]) -> Iterator[str]:
     """Give the module's own account: the paper's steps, and where we differ."""
-    yield as_rst(inspect.getmodule(method.run).__doc__ or "")  # type: ignore[union-attr]
+    yield as_rst(inspect.getmodule(method.run).__doc__ or "", method)  # type: ignore[union-attr]
     if not method.source:
         return
     yield f"**Source:** {method.source}."
@@ -348,15 +353,22 @@ def background(method: Placer, anchors: dict[str, str]) -> Iterator[str]:
         yield f"[{name}: where we differ, and why](../../explanation/papers.md#{anchors[name]})."
 
 
-def as_rst(text: str) -> str:
-    """Show a docstring; names of other modules become plain code."""
-    plain = ROLE.sub(lambda found: f"``{found[1]}``", inspect.cleandoc(text))
+def as_rst(text: str, method: Placer) -> str:
+    """Show a docstring without names of modules; constants become their values."""
+
+    def shown(found: re.Match[str]) -> str:
+        name = found[1].rpartition(".")[2]
+        value = getattr(inspect.getmodule(method.run), name, None)
+        plain = name.replace("_", "-")
+        return str(value) if isinstance(value, int | float) else f"``{plain}``"
+
+    plain = ROLE.sub(shown, ASIDE.sub("", inspect.cleandoc(text)))
     return f"```{{eval-rst}}\n{plain}\n```"
 
 
 def paper_anchors(page: str) -> dict[str, str]:
     """Return the anchor of the section on each paper."""
-    found = {}
+    found: dict[str, str] = {}
     for heading in re.findall(r"^## (.+)$", page, re.MULTILINE):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         found |= {name: anchor for name in HEADINGS if name in heading}

@@ -36,7 +36,7 @@ NOT_RUN, TO_FILE, STATUS = "not run: ", "file: ", "exit status "
 DIRECTIVE = re.compile(r"\{.*\}")
 PROGRESS = re.compile(r"enplace: .*, [\d.]+( min \d+)? s")
 NUMBER = re.compile(r"[−+]?\d[\d.,]*")
-SEARCHES = re.compile(r"enplace place (?!.*--(method|objective|rounds|help))")
+SEARCHES = re.compile(r"enplace place (?!.*--(method|objective|rounds))")
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Reader:
         self.said += self._type(last, status, block)
 
     def _type(self, command: str, status: int, block: Block) -> str:
-        plain = command.startswith("enplace ") and "--help" not in command
+        plain = command.startswith("enplace ")
         do = self._in_this_process if plain and not self.in_shell else self._as_typed
         returned, out, err = do(quick(command))
         told = f"{block.where}: {command}\n{out}\n{err}"
