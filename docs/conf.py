@@ -7,7 +7,6 @@ copyright = "The Enplace maintainers"  # noqa: A001
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["README.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
