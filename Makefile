@@ -1,17 +1,20 @@
 # make run    open the studio on the bundled sample
 # make test   install everything, check the code, run the tests
+# make docs   build the manual
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
+MANUAL := build/docs-source
 SAMPLE := resources/samples/rnnlm-2-2048.enplace
 PACKAGE_LISTS := packaging/debian-run.txt
 
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages bench clean system
+.PHONY: run test docs test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -40,6 +43,14 @@ test: $(VENV)/.installed-test
 	$(check_the_code)
 	$(compile_kernels)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# The manual, with the pages that come from the program; a warning or a broken link is an error.
+docs: $(VENV)/.installed-docs
+	$(compile_kernels)
+	rm -rf $(MANUAL) && mkdir -p build && cp -R docs $(MANUAL)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python scripts/make_reference.py $(MANUAL)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet $(MANUAL) build/docs
+	@echo "The manual is in build/docs/index.html"
 
 # TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18
 test-tensorflow: | system
@@ -93,14 +104,15 @@ clean:
 
 # What each command installs; TensorFlow is half a gigabyte, so only the tests do.
 EXTRAS_run := studio
+EXTRAS_docs := studio,metis,notebook,docs
 EXTRAS_lint := studio,notebook,dev
-EXTRAS_test := studio,metis,notebook,onnx,dev,tensorflow
+EXTRAS_test := studio,metis,notebook,onnx,docs,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	touch $@
 
-$(VENV)/.installed-run $(VENV)/.installed-lint $(VENV)/.installed-test: | system
+$(VENV)/.installed-run $(VENV)/.installed-docs $(VENV)/.installed-lint $(VENV)/.installed-test: | system
 
 $(BIN)/python: | system
 	scripts/make-venv.sh $(VENV)

@@ -1,7 +1,7 @@
 """The results of every method on every bundled profile and the papers' testbeds, as two pictures.
 
 ``python -m benchmarks.methods`` writes ``docs/methods.svg`` with step times and
-``docs/pipelines.svg`` with times per sample, which the README shows, and the same figures as
+``docs/pipelines.svg`` with times per sample, which the manual shows, and the same figures as
 tables (``.csv``). The argument ``step-time`` or ``throughput`` asks for one of them.
 """
 

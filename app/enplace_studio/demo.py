@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -38,49 +39,63 @@ def run_demo(folder: Path) -> int:
         0 if all went well, else 2.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    with private_window(SIZE) as (window, faults):
+        _do_the_job(window)
+        _leave(window, folder)
+    for fault in faults:
+        print(f"enplace: {fault}", file=sys.stderr)
+    return 2 if faults else 0
+
+
+@contextmanager
+def private_window(size: tuple[int, int]) -> Iterator[tuple[MainWindow, list[str]]]:
+    """Show a window whose settings and copies nobody else sees, and close it at the end.
+
+    Yields
+    ------
+    window : MainWindow
+    faults : list of str
+        What went wrong so far, also in the block of the caller.
+    """
     app = make_application()
     with tempfile.TemporaryDirectory() as private:
         settings = QSettings(f"{private}/studio.ini", QSettings.Format.IniFormat)
         window = MainWindow(settings, Path(private) / "recovery")
-        window.resize(*SIZE)
+        window.resize(*size)
         window.show()
         faults: list[str] = []
         window.studio.files.failed.connect(faults.append)
         window.studio.solving.failed.connect(faults.append)
         window.document.failed.connect(faults.append)
         try:
-            _do_the_job(window)
-            _leave(window, folder)
+            yield window, faults
         except EnplaceError as error:
             faults.append(str(error))
         app.processEvents()
         window.solver.close()
         window.document.open(None)
         window.close()
-    for fault in faults:
-        print(f"enplace: {fault}", file=sys.stderr)
-    return 2 if faults else 0
 
 
 def _do_the_job(window: MainWindow) -> None:
     document = window.document
     window.studio.files.open_sample(samples()[0])
     window.studio.files.wait()
-    _wait_idle(window)
+    wait_idle(window)
     window.studio.solving.solve()
-    _wait_idle(window)
+    wait_idle(window)
     window.studio.solving.compare()
-    _wait_idle(window)
+    wait_idle(window)
     fastest = min(document.plans, key=lambda entry: entry.schedule.makespan_us)
     document.choose_plan(fastest)
-    ops, gpu = _gentlest_move(document)
+    ops, gpu = gentlest_move(document)
     document.select(ops)
     document.place(ops, gpu)
     window.studio.solving.solve()
-    _wait_idle(window)
+    wait_idle(window)
 
 
-def _gentlest_move(document: Document) -> tuple[list[int], int]:
+def gentlest_move(document: Document) -> tuple[list[int], int]:
     """Find the group and other GPU whose move costs least or gains most."""
     project, schedule = document.project, document.schedule
     if project is None or schedule is None:
@@ -96,7 +111,7 @@ def _delta_us(document: Document, ops: list[int], device: int) -> float:
     return np.inf if preview is None else preview.delta_us
 
 
-def _wait_idle(window: MainWindow) -> None:
+def wait_idle(window: MainWindow) -> None:
     """Run the event loop until the solver is idle."""
     _wait(lambda: bool(window.solver.methods) and not window.solver.busy)
     window.studio.solving.wait()
@@ -107,7 +122,7 @@ def _wait(is_done: Callable[[], bool]) -> None:
     while not is_done():
         if deadline.hasExpired():
             raise EnplaceError("the demo took too long; try again on a less busy machine")
-        _let_pass(LOOK_MS)
+        let_pass(LOOK_MS)
 
 
 def _leave(window: MainWindow, folder: Path) -> None:
@@ -124,11 +139,11 @@ def _leave(window: MainWindow, folder: Path) -> None:
     )
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
-    _let_pass(SETTLE_MS)
+    let_pass(SETTLE_MS)
     window.grab().save(str(folder / "window.png"))
     document.select([])
     window.studio.compare_plans()
-    _let_pass(SETTLE_MS)
+    let_pass(SETTLE_MS)
     drawing = window.panes.drawing()
     if drawing is not None:
         write_picture(folder / "compare.png", drawing, drawing.title)
@@ -137,7 +152,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
         print(folder / name)
 
 
-def _let_pass(milliseconds: int) -> None:
+def let_pass(milliseconds: int) -> None:
     """Run the event loop for a while."""
     loop = QEventLoop()
     QTimer.singleShot(milliseconds, loop.quit)

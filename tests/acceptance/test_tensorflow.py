@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from blocks import MANUAL, blocks_of, commands_of, quick, shell, without_progress
 from enplace.errors import CancelledError
 from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.registry import usual_framework
@@ -15,7 +16,6 @@ from enplace.frameworks.trust import trust
 from enplace.frameworks.verification_page import verification_html
 from enplace.frameworks.verifying import verify
 from enplace.readers import read_profile
-from readme import commands, limit_search, shell, without_progress
 
 TRAIN = """
 import argparse
@@ -73,16 +73,21 @@ def run_as_json(command, folder):
     return json.loads(done.stdout)
 
 
-def test_the_commands_of_the_readme_work_from_start_to_end(workspace, monkeypatch):
+def commands_of_the_guide():
+    """Return the commands of the page on measuring, as a reader types them."""
+    blocks = blocks_of(MANUAL / "how-to" / "measure.md")
+    return [line for block in blocks if not block.why_not_run for line in commands_of(block)]
+
+
+def test_the_commands_of_the_guide_work_from_start_to_end(workspace, monkeypatch):
     (workspace / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(workspace / "scratch"))
-    typed = commands(with_tensorflow=True)
+    typed = commands_of_the_guide()
     names = [command.split()[1] for command in typed]
     assert names == ["profile", "place", "run", "tune", "profile"]
     typed[names.index("tune")] += " --rounds 1"
     answers = [
-        (name, run_as_json(limit_search(line), workspace))
-        for name, line in zip(names, typed, strict=True)
+        (name, run_as_json(quick(line), workspace)) for name, line in zip(names, typed, strict=True)
     ]
     found = dict(answers[:-1])
     assert found["profile"]["measured_step_time_us"] > 0

@@ -270,8 +270,9 @@ def compare(
         The limit of each method, in seconds.
     options : mapping of str to value, optional
         Options of methods by name; each applies to the methods that have it.
-    profile, cluster, objective, seed, pins, colocate, forbid, before, constraints, progress,
-    scale_compute, scale_links
+    profile, cluster, objective, seed, progress, scale_compute, scale_links
+        As for :func:`place`.
+    pins, colocate, forbid, before, constraints
         As for :func:`place`.
 
     Returns

@@ -1,0 +1,26 @@
+"""How Sphinx builds the manual; `make docs` adds the generated pages first."""
+
+from enplace import __version__
+
+project = "Enplace"
+copyright = "The Enplace maintainers"  # noqa: A001
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "Enplace"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#1F6FEB", "color-brand-content": "#1F6FEB"},
+    "dark_css_variables": {"color-brand-primary": "#4C8DFF", "color-brand-content": "#4C8DFF"},
+}

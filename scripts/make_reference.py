@@ -1,0 +1,443 @@
+"""Write the pages of the manual that come from the program itself: commands, methods, files, keys.
+
+Usage: python scripts/make_reference.py FOLDER, the folder with the sources of the manual. What is
+listed there comes from the registries, the click commands, docstrings and schemas, never by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+import enplace.api
+from enplace.cli.answer import cli
+from enplace.cli.options import PlacerCommand
+from enplace.errors import EnplaceError
+from enplace.frameworks.registry import exporters, frameworks
+from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
+from enplace.placing.options import Option
+from enplace.placing.registry import CAPABILITIES, MEMORY
+from enplace.readers import read_profile, readers
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.text import ms, percent
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.writers.graph_svg import graph_svg
+from enplace.writers.timeline_svg import timeline_svg
+from enplace_studio.actions import all_actions
+from enplace_studio.key_sheet import topics
+from enplace_studio.method_facts import OBJECTIVES, by_purpose, purpose_of
+
+RESOURCES = Path(__file__).parents[1] / "resources"
+PICTURED, CLUSTER = "vgg-19", "pesto"
+"""The sample and the cluster of the pictures."""
+
+SEARCH_S, ROUNDS = 4.0, 1
+"""What a search may do: a few rounds, or a few seconds if it has none."""
+
+ROLE = re.compile(r":\w+:`~?([^`]+)`")
+ASIDE = re.compile(rf"\s*\((?:{ROLE.pattern},?\s*)+\)")
+"""A reference to a module, and a bracket of nothing else."""
+
+HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
+"""Names by which a source is found among the headings of the page on the papers."""
+
+SCHEMAS = ("profile", "plan", "cluster")
+GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
+
+
+def main(folder: Path) -> None:
+    """Write every page."""
+    pages = folder / "reference"
+    (pages / "methods").mkdir(parents=True, exist_ok=True)
+    write(pages / "command-line.md", command_line())
+    write(pages / "python.md", python_api())
+    write(pages / "files.md", files((pages / "files.md").read_text(encoding="utf-8")))
+    write(pages / "clusters.md", clusters())
+    write(pages / "keys.md", keys())
+    write(pages / "methods" / "index.md", method_index())
+    anchors = paper_anchors((folder / "explanation" / "papers.md").read_text(encoding="utf-8"))
+    figures = measured_figures(folder)
+    for method in placers().values():
+        picture = draw_plan(method, pages / "methods")
+        text = method_page(method, anchors, figures, picture)
+        write(pages / "methods" / f"{method.name}.md", text)
+
+
+def write(path: Path, parts: Iterable[str]) -> None:
+    """Write a page of its paragraphs."""
+    path.write_text(GENERATED + "\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
+
+
+# Tables and cells
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown; nothing without rows."""
+    lines = [cells(row) for row in rows]
+    names = list(head)
+    return "\n".join([cells(names), cells(["---"] * len(names)), *lines]) if lines else ""
+
+
+def cells(row: Iterable[str]) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+def code(text: str) -> str:
+    """Mark a text as code."""
+    return f"`{text}`"
+
+
+# The command line
+
+
+def command_line() -> Iterator[str]:
+    """Describe every command with its arguments and options."""
+    yield "# Command line"
+    yield inspect.cleandoc(cli.help or "")
+    yield (
+        "Every command has `--json`, which prints one JSON document on standard output, and "
+        "nothing else there. Progress goes to standard error: a bar on a terminal, a line every "
+        "five seconds in a log, nothing where a command is quick."
+    )
+    context = click.Context(cli, info_name="enplace")
+    known = sorted(cli.commands.items())
+    rows = ((f"[`{name}`](#{name})", each.get_short_help_str(200)) for name, each in known)
+    yield table(("command", "what it does"), rows)
+    for name, each in known:
+        yield from command(each, click.Context(each, context, name))
+    yield "## Options of methods"
+    yield (
+        "`place` and `compare` take these for the methods that have them; "
+        "[Methods](methods/index.md) lists which. `--option NAME=VALUE` is another spelling."
+    )
+    yield options((flag for _, flag in sorted(placer_flags().items())), context)
+
+
+def placer_flags() -> dict[str, click.Parameter]:
+    """Return the flags of ``place`` that come from methods, by name."""
+    known = {name.replace("-", "_") for name in all_options()}
+    found = cli.commands["place"].get_params(click.Context(cli.commands["place"]))
+    return {str(each.name): each for each in found if each.name in known}
+
+
+def command(described: click.Command, context: click.Context) -> Iterator[str]:
+    """Describe one command."""
+    yield f"## {context.info_name}"
+    usage = " ".join([context.command_path, *described.collect_usage_pieces(context)])
+    yield f"```text\n{usage}\n```"
+    yield with_code(inspect.cleandoc(described.help or ""))
+    shared = placer_flags() if isinstance(described, PlacerCommand) else {}
+    yield options((p for p in described.get_params(context) if p.name not in shared), context)
+    if shared:
+        yield "It also takes the [options of methods](#options-of-methods)."
+
+
+def options(params: Iterable[click.Parameter], context: click.Context) -> str:
+    """List options with their help."""
+    flags = (each for each in params if isinstance(each, click.Option) and each.name != "help")
+    records = (each.get_help_record(context) for each in flags)
+    return "\n\n".join(f"`{r[0]}`\n: {with_code(r[1])}" for r in records if r)
+
+
+def with_code(help_text: str) -> str:
+    """Mark what a person types, which help on a terminal puts in quotes."""
+    return re.sub(r"'((?:enplace )?[^' ]*[^']*)'", r"`\1`", help_text)
+
+
+# Python
+
+
+def python_api() -> Iterator[str]:
+    """List what ``import enplace as ep`` offers; Sphinx reads the docstrings."""
+    yield "# Python"
+    yield (
+        "```python\nimport enplace as ep\n```\n\n"
+        "Times are in µs and sizes in bytes, as the names say. What cannot be used is refused with "
+        "an `EnplaceError` of one line. `pip install 'enplace[notebook]'` adds what `to_pandas` "
+        "and `plot` need."
+    )
+    names = [name for name in enplace.api.__all__ if name not in ("EnplaceError", "EnplaceWarning")]
+    functions = [name for name in names if inspect.isfunction(getattr(enplace.api, name))]
+    classes = [name for name in names if inspect.isclass(getattr(enplace.api, name))]
+    usual = ["read", "place", "compare", "simulate", "read_plan", "write"]
+    first = usual + [name for name in functions if name not in usual]
+    yield "## Functions"
+    yield directives("autofunction", (f"enplace.{name}" for name in first))
+    yield "## In a training script"
+    yield directives("autofunction", ["enplace.apply"])
+    yield "## Results"
+    results = ["Result", "Comparison"]
+    yield directives("autoclass", (f"enplace.{name}" for name in results), "   :members:\n")
+    yield "## Values"
+    yield "Frozen data, checked when it is made. Arrays are numpy's, and read-only."
+    others = [f"enplace.{name}" for name in classes if name not in results]
+    yield directives("autoclass", others, "   :members:\n")
+    yield "## Errors"
+    yield directives("autoexception", ["enplace.EnplaceError", "enplace.EnplaceWarning"])
+
+
+def directives(kind: str, names: Iterable[str], options: str = "") -> str:
+    """Let Sphinx read the docstrings of some names."""
+    text = "\n".join(f".. {kind}:: {name}\n{options}" for name in names)
+    return f"```{{eval-rst}}\n{text}\n```"
+
+
+# Files
+
+
+def files(introduction: str) -> Iterator[str]:
+    """Add the formats that are registered, and the fields of those with a schema."""
+    yield introduction.strip()
+    yield "## What Enplace reads"
+    rows = ((each.title, ", ".join(map(code, each.suffixes))) for each in readers().values())
+    yield table(("format", "usual suffixes"), rows)
+    yield "Models:"
+    kinds = ((f.name, kind) for f in frameworks().values() for kind in f.kinds)
+    yield table(("framework", "model"), ((name, kind.description) for name, kind in kinds))
+    yield "## What Enplace writes"
+    rows = ((code(name), each.title, code(each.suffix)) for name, each in exporters().items())
+    yield table(("`--format`", "what it is", "suffix"), rows)
+    for name in SCHEMAS:
+        yield from schema_section(name)
+
+
+def schema_section(name: str) -> Iterator[str]:
+    """Describe the fields of a file by its JSON schema."""
+    schema = json.loads((RESOURCES / f"{name}.schema.json").read_text(encoding="utf-8"))
+    yield f"## Fields of a {name}"
+    yield f"{schema.get('description', '')} The schema is `resources/{name}.schema.json`."
+    rows = ((code(path), kind, text) for path, kind, text in fields(schema, schema, ""))
+    yield table(("field", "value", "meaning"), rows)
+
+
+def fields(
+    schema: dict[str, Any], root: dict[str, Any], path: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield path, kind and meaning of every field below a schema."""
+    needed = schema.get("required", ())
+    for name, inner in {
+        **schema.get("properties", {}),
+        **schema.get("patternProperties", {}),
+    }.items():
+        found = resolved(inner, root)
+        full = f"{path}.{name}" if path else name
+        mark = "" if name in needed else ", optional"
+        yield full, kind_of(found) + mark, found.get("description", inner.get("description", ""))
+        if name == "cluster":
+            continue  # has a section of its own
+        yield from fields(found, root, full)
+        if "items" in found:
+            yield from fields(resolved(found["items"], root), root, f"{full}[]")
+
+
+def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Follow a reference to a definition of the same schema."""
+    if "$ref" not in schema:
+        return schema
+    return root["$defs"][schema["$ref"].rpartition("/")[2]]
+
+
+def kind_of(schema: dict[str, Any]) -> str:
+    """Name the type of a value for people."""
+    if "const" in schema:
+        return code(json.dumps(schema["const"]))
+    if "enum" in schema:
+        return ", ".join(code(json.dumps(each)) for each in schema["enum"])
+    if "oneOf" in schema or "anyOf" in schema:
+        return " or ".join(kind_of(each) for each in schema.get("oneOf", schema.get("anyOf", [])))
+    kinds = schema.get("type", "value")
+    return " or ".join(kinds) if isinstance(kinds, list) else kinds
+
+
+# Clusters and keys
+
+
+def clusters() -> Iterator[str]:
+    """List the presets."""
+    yield "# Clusters"
+    yield (
+        "The presets, by the name that `--cluster` takes. "
+        "[Describe your own machine](../how-to/clusters.md) starts from the nearest one."
+    )
+    rows = ((code(name), str(len(each.gpus)), each.description) for name, each in presets().items())
+    yield table(("name", "GPUs", "description"), rows)
+    rows = (
+        (code(each.name), each.title, each.description, code(each.cluster)) for each in samples()
+    )
+    yield "## Bundled samples"
+    yield table(("name", "title", "what it is", "usual cluster"), rows)
+
+
+def keys() -> Iterator[str]:
+    """List the keys of the studio by topic, from its actions."""
+    yield "# Keys of the studio"
+    yield "`?` shows them in the studio."
+    for title, lines in topics(all_actions()):
+        yield f"## {title}"
+        yield table(("key", "what it does"), ((code(key), text) for key, text in lines))
+
+
+# Methods
+
+
+def method_index() -> Iterator[str]:
+    """List the methods by what they are good for."""
+    yield "# Methods"
+    usual = (f"{OBJECTIVES[aim].lower()}: `{name}`" for aim, name in DEFAULT_METHODS.items())
+    yield (
+        "A method decides where ops run, and `--method NAME` chooses one. Without it, the "
+        f"objective decides. {'; '.join(usual).capitalize()}."
+    )
+    for purpose, members in by_purpose(placers().values()).items():  # type: ignore[arg-type]
+        yield f"## {purpose}"
+        rows = ((f"[`{each.name}`]({each.name}.md)", each.summary, each.source) for each in members)
+        yield table(("method", "what it does", "source"), rows)
+    names = "\n".join(placers())
+    yield f"```{{toctree}}\n:hidden:\n\n{names}\n```"
+
+
+def method_page(
+    method: Placer, anchors: dict[str, str], figures: dict[str, str], picture: str
+) -> Iterator[str]:
+    """Describe a method on half a page."""
+    yield f"# {method.name}"
+    if method.title.lower() != method.name:
+        yield f"*{method.title}.*"
+    yield as_rst(inspect.getdoc(method.run) or "", method)
+    yield "## When it is good"
+    aims = ", ".join(map(code, method.objectives))
+    yield f"**Group:** {purpose_of(method)}. **Objectives:** {aims}."  # type: ignore[arg-type]
+    can = [f"- It {CAPABILITIES[each]}." for each in CAPABILITIES if each in method.capabilities]
+    unaware = ["- It does not look at memory, so its plan may not fit."]
+    yield "\n".join(can + unaware * (MEMORY not in method.capabilities))
+    yield figures.get(method.name, "")
+    if picture:
+        yield picture
+    if method.options:
+        yield "## Options"
+        yield "\n\n".join(map(described_option, method.options))
+    yield "## How it works"
+    yield from background(method, anchors)
+
+
+def described_option(option: Option) -> str:
+    """Describe an option, its values and its default."""
+    values = ", ".join(map(code, option.choices)) or str(option.values)
+    default = (
+        ("yes" if option.default else "no") if isinstance(option.default, bool) else option.default
+    )
+    usual = "" if default in ("", 0) else f" Usually `{default}`."
+    return f"`--{option.name}`\n: {option.help} Values: {values}.{usual}"
+
+
+def background(method: Placer, anchors: dict[str, str]) -> Iterator[str]:
+    """Give the module's own account: the paper's steps, and where we differ."""
+    yield as_rst(inspect.getmodule(method.run).__doc__ or "", method)  # type: ignore[union-attr]
+    if not method.source:
+        return
+    yield f"**Source:** {method.source}."
+    named = [name for name in HEADINGS if name in method.source and name in anchors]
+    for name in named[:1]:
+        yield f"[{name}: where we differ, and why](../../explanation/papers.md#{anchors[name]})."
+
+
+def as_rst(text: str, method: Placer) -> str:
+    """Show a docstring without names of modules; constants become their values."""
+
+    def shown(found: re.Match[str]) -> str:
+        name = found[1].rpartition(".")[2]
+        value = getattr(inspect.getmodule(method.run), name, None)
+        plain = name.replace("_", "-")
+        return str(value) if isinstance(value, int | float) else f"``{plain}``"
+
+    plain = ROLE.sub(shown, ASIDE.sub("", inspect.cleandoc(text)))
+    return f"```{{eval-rst}}\n{plain}\n```"
+
+
+def paper_anchors(page: str) -> dict[str, str]:
+    """Return the anchor of the section on each paper."""
+    found: dict[str, str] = {}
+    for heading in re.findall(r"^## (.+)$", page, re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found |= {name: anchor for name in HEADINGS if name in heading}
+    return found
+
+
+def measured_figures(folder: Path) -> dict[str, str]:
+    """Sum up for each method what ``benchmarks.methods`` measured against the expert."""
+    step = ratios(folder / "methods.csv", "expert")
+    where = "on the bundled profiles and three testbeds, as a geometric mean of the plans that fit"
+    found = {}
+    for name, values in step.items():
+        text = f"Measured {where}: {versus(values)} the expert’s step"
+        found[name] = f"{text}, at best {best(values)}." if name != "expert" else ""
+    return found
+
+
+def ratios(path: Path, reference: str) -> dict[str, list[float]]:
+    """Return a method's values over the reference's, for each case where both fit."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["ms"] and row.get("fits", "1") == "1"]
+    base = {(r["profile"], r["cluster"]): float(r["ms"]) for r in rows if r["method"] == reference}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if (case := (row["profile"], row["cluster"])) in base:
+            found.setdefault(row["method"], []).append(float(row["ms"]) / base[case])
+    return found
+
+
+def versus(values: list[float]) -> str:
+    """Return the geometric mean as a distance from the reference."""
+    mean = math.exp(sum(map(math.log, values)) / len(values)) - 1
+    return f"{percent(abs(mean))} {'below' if mean < 0 else 'above'}"
+
+
+def best(values: list[float]) -> str:
+    """Return the best and the middle change against the reference."""
+    least, middle = (percent(each - 1, signed=True) for each in (min(values), median(values)))
+    return f"{least}, median {middle}"
+
+
+def draw_plan(method: Placer, folder: Path) -> str:
+    """Draw the plan of a method for a small sample; nothing if it cannot run here."""
+    if not method.installed:
+        return ""
+    sample = next(each for each in samples() if each.name == PICTURED)
+    problem = Problem(read_profile(sample.path), presets()[CLUSTER])
+    objective = method.objectives[0]
+    values = {"rounds": ROUNDS} if any(each.name == "rounds" for each in method.options) else {}
+    try:
+        asked = PlaceOptions(objective, SEARCH_S, values=values)
+        result = place(problem, method.name, options=asked)
+    except EnplaceError as error:
+        return f"No picture: {error}."
+    shows_step = objective == STEP_TIME
+    drawn = timeline_svg(result) if shows_step else graph_svg(result.schedule)
+    (folder / f"{method.name}.svg").write_text(drawn, encoding="utf-8")
+    value = {STEP_TIME: "step time", THROUGHPUT: "time per sample"}.get(objective, "latency")
+    caption = f"`{PICTURED}` on `{CLUSTER}`, two GPUs: {value} {ms(result.value_us)}"
+    if shows_step:
+        caption += ". Rows are devices and channels; the line is the critical path."
+    else:
+        caption += ". Boxes are groups of ops in the colours of their devices."
+    return f"```{{figure}} {method.name}.svg\n:alt: {caption}\n\n{caption}\n```"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

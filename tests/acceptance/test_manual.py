@@ -1,0 +1,95 @@
+"""Every command and every code block of the README and the manual runs as it stands."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from blocks import (
+    MANUAL,
+    NOT_RUN,
+    README,
+    ROOT,
+    STATUS,
+    TO_FILE,
+    Reader,
+    blocks_of,
+    commands_of,
+    links_of,
+    pages,
+    prepare,
+)
+
+MEASURES = MANUAL / "how-to" / "measure.md"
+"""The page that ``test_tensorflow`` runs, and checks more closely."""
+
+MOST_NOT_RUN = 15
+RUN = [page for page in pages() if page != MEASURES and blocks_of(page)]
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A reader with a folder and settings of their own."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    prepare(folder)
+    return Reader(folder)
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_says(page, reader):
+    reader.in_shell = page == README
+    for block in blocks_of(page):
+        reader.follow(block)
+
+
+def test_the_readme_shows_the_way_from_a_model_to_a_plan():
+    typed = [line for block in blocks_of(README) for line in commands_of(block)]
+    names = [line.split()[1] for line in typed if line.startswith("enplace ")]
+    assert names == ["place", "compare", "export", "profile", "place", "run"]
+
+
+def test_the_readme_stays_a_front_page():
+    assert 60 <= len(README.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_every_block_has_a_known_kind_and_note():
+    for block in (block for page in pages() for block in blocks_of(page)):
+        assert block.kind in ("sh", "python", "json", "text"), block.where
+        assert block.note.startswith(("", NOT_RUN, TO_FILE, STATUS)), block.where
+
+
+def test_few_blocks_are_left_out_and_each_says_why():
+    left_out = [
+        block for page in pages() for block in blocks_of(page) if block.note.startswith(NOT_RUN)
+    ]
+    assert all(len(block.why_not_run) > 8 for block in left_out)
+    assert len(left_out) <= MOST_NOT_RUN, [block.where for block in left_out]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    made = re.compile(r"reference/(methods/|command-line|python|clusters|keys)")
+    for link in links_of(page):
+        path = page.parent / link.partition("#")[0]
+        if link.startswith("#") or made.search(str(path)):
+            continue
+        assert path.exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra docs")
+def test_the_manual_builds_without_a_warning(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(MANUAL, source)
+    build = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    for words in (["scripts/make_reference.py", source], [*build, source, tmp_path / "html"]):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "html" / "reference" / "methods" / "enplace.html").exists()
