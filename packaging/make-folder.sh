@@ -45,5 +45,5 @@ cp LICENSE CHANGELOG.md packaging/integrate.sh "$folder/"
 "$own" -m compileall -q -j 2 --invalidation-mode unchecked-hash "$folder/python/lib" >/dev/null || true
 mkdir -p dist
 tar --create --file=- --sort=name --owner=0 --group=0 --numeric-owner --directory=build/folder "$name" |
-    xz -T 0 -1 >"dist/$name.tar.xz"
+    xz -T 0 -6 >"dist/$name.tar.xz"
 du -h "dist/$name.tar.xz"
