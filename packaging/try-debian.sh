@@ -25,11 +25,11 @@ cp "$dist"/*.deb "$dist"/*-linux-*.tar.xz packaging/check-installed.sh resources
 chmod 644 "$root"/tmp/*.{deb,xz,enplace}
 in_root useradd --create-home tester
 in_root apt-get update -qq
-in_root sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends /tmp/*.deb xdg-utils shared-mime-info desktop-file-utils xz-utils'
+in_root sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends /tmp/*.deb libglib2.0-bin shared-mime-info desktop-file-utils xz-utils'
 
 as_user bash /tmp/check-installed.sh /usr/bin /tmp/vgg-19.enplace
-as_user xdg-mime query filetype /tmp/vgg-19.enplace | grep -x application/x-enplace
-as_user xdg-mime query default application/x-enplace | grep -x enplace.desktop
+as_user gio info --attributes standard::content-type /tmp/vgg-19.enplace | grep application/x-enplace
+as_user gio mime application/x-enplace | grep enplace.desktop
 in_root desktop-file-validate /usr/share/applications/enplace.desktop
 in_root apt-get remove -qq enplace
 in_root test ! -e /opt/enplace -a ! -e /usr/bin/enplace
