@@ -26,7 +26,13 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _CELL_START = r"(?:^|(?<=[,;|:\s]))"
 """A cell of a spreadsheet may start here: its separators include what a person may choose."""
 
-_FORMULA = re.compile(rf'{_CELL_START}(?="*[=+@＝＋＠－\t\r-])')
+_SKIPPED = (
+    r"[\x22\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0]*"
+)
+"""Quotes, and characters without a width, after which a spreadsheet may still find a formula."""
+
+_FORMULA = re.compile(rf"{_CELL_START}(?={_SKIPPED}[=+@＝＋＠－\t\r-])")
 _AMOUNT = rf"\+[\d,.]+ (?:ms|%|{'|'.join(_SIZES)})(?![^\s,;|:)])"
 _FORMULA_BUT_NO_AMOUNT = re.compile(rf"(?!{_CELL_START}{_AMOUNT}){_FORMULA.pattern}")
 

@@ -107,6 +107,8 @@ def test_changes_of_short_times_have_as_many_digits_as_the_longest():
         ("\t=1", "'\t'=1"),
         ("\rplain", "'\rplain"),
         ("+2.1 ms", "'+2.1 ms"),
+        ("\u200d=1", "'\u200d=1"),
+        ("\ufe0f\ufeff+1", "'\ufe0f\ufeff+1"),
         ("a-b/c=d@e:0", "a-b/c=d@e:0"),
     ],
 )

@@ -35,7 +35,8 @@ def addresses_of(host: str) -> list[Address]:
     OSError
         If there is no such host.
     """
-    return sorted({ip_address(each[4][0]) for each in socket.getaddrinfo(host, None)}, key=str)
+    found = {_plain(ip_address(each[4][0])) for each in socket.getaddrinfo(host, None)}
+    return sorted(found, key=str)
 
 
 def is_here(host: str) -> bool:
@@ -59,7 +60,7 @@ def is_every(host: str) -> bool:
     """Return whether a host is written as the address that stands for all of a machine: 0.0.0.0."""
     with suppress(OSError):  # it is a name
         found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-        return any(ip_address(each[4][0]).is_unspecified for each in found)
+        return any(_plain(ip_address(each[4][0])).is_unspecified for each in found)
     return False
 
 

@@ -114,4 +114,6 @@ def test_a_port_where_nothing_listens_is_refused():
 def test_a_name_stands_for_its_addresses():
     assert addresses_of("10.1.2.3") == [ip_address("10.1.2.3")]
     assert is_loopback(addresses_of("localhost"))
+    assert addresses_of("::ffff:127.0.0.1") == [ip_address("127.0.0.1")]
+    assert is_every("::ffff:0.0.0.0")
     assert not is_loopback(addresses_of("10.1.2.3"))
