@@ -181,7 +181,11 @@ def ready_us(
 ) -> float:  # pragma: no cover - compiled
     """Return when all inputs are on a device; those not sent yet are sent one after another."""
     ready = 0.0
-    s.channel_ready_us[:] = 0.0
+    for tensor in inputs:  # of thousands of channels between many devices, few are used here
+        origin = s.unit_device[m.unit[m.tensor_op[tensor]]]
+        if origin >= 0 and origin != device:
+            for channel in _links(m, origin, device):
+                s.channel_ready_us[channel] = 0.0
     for tensor in inputs:
         producer = m.tensor_op[tensor]
         origin = s.unit_device[m.unit[producer]]

@@ -28,8 +28,9 @@ LARGE, QUICKEST = 10_000, ("dpos", "heft")
 """Above this many ops, the methods that are tried first, because there may be no time for others.
 The first always ends; the second has better plans of hubs and heavy tensors."""
 
-OP_S = 2.2e-5
-"""Seconds per op that these two take, and more than twice that for each of a million ops."""
+OP_S, OP_DEVICE_S = 2.2e-5, 3e-7
+"""Seconds that these two take per op, more than twice that for each of a million ops, and per op
+and device."""
 
 LAST_SHARE = 0.9
 """Share of the time limit after which a method of a large graph is abandoned: its plan is still to
@@ -77,7 +78,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         If the time limit is too short for the two quickest methods on a large graph.
     """
     load_kernels(SIMULATE, options)
-    _check_limit(problem.profile.n_ops, options)
+    _check_limit(problem, options)
     methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
@@ -97,8 +98,9 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     return Start(best, tuple(plans), tuple(left_out), too_slow)
 
 
-def _check_limit(n_ops: int, options: PlaceOptions) -> None:
-    least_s = OP_S * n_ops * (1 + 1.4e-6 * n_ops)
+def _check_limit(problem: Problem, options: PlaceOptions) -> None:
+    n_ops = problem.profile.n_ops
+    least_s = (OP_S * (1 + 1.4e-6 * n_ops) + OP_DEVICE_S * problem.cluster.n_devices) * n_ops
     if n_ops > LARGE and options.start is None and not options.has_time(least_s):
         raise EnplaceError(
             f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "

@@ -121,9 +121,10 @@ def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch
     assert found.schedule.makespan_us == simulate(problem, second).makespan_us
 
 
-def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch):
+@pytest.mark.parametrize("cost", ["OP_S", "OP_DEVICE_S"])
+def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch, cost):
     monkeypatch.setattr(starts, "LARGE", 10)
-    monkeypatch.setattr(starts, "OP_S", 1.0)
+    monkeypatch.setattr(starts, cost, 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
     with pytest.raises(EnplaceError, match="raise the time limit, or choose a method"):
         place(problem, "enplace", options=PlaceOptions(time_limit_s=2.0))
