@@ -1,5 +1,7 @@
 """Pesto's integer program: its solutions, and its optima on small cases."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -203,3 +205,13 @@ def test_a_requested_solver_is_not_replaced_and_its_error_is_noted(gurobi):
     assert plan.details["solver_status"] == "failed"
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note
     assert "HiGHS" not in plan.note
+
+
+@pytest.mark.usefixtures("coarse")
+def test_finer_vertices_are_searched_until_each_is_an_op(monkeypatch):
+    monkeypatch.setattr("enplace.placers.pesto.methods.TARGET", 12)
+    problem = fifty_chains()
+    plan = search_briefly(problem)
+    searched = [int(n) for n in re.findall(r"(\d+) vertices, searched", plan.note)]
+    assert len(searched) == 3
+    assert searched[0] <= 12 < searched[1] <= 48 < searched[2] <= 192

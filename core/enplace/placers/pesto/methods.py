@@ -5,10 +5,12 @@ Where the paper leaves the choice open, this is what we do:
 - In the time that people wait, free solvers do not get beyond some 50 vertices. With Gurobi or
   CPLEX the program has 200 vertices, as in the paper. With HiGHS it has :data:`FREE_TARGET`, which
   is too coarse to place well. Half of the time is therefore spent on the graph of 200 vertices,
-  where the default method searches for what the program would find there. The better of the two
-  results becomes the plan. The same happens if Gurobi or CPLEX is installed but finds nothing,
-  usually because there is no licence.
-- Vertices of hundreds of ops are left to TensorFlow's own scheduling (end of section 3.3).
+  where the default method searches for what the program would find there, and on finer graphs of
+  it: see :data:`FINER`. The best of all results becomes the plan. The same happens if Gurobi or
+  CPLEX is installed but finds nothing, usually because there is no licence.
+- The paper leaves vertices of hundreds of ops to TensorFlow's own scheduling (end of section 3.3).
+  We simulate each plan in the order of its vertices, with that order as a priority, and with
+  TensorFlow's, and keep the best.
 
 The plan's details hold the ILP's results, and its note describes them; the step time is the
 simulator's.
@@ -19,8 +21,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from enplace.coarsen import expand, merge_batches
 from enplace.errors import EnplaceError
@@ -37,7 +37,7 @@ from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, W
 from enplace.placing.repair import relieve
 from enplace.solvers.milp import MilpAnswer, installed, keeps_to, solve_milp
 from enplace.text import ms
-from enplace.values.plan import Plan
+from enplace.values.plan import POLICIES, Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -54,11 +54,12 @@ COMMERCIAL = ("Gurobi", "CPLEX")
 DEFAULT_S = 60.0
 """Time for the solver if no limit is set; the paper took 24 to 51 minutes."""
 
-SEARCH_S = 20.0
-"""Most of the time that goes to the search on 200 vertices."""
+FINER = (4, 16)
+"""After the search on 200 vertices, the best plan is refined on so many times as many. Each is
+within one device of that plan, so vertices at its cuts become small and may move."""
 
-LARGE_VERTEX = 100
-"""TensorFlow schedules the ops itself if a vertex has at least this many."""
+SEARCH_S = 30.0
+"""Most of the time that goes to these searches, in equal shares."""
 
 
 @placer(
@@ -98,7 +99,7 @@ def _solve(
     starts = [heft(coarse, options.quiet)]
     if best is not None:
         starts.append(nearest(level, best.plan))
-    first = relieve(simulate(problem, _spread(problem, vertex, starts[0])), options)
+    first = relieve(_spread(problem, vertex, starts[0]), options)
     if best is None or is_better(first, best):
         best = first
         report(best, options)
@@ -108,9 +109,8 @@ def _solve(
     note = _note(solver, coarse, answer)
     if answer.values is not None:
         best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
-    if searches and not options.stopped:
-        until_s = None if options.rounds else min(limit_s, options.seconds + SEARCH_S)
-        best, more = _search(problem, best, replace(options, time_limit_s=until_s))
+    if searches:
+        best, more = _refine(problem, best, limit_s, options)
         note += more
     details = {
         "solver": solver,
@@ -164,11 +164,11 @@ def _solve_program(
     program_s = max(left_s / 2, left_s - SEARCH_S) if searches else left_s
 
     def report_answer(answer: MilpAnswer) -> None:
+        proven = f", not below {ms(answer.bound)}" if math.isfinite(answer.bound) else ""
         options.progress(
             Progress(
                 options.seconds,
-                f"{solver} on {n_vertices} vertices: "
-                f"{answer.objective / 1e3:.1f} ms, not below {answer.bound / 1e3:.1f} ms",
+                f"{solver} on {n_vertices} vertices: {ms(answer.objective)}{proven}",
                 fraction=min(1.0, options.seconds / limit_s),
                 engine=solver,
             )
@@ -193,9 +193,29 @@ def _note(solver: str, coarse: Problem, answer: MilpAnswer) -> str:
     return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}{why}."
 
 
-def _search(problem: Problem, best: Schedule, options: PlaceOptions) -> tuple[Schedule, str]:
-    """Search the paper's vertices with the default method; return the better plan and a note."""
-    vertex = merge_batches(problem, TARGET)
+def _refine(
+    problem: Problem, best: Schedule, limit_s: float, options: PlaceOptions
+) -> tuple[Schedule, str]:
+    """Search the paper's vertices, then finer ones; return the best schedule and a note."""
+    note, until_s = "", min(limit_s, options.seconds + SEARCH_S)
+    for step, factor in enumerate((1, *FINER)):
+        if options.stopped:
+            break
+        share_s = (until_s - options.seconds) / (1 + len(FINER) - step)
+        own_s = None if options.rounds else options.seconds + share_s
+        within = best.plan.device if factor > 1 else None
+        vertex = merge_batches(problem, TARGET * factor, device=within)
+        best, found = _search(problem, best, vertex, replace(options, time_limit_s=own_s))
+        note += found
+        if vertex.max() + 1 == problem.profile.n_ops:  # nothing is merged any more
+            break
+    return best, note
+
+
+def _search(
+    problem: Problem, best: Schedule, vertex: IntArray, options: PlaceOptions
+) -> tuple[Schedule, str]:
+    """Search some vertices with the default method; return the better schedule and a note."""
     level = make_level(problem, vertex)
     coarse = level.problem
     message = f"looking for a plan of {coarse.profile.n_ops} vertices"
@@ -220,16 +240,18 @@ def _better(
     engine: str,
 ) -> Schedule:
     """Return the better of a schedule and the schedule of a plan of the vertices."""
-    schedule = simulate(problem, _spread(problem, vertex, plan))
+    schedule = _spread(problem, vertex, plan)
     if not is_better(schedule, best):
         return best
     report(schedule, options, engine)
     return schedule
 
 
-def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Plan:
-    """Transfer a plan of the vertices to the ops."""
+def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Schedule:
+    """Simulate a plan of the vertices on the ops, with the policy that is best there."""
     spread = replace(expand(problem, vertex, plan), method="pesto", links="fifo")
-    if np.bincount(vertex).max() >= LARGE_VERTEX:
-        return replace(spread, policy="fifo")
-    return replace(spread, policy="strict")
+    best, *others = (simulate(problem, replace(spread, policy=policy)) for policy in POLICIES)
+    for schedule in others:
+        if is_better(schedule, best):
+            best = schedule
+    return best
