@@ -11,8 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,9 +20,18 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.frameworks.tensorflow.application import (
+    ALIKE,
+    KINDS,
+    Application,
+    PlacedFunction,
+    PlanToApply,
+    check_devices,
+    read_plan_to_apply,
+    say_dropped,
+)
 from enplace.frameworks.tensorflow.batches import about_other_batches
-from enplace.frameworks.tensorflow.capture import has_replicas
-from enplace.frameworks.tensorflow.check import Check, check_placement
+from enplace.frameworks.tensorflow.check import check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -37,90 +45,20 @@ from enplace.frameworks.tensorflow.exchange import (
     variables_by_placeholder,
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
+from enplace.frameworks.tensorflow.placed_sessions import place_sessions
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
 from enplace.frameworks.tensorflow.scripts import is_compiled, one_replica, plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
-from enplace.readers.plans import read_plan_alone
-from enplace.text import count
 from enplace.values.cluster import Cluster, Device
 from enplace.values.device_names import task_of
-from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
-_KINDS = ("CPU", "GPU")
-
-_DROPPED = {
-    "jit_compile": "XLA does not compile the training step, because a plan places single ops; "
-    "the step may be slower than without the plan and round differently",
-    "steps_per_execution": "steps_per_execution is 1, because a plan is for one step; callbacks "
-    "run after each batch, and Python runs between steps",
-}
-"""What changes where a wish of the script cannot be obeyed."""
 
 _for_good = ExitStack()
 
 _ours: WeakSet[ConcreteFunction] = WeakSet()
 """Functions that are already placed; another plan does not touch them."""
-
-_ALIKE = 0.5
-"""Share of the plan's ops above which a function was probably meant by the plan."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedFunction:
-    """The changes to one traced function.
-
-    Attributes
-    ----------
-    name : str
-        The function's name.
-    order_edges, variables_moved : int
-        Control edges that keep the order; variables that had to move.
-    bound : tuple of str
-        Ops that use something that cannot move, such as the iterator that brings the batches.
-        They stay with it, whatever the plan says.
-    check : Check
-        What TensorFlow ran in the first step, compared with the plan.
-    """
-
-    name: str
-    order_edges: int
-    variables_moved: int
-    bound: tuple[str, ...]
-    check: Check
-
-    def __str__(self) -> str:
-        kept = f"; kept where their data is: {', '.join(self.bound)}" if self.bound else ""
-        return (
-            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned, "
-            f"{self.order_edges} control edges keep the order, "
-            f"{count(self.variables_moved, 'variable')} moved{kept}"
-        )
-
-
-@dataclass(eq=False)
-class Application:
-    """A plan that is applied to every function with its ops, and a report of how that went.
-
-    Attributes
-    ----------
-    path : str
-        The plan's file.
-    functions : list of PlacedFunction
-        One for each traced function that runs placed; none before training begins.
-    mismatches : list of str
-        One line for each function that has many of the plan's ops, but not exactly these. It is
-        not changed.
-    """
-
-    path: str
-    functions: list[PlacedFunction] = field(default_factory=list)
-    mismatches: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [*map(str, self.functions), *self.mismatches]
-        return "\n".join(lines) or f"{self.path}: no function with the plan's ops has run yet"
 
 
 def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
@@ -153,10 +91,11 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
         hidden them since.
     """
     application = Application(os.fspath(path))
-    placer = _Placer(application, order)
-    _make_devices(placer.problem.cluster)
+    goal = read_plan_to_apply(application.path)
+    _make_devices(goal.problem.cluster)
+    placer = _Placer(application, goal, order)
     # A step that XLA compiles as a whole cannot use variables on several devices.
-    _for_good.enter_context(plain_keras(_say_dropped))
+    _for_good.enter_context(plain_keras(say_dropped))
     _for_good.enter_context(one_replica())
     call = ConcreteFunction._call_flat
 
@@ -178,21 +117,10 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
             return result
 
     ConcreteFunction._call_flat = placed_call
-    atexit.register(_report_at_exit, application)
+    explain = place_sessions(application, goal, order, _for_good)
+    atexit.register(application.report)
+    atexit.register(explain)  # before that: the last one registered comes first
     return application
-
-
-@cache
-def _say_dropped(argument: str) -> None:
-    """Say once that a wish of the script is not obeyed; see :func:`plain_keras`."""
-    print(f"enplace: {_DROPPED[argument]}", file=sys.stderr)
-
-
-def _report_at_exit(application: Application) -> None:
-    for function in application.functions:
-        print(f"enplace: {function}", file=sys.stderr)
-    if not application.functions and not application.mismatches:
-        print(f"enplace: not used: {application}", file=sys.stderr)
 
 
 class _CycleError(Exception):
@@ -210,18 +138,11 @@ class _RefusedError(Exception):
 class _Placer:
     """Replaces functions by placed ones, and remembers which."""
 
-    def __init__(self, application: Application, ordered: bool) -> None:
+    def __init__(self, application: Application, goal: PlanToApply, ordered: bool) -> None:
         self._application = application
-        lone = read_plan_alone(application.path)
-        self.problem, self._plan = lone.problem, lone.plan
         self._ordered = ordered
-        names = self.problem.profile.op_names
-        self._whole = set(unsplit_names(names, self._plan.splits))
-        self._devices = device_names(self.problem.cluster)
-        self._planned = {
-            name: self._devices[device]
-            for name, device in zip(names, self._plan.device.tolist(), strict=True)
-        }
+        self.problem, self._plan = goal.problem, goal.plan
+        self._whole, self._devices, self._planned = goal.whole, goal.devices, goal.planned
         self._movers = Movers()
         self._known: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
             WeakKeyDictionary()
@@ -278,7 +199,7 @@ class _Placer:
 
     def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
-        if n_nodes < _ALIKE * len(self._whole):
+        if n_nodes < ALIKE * len(self._whole):
             return None  # far too small; no need to flatten it
         flat = flatten(function)
         theirs = {node.name for node in flat.graph_def.node}
@@ -286,8 +207,9 @@ class _Placer:
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not missing and not new:
             return self._exchange(function, flat)
-        if len(missing) <= (1 - _ALIKE) * len(self._whole):
-            self._report_mismatch(function_name(function), missing, new)
+        if len(missing) <= (1 - ALIKE) * len(self._whole):
+            what = f"the function {function_name(function)}"
+            self._application.note_mismatch(what, missing, new)
         return None
 
     def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
@@ -306,33 +228,15 @@ class _Placer:
     def give_up(self, function: ConcreteFunction, why: str) -> None:
         """Run a function unplaced from now on, and warn with the reason."""
         self._known[function] = None
-        line = (
+        self._application.note(
             f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
             f"plan says, so it runs without the plan (its first step may have begun twice): {why}"
         )
-        self._application.mismatches.append(line)
-        print(f"enplace: {line}", file=sys.stderr)
-
-    def _report_mismatch(self, name: str, missing: Sequence[str], new: Sequence[str]) -> None:
-        kinds = ((missing, "ops of the plan are missing"), (new, "ops are new"))
-        parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
-        fix = "profile the model again and make a new plan"
-        if has_replicas(new):
-            fix = (
-                "a plan is for one replica: leave out the tf.distribute strategy, or give it one "
-                "device, such as 'CPU:0'"
-            )
-        line = (
-            f"{self._application.path} does not fit the function {name}, which runs unchanged: "
-            f"{', '.join(parts)}; {fix}"
-        )
-        self._application.mismatches.append(line)
-        print(f"enplace: {line}", file=sys.stderr)
 
     def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
-        _check_devices(self._devices)  # the script may have hidden or split some
+        check_devices(self._devices)  # the script may have hidden or split some
         if is_compiled(function):
-            _say_dropped("jit_compile")
+            say_dropped("jit_compile")
         flat = split_flat(function, whole, self._plan.splits)
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()
@@ -402,30 +306,11 @@ def _make_devices(cluster: Cluster) -> None:
             f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
         )
     with suppress(RuntimeError):  # TensorFlow runs already; the devices may exist
-        for kind in _KINDS:
+        for kind in KINDS:
             pairs = zip(cluster.devices, wanted, strict=True)
             of_kind = [device for device, name in pairs if f":{kind}:" in name]
             _split(kind, of_kind)
-    _check_devices(wanted)
-
-
-def _check_devices(wanted: Sequence[str]) -> None:
-    """Refuse a plan for devices that TensorFlow does not have here, or will not once it starts."""
-    there = [
-        f"/device:{kind}:{i}"
-        for kind in _KINDS
-        for i in range(sum(map(_n_logical, tf.config.get_visible_devices(kind))))
-    ]
-    if missing := [name for name in wanted if name not in there]:
-        raise DevicesError(
-            f"the plan uses {missing[0]}, which this process does not have (it has "
-            f"{', '.join(there)}); place the model for this machine's devices, and call "
-            f"enplace.apply at the start of the script"
-        )
-
-
-def _n_logical(physical: Any) -> int:
-    return len(tf.config.get_logical_device_configuration(physical) or [physical])
+    check_devices(wanted)
 
 
 def _split(kind: str, devices: Sequence[Device]) -> None:

@@ -76,7 +76,7 @@ def _sample(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any
         values = np.ones(sizes)
     else:
         raise LoadError(
-            f"input '{part.name}' takes {dtype.name} values, for which there is no sample; "
+            f"input '{_name(part)}' takes {dtype.name} values, for which there is no sample; "
             f"open the script that trains the model"
         )
     return np.asarray(values).astype(dtype.as_numpy_dtype)
@@ -87,7 +87,7 @@ def _sizes(part: Any, batch_size: int) -> list[int]:
     shape = tf.TensorShape(part.shape)
     if shape.rank is None:
         raise LoadError(
-            f"'{part.name}' does not state its shape, so no sample batch can be made; "
+            f"'{_name(part)}' does not state its shape, so no sample batch can be made; "
             f"give it a shape and save the model again"
         )
     open_sizes = [batch_size or BATCH_SIZE, *[OTHER_SIZE] * shape.rank]
@@ -97,7 +97,12 @@ def _sizes(part: Any, batch_size: int) -> list[int]:
     ]
     if math.prod(sizes) > _MAX_VALUES:
         raise LoadError(
-            f"'{part.name}' holds too many values for a sample batch; use a smaller batch, or give "
-            f"it a smaller shape"
+            f"'{_name(part)}' holds too many values for a sample batch; use a smaller batch, or "
+            f"give it a smaller shape"
         )
     return sizes
+
+
+def _name(part: Any) -> str:
+    """Return the name that the model's code gave a part."""
+    return str(part.name).removesuffix(":0")

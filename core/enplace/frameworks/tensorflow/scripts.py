@@ -25,12 +25,13 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
 from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
+from enplace.frameworks.tensorflow.sessions import SESSION, SessionWatch, modern_loops
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.frameworks.trust import place_of
 from enplace.names.passes import is_in_backward_scope
 
 MAX_OTHER_STEPS = 10
-"""After this many eager gradients or session runs, the script is taken to train that way."""
+"""After this many eager gradients, the script is taken to train that way."""
 
 _EAGERLY = (
     "gradients are taken eagerly, so training has no graph; put @tf.function before the "
@@ -39,10 +40,6 @@ _EAGERLY = (
 _APART = (
     "gradients are taken in a tf.function, but applied outside of it; apply them in the same "
     "function, so that a training step is one graph"
-)
-_IN_SESSION = (
-    "it trains in a TensorFlow 1 session; let it save its graph with "
-    "tf.compat.v1.train.export_meta_graph('model.meta') and open that"
 )
 
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
@@ -61,7 +58,7 @@ def load_script(source: Source) -> Step:
         If the script ends or fails before it trains, or trains without a graph.
     """
     recorder = Recorder(source.name, _place_in(source))
-    with plain_keras(recorder.dropped), one_replica(), recorder.hooked():
+    with plain_keras(recorder.dropped), one_replica(), modern_loops(), recorder.hooked():
         try:
             _run(source)
         except _EnoughError:
@@ -77,7 +74,7 @@ def load_script(source: Source) -> Step:
 
 
 class Recorder:
-    """Watches for the first call of a training function, and records its arguments.
+    """Watches for the first call of a training function or session, and records its arguments.
 
     Parameters
     ----------
@@ -90,6 +87,7 @@ class Recorder:
     def __init__(self, name: str, place: Callable[[], str]) -> None:
         self._name = name
         self._place = place
+        self._sessions = SessionWatch(name, place)
         self._function: ConcreteFunction | None = None
         self._found: Step | None = None
         self._batches: list[Batch] = []
@@ -101,9 +99,9 @@ class Recorder:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Watch all calls of traced functions and all gradients; leave the block once done."""
+        """Watch traced functions, gradients and sessions; leave the block once done."""
         call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
-        session, run = tf.compat.v1.Session, tf.compat.v1.Session.run
+        run = SESSION.run
 
         @wraps(call)
         def watched_call(
@@ -123,13 +121,17 @@ class Recorder:
 
         @wraps(run)
         def watched_run(*args: Any, **kwargs: Any) -> Any:
-            self._saw_other_step(_IN_SESSION)
-            return run(*args, **kwargs)
+            if self._is_done():
+                raise _EnoughError
+            result = self._sessions.run(run, *args, **kwargs)
+            if self._is_done():
+                raise _EnoughError
+            return result
 
         with (
             patch.object(ConcreteFunction, "_call_flat", watched_call),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
-            patch.object(session, "run", watched_run),
+            patch.object(SESSION, "run", watched_run),
             suppress(_EnoughError),
         ):
             yield
@@ -153,6 +155,8 @@ class Recorder:
             If there is none.
         """
         if self._found is None:
+            if in_session := self._sessions.step():
+                return in_session
             raise LoadError(self._why_not or self._why_never(), self._printed)
         left_out = tuple(name for name in self._left_out if name != self._found.function)
         return replace(
@@ -183,7 +187,7 @@ class Recorder:
     def _is_done(self) -> bool:
         found = self._found
         enough = found is not None and (found.iterator or len(self._batches) >= N_BATCHES)
-        return bool(self._why_not or enough)
+        return bool(self._why_not or enough or self._sessions.is_done)
 
     def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         """Extract the step now: when the script has ended, its variables are gone."""
@@ -214,7 +218,7 @@ class Recorder:
             return self._other_steps[-1]
         return (
             f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
-            f"that takes gradients and updates variables; open the script that trains"
+            f"or a session that takes gradients and updates variables; open the script that trains"
         )
 
 

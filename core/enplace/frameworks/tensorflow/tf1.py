@@ -35,19 +35,20 @@ from enplace.frameworks.tensorflow.sample_batches import sample_batches
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step, plain_config
 from enplace.names.passes import BACKWARD, split_pass
 
-_VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
-_ITERATORS = ("IteratorV2", "Iterator", "OneShotIterator")
-_UPDATES = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?(Assign|Scatter)Sub")
-_LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+UPDATES = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?(Assign|Scatter)Sub")
+LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
 
 _MAX_FILE_BYTES = 1 << 31
 """The size of the largest message in protobuf; constants may hold all variables."""
 
+_AGAIN = ", and export it again"
+
 _EXPLAINED = {
     "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
-    "building the model, and export it again",
-    "Queue": "a queue; feed the batches with tf.data or placeholders, and export it again",
-    "LookupTable": "a lookup table; look words up in the dataset, and export it again",
+    "building the model",
+    "Queue": "a queue; feed the batches with tf.data or placeholders",
+    "LookupTable": "a lookup table; look words up in the dataset",
 }
 
 
@@ -65,9 +66,13 @@ def load_tf1(source: Source) -> Step:
     meta = _read(Path(source.path))
     graph = _imported(source.path, meta.graph_def)
     targets, losses = _wanted(meta, graph)
-    graph_def = _needed(meta.graph_def, [*targets, *map(node_of, losses)])
-    _explain(source.path, graph_def)
-    iterator = _iterator(source.path, graph_def)
+    graph_def = needed_for(meta.graph_def, [*targets, *map(node_of, losses)])
+    if not graph_def.node:
+        raise LoadError(
+            f"{source.path}: nothing in the graph can run; export the graph that trains"
+        )
+    check_ops(source.path, graph_def, _AGAIN)
+    iterator = iterator_of(source.path, graph_def, _AGAIN)
     placeholders = [node.name for node in graph_def.node if node.op == "Placeholder"]
     inputs = [graph.get_tensor_by_name(f"{name}:0") for name in placeholders]
     batches = sample_batches(inputs, source.batch_size)
@@ -75,8 +80,8 @@ def load_tf1(source: Source) -> Step:
         variables = _initial_values(source.path, graph_def, meta.graph_def, session)
         if iterator:
             batches = _drawn(source.path, iterator, graph_def, session, batches[0])
-            _become_placeholder(iterator)
-    updates = [node for node in graph_def.node if _UPDATES.match(node.op)]
+            become_placeholder(iterator)
+    updates = [node for node in graph_def.node if UPDATES.match(node.op)]
     return Step(
         source.name,
         graph_def,
@@ -115,14 +120,8 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
 
 
 def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
-    """Import the graph without devices, loops and branches as single ops, random ops seeded.
-
-    TensorFlow finds the shapes itself: those noted in the file may contradict it.
-    """
-    for node in all_nodes(graph_def):
-        node.device = ""
-        node.attr.pop("_output_shapes", None)
-        node.attr.pop("_lower_using_switch_merge", None)
+    """Import the graph without devices, loops and branches as single ops, random ops seeded."""
+    make_plain(graph_def)
     fix_seeds(graph_def)
     graph = tf.Graph()
     try:
@@ -134,13 +133,24 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
     return graph
 
 
+def make_plain(graph_def: GraphDef) -> None:
+    """Remove devices and shapes from a graph; loops and branches become single ops.
+
+    TensorFlow finds the shapes itself: those noted in a file may contradict it.
+    """
+    for node in all_nodes(graph_def):
+        node.device = ""
+        node.attr.pop("_output_shapes", None)
+        node.attr.pop("_lower_using_switch_merge", None)
+
+
 def _wanted(meta: MetaGraphDef, graph: tf.Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Find training ops and losses; without training, no ops and what depends on the inputs."""
     nodes = meta.graph_def.node
     consumed = {node_of(tensor) for node in nodes for tensor in node.input}
     sinks = [node.name for node in nodes if node.name not in consumed]
     after = consumers_of(meta.graph_def).__getitem__
-    updated = reached([node.name for node in nodes if _UPDATES.match(node.op)], after)
+    updated = reached([node.name for node in nodes if UPDATES.match(node.op)], after)
     ends = [node.name for node in nodes if node.op == "NoOp" or has_effect(node.op)]
     targets = _collection(meta, "train_op") or tuple(
         name for name in ends if name in updated and name in sinks
@@ -166,15 +176,15 @@ def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, 
         and len(op.outputs) == 1
         and op.outputs[0].dtype.base_dtype.is_floating
         and op.outputs[0].shape.rank == 0
-        and op.type not in ("Const", "Placeholder", *_VARIABLES)
+        and op.type not in ("Const", "Placeholder", *VARIABLES)
         and split_pass(op.name)[0] != BACKWARD
     ]
-    found = [op for op in numbers if _LOSS.search(op.name)]
+    found = [op for op in numbers if LOSS.search(op.name)]
     return tuple(f"{op.name}:0" for op in found or [op for op in numbers if op.name in sinks])
 
 
-def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
-    """Keep the ops that the wanted ones need, and no colocation with ops that are left out."""
+def needed_for(whole: GraphDef, wanted: Iterable[str]) -> GraphDef:
+    """Copy the ops that the wanted ones need, and no colocation with ops that are left out."""
     graph_def = GraphDef()
     graph_def.CopyFrom(whole)
     keep_needed(graph_def, wanted)
@@ -186,20 +196,27 @@ def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
     return graph_def
 
 
-def _explain(path: str, graph_def: GraphDef) -> None:
-    if not graph_def.node:
-        raise LoadError(f"{path}: nothing in the graph can run; export the graph that trains")
+def check_ops(where: str, graph_def: GraphDef, then: str = "") -> None:
+    """Refuse ops that cannot be part of a step.
+
+    Parameters
+    ----------
+    where : str
+        The file or the line of the script, for messages.
+    then : str
+        What to do after the fix.
+    """
     for node in graph_def.node:
         for part, text in _EXPLAINED.items():
             if part in node.op:
-                raise LoadError(f"{path}: op '{node.name}' ({node.op}) is part of {text}")
+                raise LoadError(f"{where}: op '{node.name}' ({node.op}) is part of {text}{then}")
 
 
 def _initial_values(
     path: str, graph_def: GraphDef, whole: GraphDef, session: tf.compat.v1.Session
 ) -> dict[str, NDArray[Any]]:
     """Find each variable's value in the checkpoint next to the graph, or run its initialiser."""
-    variables = {node.name: node for node in graph_def.node if node.op in _VARIABLES}
+    variables = {node.name: node for node in graph_def.node if node.op in VARIABLES}
     stored = _stored(path.removesuffix(".meta"), variables)
     assignments = _initialisers(whole)
     if missing := [v for v in variables if v not in stored and v not in assignments]:
@@ -242,14 +259,21 @@ def _value(session: tf.compat.v1.Session, node: NodeDef) -> NDArray[Any]:
     return np.asarray(session.run(tensor))
 
 
-def _iterator(path: str, graph_def: GraphDef) -> NodeDef | None:
-    found = [node for node in graph_def.node if node.op in _ITERATORS]
-    if len(found) > 1:
+def iterator_of(where: str, graph_def: GraphDef, then: str = "") -> NodeDef | None:
+    """Find the only op from which batches are fetched; see :func:`check_ops`."""
+    getters = [node for node in graph_def.node if node.op in GET_NEXT]
+    names = {node_of(node.input[0]) for node in getters}
+    if len(names) > 1:
         raise LoadError(
-            f"{path}: the graph has {len(found)} iterators; zip the datasets into one with "
-            f"tf.data.Dataset.zip, and export it again"
+            f"{where}: the step takes batches from {len(names)} iterators; zip the datasets into "
+            f"one with tf.data.Dataset.zip{then}"
         )
-    return found[0] if found else None
+    if len(getters) > 1:
+        raise LoadError(
+            f"{where}: the step takes {len(getters)} batches from its iterator; let it take "
+            f"one{then}"
+        )
+    return next((node for node in graph_def.node if node.name in names), None)
 
 
 def _drawn(
@@ -260,18 +284,13 @@ def _drawn(
     fed: Batch,
 ) -> list[Batch]:
     """Draw batches from the graph's own dataset; fed values come first."""
-    getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator.name]
-    if len(getters) != 1:
-        raise LoadError(
-            f"{path}: the step takes {len(getters)} batches from its iterator; let it take one, "
-            f"and export it again"
-        )
+    getter = next(n for n in graph_def.node if n.op in GET_NEXT)
     starts = [
         op.name
         for op in session.graph.get_operations()
         if op.type == "MakeIterator" and op.inputs[1].op.name == iterator.name
     ]
-    parts = session.graph.get_operation_by_name(getters[0].name).outputs
+    parts = session.graph.get_operation_by_name(getter.name).outputs
     batches: list[Batch] = []
     try:
         session.run(starts)
@@ -287,7 +306,9 @@ def _drawn(
     return [b for b in batches if [p.shape for p in b] == [p.shape for p in batches[0]]]
 
 
-def _become_placeholder(iterator: NodeDef) -> None:
-    iterator.op = "Placeholder"
-    iterator.attr.clear()
-    iterator.attr["dtype"].type = tf.resource.as_datatype_enum
+def become_placeholder(node: NodeDef, dtype: tf.DType = tf.resource) -> None:
+    """Let an op be fed instead of run."""
+    node.op = "Placeholder"
+    del node.input[:]
+    node.attr.clear()
+    node.attr["dtype"].type = dtype.as_datatype_enum

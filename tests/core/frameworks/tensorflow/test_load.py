@@ -265,7 +265,7 @@ for _ in range(20):
         ("def broken(:", r"SyntaxError: .*correct the script"),
         (
             "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    s.run(tf.constant(1))",
-            "TensorFlow 1 session.*export_meta_graph",
+            "no call of a tf.function or a session that takes gradients",
         ),
     ],
 )

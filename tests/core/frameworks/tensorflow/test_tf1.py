@@ -144,8 +144,8 @@ def graph_with_a_queue():
     [
         (graph_with_a_v1_loop, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
         (graph_without_initial_value, "'weight' has no initial value; put the checkpoint next to"),
-        (graph_of_strings, "input 'x:0' takes string values, for which there is no sample"),
-        (graph_of_unknown_shape, "'x:0' does not state its shape"),
+        (graph_of_strings, "input 'x' takes string values, for which there is no sample"),
+        (graph_of_unknown_shape, "'x' does not state its shape"),
         (graph_with_a_queue, "is part of a queue; feed the batches with tf.data"),
     ],
 )
