@@ -1,7 +1,7 @@
 """Apply a plan in the process of an unchanged training script: ``enplace.apply("plan.json")``.
 
-Every call of a traced function goes through a private method of TensorFlow's ``ConcreteFunction``.
-There, a function that has the plan's ops is replaced by one that is placed.
+A traced function that has the plan's ops is replaced by one that is placed. For sessions see
+:mod:`enplace.frameworks.tensorflow.placed_sessions`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.application import (
     ALIKE,
     KINDS,
@@ -31,6 +32,7 @@ from enplace.frameworks.tensorflow.application import (
     say_dropped,
 )
 from enplace.frameworks.tensorflow.batches import about_other_batches
+from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.check import check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
@@ -84,12 +86,15 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
 
     Raises
     ------
+    EnplaceError
+        If this version of TensorFlow lacks what is needed.
     FileError, ClusterError
         If the file is damaged or not a plan.
     DevicesError
         If this process does not have the plan's devices; when training begins, if the script has
         hidden them since.
     """
+    _check_tensorflow()
     application = Application(os.fspath(path))
     goal = read_plan_to_apply(application.path)
     _make_devices(goal.problem.cluster)
@@ -97,30 +102,42 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(say_dropped))
     _for_good.enter_context(one_replica())
-    call = ConcreteFunction._call_flat
 
-    @wraps(call)
     def placed_call(
-        function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+        function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
         placed = placer.placed(function) if tf.executing_eagerly() else None
         if placed is None:
-            return call(function, tensor_inputs, placer.present(captured_inputs))
+            return call(function, placer.present(captured))
         try:
-            return placer.run(placed, lambda: call(placed, tensor_inputs, placed.captured_inputs))
+            return placer.run(placed, lambda: call(placed, placed.captured_inputs))
         except _CycleError:
             free = placer.without_order(function)
-            return placer.run(free, lambda: call(free, tensor_inputs, free.captured_inputs))
+            return placer.run(free, lambda: call(free, free.captured_inputs))
         except _RefusedError as refused:
-            result = call(function, tensor_inputs, placer.present(captured_inputs))
+            result = call(function, placer.present(captured))
             placer.give_up(function, refused.why)  # not if it fails either way
             return result
 
-    ConcreteFunction._call_flat = placed_call
+    _for_good.enter_context(calls_handled(placed_call))
     explain = place_sessions(application, goal, order, _for_good)
     atexit.register(application.report)
     atexit.register(explain)  # before that: the last one registered comes first
     return application
+
+
+def _check_tensorflow() -> None:
+    """Refuse a TensorFlow without the private parts for which there is no public replacement."""
+    running = context.context()
+    wanted = ("function_call_options", "enable_graph_collection", "export_run_metadata")
+    missing = [f"Context.{name}" for name in wanted if not hasattr(running, name)]
+    if not hasattr(ConcreteFunction, "from_func_graph"):
+        missing.append("ConcreteFunction.from_func_graph")
+    if missing:
+        raise EnplaceError(
+            f"enplace.apply does not know TensorFlow {tf.__version__}, which has no {missing[0]}; "
+            f"install one of 2.16 to 2.21, or run the plan with 'enplace run'"
+        )
 
 
 class _CycleError(Exception):

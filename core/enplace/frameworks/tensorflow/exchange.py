@@ -1,8 +1,8 @@
 """Exchange a traced function for a placed one with the same captures, and move its variables.
 
 All private parts of TensorFlow that are needed to apply a plan in a user's own process are used
-here and in :mod:`enplace.frameworks.tensorflow.apply`. They work with the version of TensorFlow in
-``pyproject.toml``.
+here, in :mod:`enplace.frameworks.tensorflow.apply` and in
+:mod:`enplace.frameworks.tensorflow.calls`. The manual says with which versions they work.
 """
 
 from __future__ import annotations

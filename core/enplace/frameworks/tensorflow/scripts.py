@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, wraps
 from pathlib import Path
@@ -22,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 
 import enplace
 from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
 from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
@@ -100,18 +102,16 @@ class Recorder:
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Watch traced functions, gradients and sessions; leave the block once done."""
-        call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
-        run = SESSION.run
+        gradient, run = tf.GradientTape.gradient, SESSION.run
 
-        @wraps(call)
         def watched_call(
-            function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+            function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
         ) -> Any:
             if tf.executing_eagerly():
-                self._saw(function, tensor_inputs)
+                self._saw(function, inputs)
                 if function is self._function and (sample := _sample_result(function)):
                     return sample[0]
-            return call(function, tensor_inputs, captured_inputs)
+            return call(function, captured)
 
         @wraps(gradient)
         def watched_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -129,7 +129,7 @@ class Recorder:
             return result
 
         with (
-            patch.object(ConcreteFunction, "_call_flat", watched_call),
+            calls_handled(watched_call),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
             patch.object(SESSION, "run", watched_run),
             suppress(_EnoughError),
@@ -260,27 +260,36 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
         Called with ``jit_compile`` or ``steps_per_execution`` whenever Keras would have done so.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    import keras
+    with ExitStack() as stack:
+        for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
+            with suppress(ImportError):
+                model = importlib.import_module(name).Model
+                # Keras compares by identity to see if a model overrides ``compile``.
+                trainer = next(kind for kind in model.__mro__ if "compile" in vars(kind))
+                plain = _plain_compile(model.compile, dropped)
+                stack.enter_context(patch.object(trainer, "compile", plain))
+        yield
 
-    # Keras compares by identity to see if a model overrides ``compile``.
-    trainer = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
-    compile_model = keras.Model.compile
+
+def _plain_compile(
+    compile_model: Callable[..., Any], dropped: Callable[[str], None]
+) -> Callable[..., Any]:
     signature = inspect.signature(compile_model)
+    usual = signature.parameters["jit_compile"].default
 
     @wraps(compile_model)
     def plain_compile(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
-        wanted = given.arguments.get("jit_compile", "auto")
-        # Keras's own default compiles on machines with a GPU.
+        wanted = given.arguments.get("jit_compile", usual)
+        # Keras 3 compiles by itself on machines with a GPU.
         if wanted is True or (wanted == "auto" and tf.config.list_physical_devices("GPU")):
             dropped("jit_compile")
-        if given.arguments.get("steps_per_execution", 1) != 1:
+        if given.arguments.get("steps_per_execution", 1) not in (None, 1):
             dropped("steps_per_execution")
         given.arguments.update(jit_compile=False, steps_per_execution=1)
         return compile_model(*given.args, **given.kwargs)
 
-    with patch.object(trainer, "compile", plain_compile):
-        yield
+    return plain_compile
 
 
 @contextmanager

@@ -215,6 +215,39 @@ def test_an_order_that_tensorflow_cannot_keep_is_dropped_with_a_note(tmp_path):
     assert " ops run where planned" in late.stdout
 
 
+WITHOUT_HOOK = """
+import enplace.frameworks.tensorflow.calls as calls
+calls.HOOK = "no_such_method"
+"""
+
+
+@pytest.mark.parametrize("style", ["fit", "custom"])
+def test_a_script_runs_placed_where_tensorflow_lacks_the_private_hook(style, planned):
+    placed, _ = run_placed(planned[style], style, WITHOUT_HOOK + PLACED)
+    losses, weights = run_plain(planned[style], style)
+    assert (placed["losses"], placed["weights"]) == (losses, weights)
+    assert placed["as_planned"] == placed["checked"] > 100
+
+
+def test_a_script_is_loaded_where_tensorflow_lacks_the_private_hook(planned, monkeypatch):
+    plain = step_of_script(planned["custom"], "custom")
+    monkeypatch.setattr("enplace.frameworks.tensorflow.calls.HOOK", "no_such_method")
+    step = step_of_script(planned["custom"], "custom")
+    assert step.graph_def == plain.graph_def
+    assert step.batch_shapes == plain.batch_shapes
+
+
+def test_a_tensorflow_that_cannot_apply_plans_is_refused_in_one_line(planned):
+    lacking = (
+        "from tensorflow.python.eager.context import Context\n"
+        "del Context.export_run_metadata\n"
+        "import enplace\nenplace.apply('plan.json')\n"
+    )
+    done = run_python(planned["fit"], "-c", lacking)
+    last = done.stderr.splitlines()[-1]
+    assert "which has no Context.export_run_metadata; install one of 2.16 to" in last
+
+
 READ_BY_A_DATASET = """
 import tensorflow as tf
 seen, weight = tf.Variable(0.0, name="seen"), tf.Variable(tf.ones((4, 2)), name="weight")
@@ -354,3 +387,46 @@ def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
     for one, other in zip(placed["weights"], weights, strict=True):
         assert np.allclose(one, other, rtol=0, atol=1e-6)
     assert placed["checked"] == placed["as_planned"] > len(plan.splits), stderr
+
+
+LEGACY = """
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import numpy as np
+import tensorflow as tf
+keras = tf.keras
+keras.utils.set_random_seed(3)
+rng = np.random.default_rng(0)
+x, y = rng.random((80, 4)).astype("float32"), rng.integers(0, 3, 80)
+layers = keras.layers
+inputs = keras.Input((4,))
+sides = [layers.Dense(8, "relu")(inputs), layers.Dense(8, "tanh")(inputs)]
+outputs = layers.Dense(3)(layers.Dropout(0.2, seed=1)(layers.concatenate(sides)))
+model = keras.Model(inputs, outputs)
+losses = []
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        losses.append(logs["loss"])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+model.compile("adam", loss, steps_per_execution=globals().get("at_once", 1))
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Watch()], validation_split=0.2)
+print(losses, [weight.tolist() for weight in model.get_weights()])
+"""
+
+
+def test_a_script_with_keras_2_runs_placed(tmp_path):
+    pytest.importorskip("tf_keras")
+    script = tmp_path / "train.py"
+    script.write_text(LEGACY)
+    plain = run_python(tmp_path, str(script))
+    step = load(source_of(script))
+    problem = problem_of(step, parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, seed=1, policy="strict")
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
+    script.write_text(f"import enplace\nenplace.apply('plan.json')\nat_once = 4\n{LEGACY}")
+    placed = run_python(tmp_path, str(script))
+    assert placed.returncode == 0, placed.stderr
+    assert placed.stdout == plain.stdout
+    assert " ops run where planned" in placed.stderr
+    assert "steps_per_execution is 1" in placed.stderr
