@@ -47,7 +47,14 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
     first = f"{head}\n\n{run.verdict}".strip()
-    remarks = (run.about_batches, _caveat(run), run.about_stock, run.drift, changed)
+    remarks = (
+        run.about_batches,
+        _caveat(run),
+        run.about_stock,
+        run.about_comparison,
+        run.drift,
+        changed,
+    )
     ends = [f"\n\n{text}" for text in remarks if text]
     return f"{first}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 

@@ -37,6 +37,16 @@ DRIFT_OF_HOSTS = (
     "Sums over tensors from another process may round differently, and differences grow."
 )
 
+DRIFT_OF_KERNELS = (
+    "An op has no kernel on the GPU that rounds the same way every time ({why}). So the first step "
+    "is compared, within ten times what other last bits of the variables change."
+)
+
+DETERMINISTIC = (
+    "Loss and weights are those of further steps with deterministic kernels; step times are those "
+    "of the usual ones."
+)
+
 SHARED_CACHES = (
     "Logical CPUs share caches, memory and the threads that send. Predictions are often 15 to 70 % "
     "too short, mostly where many small tensors are sent. Tune measures the cost of sending."
@@ -183,8 +193,8 @@ class MeasuredRun:
 
     @property
     def rounds(self) -> bool:
-        """See :func:`may_round`."""
-        return may_round(self.plan, self.cluster)
+        """Whether sums may be rounded otherwise: see :func:`may_round`, or by kernels of a GPU."""
+        return may_round(self.plan, self.cluster) or self.facts.get("deterministic") is False
 
     @property
     def as_planned(self) -> bool:
@@ -211,7 +221,14 @@ class MeasuredRun:
         """The reason why later steps may differ without a fault; empty if they should not."""
         if not (self.differs and self.rounds):
             return ""
+        if self.facts.get("deterministic") is False:
+            return DRIFT_OF_KERNELS.format(why=self.facts.get("not_deterministic", ""))
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
+
+    @property
+    def about_comparison(self) -> str:
+        """With which kernels results were compared, if not with those that were timed."""
+        return DETERMINISTIC if self.facts.get("deterministic") else ""
 
     @property
     def outside(self) -> tuple[float, float]:

@@ -62,6 +62,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(word in kind or word in str(error) for word in OUT_OF_MEMORY)
 
 
+def is_nondeterministic(error: BaseException) -> bool:
+    """Return whether an op refuses to run because it has no deterministic kernel."""
+    return "determinis" in str(error).lower()
+
+
 def describe_out_of_memory(text: str) -> str:
     """Say in one line which op got no memory for what, as far as TensorFlow's text tells."""
     node, asked = _NODE.search(text), _ALLOCATED.search(text)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.framework.config import disable_op_determinism
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun, may_round, quartiles_us
@@ -27,7 +28,11 @@ from enplace.frameworks.tensorflow.check import (
 )
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
+from enplace.frameworks.tensorflow.error_text import (
+    first_line,
+    is_nondeterministic,
+    is_out_of_memory,
+)
 from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.rewrite import (
@@ -46,6 +51,9 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 WARM_UPS, TRACED = 5, 10
+
+COMPARED = 5
+"""Steps with deterministic kernels, for which results are compared on GPUs."""
 
 Progress = Callable[[str, float | None], None]
 Values = list[NDArray[Any]]
@@ -92,6 +100,9 @@ def run_plan(
 
     Without ``compare``, or if the model fits only with the plan, there is nothing to compare with:
     differences and TensorFlow's own step time are NaN.
+
+    Some kernels of a GPU give other last bits every time. So there, results are those of further
+    steps with deterministic kernels. If an op has none, the first steps may differ by rounding.
 
     The unplaced run has the same threads and, like the placed one, does not rewrite the graph
     (grappler off). So only placement and order can make their results differ. The third run uses
@@ -147,6 +158,10 @@ def run_plan(
             if way.fits:
                 traced = TRACED if number == len(runs) else 0
                 _run_part(way, n_steps, report, target, traced, rounds)
+        ours, theirs = placed, plain
+        comparison: dict[str, Any] = {}
+        if compare and plain.fits and not rounds and _uses_gpus(plan, problem.cluster):
+            ours, theirs, nudged, comparison = _compared_on_gpus(placed, plain, progress, target)
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
@@ -161,6 +176,7 @@ def run_plan(
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
+        **comparison,
         "other_batches": about_other_batches(profiled, whole.batch_shapes),
         "compiled": whole.compiled,
         "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
@@ -169,10 +185,10 @@ def run_plan(
     run = _seen(step, problem, plan, order, placed)
     return replace(
         run,
-        loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
-        weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
-        first_step_difference=_first_step_difference(placed, plain),
-        rounding_difference=_first_step_difference(nudged, plain),
+        loss_difference=_difference(_flat(ours.losses), _flat(theirs.losses)),
+        weights_difference=_difference([*ours.variables.values()], [*theirs.variables.values()]),
+        first_step_difference=_first_step_difference(ours, theirs),
+        rounding_difference=_first_step_difference(nudged, theirs),
         stock_step_time_us=_median(stock.times_us) or np.nan,
         predicted_step_time_us=schedule.makespan_us,
         facts={**facts, **run.facts},
@@ -245,6 +261,47 @@ def _run_part(
         ) from error
 
 
+def _uses_gpus(plan: Plan, cluster: Cluster) -> bool:
+    return any(cluster.devices[d].kind == "gpu" for d in np.unique(plan.device).tolist())
+
+
+def _compared_on_gpus(
+    placed: _Way, plain: _Way, progress: Progress, target: str
+) -> tuple[_Way, _Way, _Way, dict[str, Any]]:
+    """Repeat the first steps with deterministic kernels, or to see how much they round.
+
+    Returns
+    -------
+    tuple
+        The steps with the plan, those without it, those that start with other last bits, and facts.
+    """
+
+    def again(way: _Way) -> _Way:
+        return _Way("Comparing results", way.step, way.config, way.graph)
+
+    def run(*ways: _Way, keep_first: bool) -> None:
+        for number, way in enumerate(ways):
+            report = _share(progress, way.what, number / len(ways), 1 / len(ways))
+            _run_part(way, COMPARED, report, target, 0, keep_first)
+
+    ours, theirs = again(placed), again(plain)
+    nudged = replace(again(plain), step=_nudged(plain.step))
+    tf.config.experimental.enable_op_determinism()
+    try:
+        run(ours, theirs, keep_first=False)
+    except RunError as error:
+        if not is_nondeterministic(error):
+            raise
+        why = str(error).partition(": ")[2]
+    else:
+        return ours, theirs, nudged, {"deterministic": True}
+    finally:
+        disable_op_determinism()
+    ours, theirs = again(placed), again(plain)
+    run(ours, theirs, nudged, keep_first=True)
+    return ours, theirs, nudged, {"deterministic": False, "not_deterministic": why}
+
+
 def _one(opened: OpenStep, way: _Way) -> float:
     """Run the next step; return its time in µs."""
     begin = time.perf_counter_ns()
@@ -291,10 +348,10 @@ def _anywhere(config: ConfigProto) -> ConfigProto:
 def _stock(devices: Devices) -> ConfigProto:
     """Return TensorFlow's defaults: its own graph rewriting and threads.
 
-    On several hosts the servers already have their devices and threads.
+    A process must not divide its GPUs in two ways. On several hosts the servers already have their
+    devices and threads.
     """
-    free = ConfigProto(allow_soft_placement=True)
-    free.gpu_options.allow_growth = True
+    free = ConfigProto(allow_soft_placement=True, gpu_options=devices.config.gpu_options)
     if devices.tasks:
         free = _anywhere(devices.config)
         free.ClearField("graph_options")

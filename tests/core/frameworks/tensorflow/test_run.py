@@ -77,6 +77,36 @@ def test_the_plan_of_a_placer_runs_exactly_as_planned(style, all_steps, two_cpus
     assert_exact(run_plan(step, problem, place(problem, "heft").plan, two_cpus, N_STEPS))
 
 
+def test_results_on_gpus_are_compared_with_deterministic_kernels(all_steps, two_cpus, monkeypatch):
+    monkeypatch.setattr(running, "_uses_gpus", lambda plan, cluster: True)
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 2)
+    assert_same_result(run)
+    assert run.as_planned
+    assert "those of further steps with deterministic kernels" in describe_run(run, "gpu:2")
+
+    def refuse(*arguments):
+        running.disable_op_determinism()
+        monkeypatch.setattr(running, "_run_part", usual)
+        raise RunError("TensorFlow refuses the graph: no deterministic GPU kernel of Segment")
+
+    usual = running._run_part
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "enable_op_determinism",
+        lambda: monkeypatch.setattr(running, "_run_part", refuse),
+    )
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 2)
+    assert run.rounds
+    assert run.as_planned
+    assert run.first_step_difference == 0
+    # A difference of the size of rounding is none that the plan has made.
+    off = replace(run, loss_difference=1e-6, first_step_difference=5e-7)
+    assert off.as_planned
+    assert "(no deterministic GPU kernel of Segment)" in describe_run(off, "gpu:2")
+
+
 def test_a_measured_run_is_complete_and_survives_encoding(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
