@@ -15,6 +15,7 @@ from enplace_studio.frameworks.dialogs import TrustQuestion
 from enplace_studio.theme import theme
 from enplace_studio.window import MainWindow
 from fake_framework import use_worker
+from forking import fork_workers
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
@@ -23,6 +24,7 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Send jobs to the fake worker, pretend TensorFlow is installed, isolate the trust settings."""
     use_worker(monkeypatch, sys.executable, str(FAKE_WORKER))
+    fork_workers(monkeypatch)
     monkeypatch.setattr(Framework, "is_installed", True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 

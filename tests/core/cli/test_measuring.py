@@ -15,6 +15,7 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.trust import is_trusted
 from enplace.readers import read_profile
 from fake_framework import code_to_use_worker, use_worker
+from forking import fork_workers
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -27,6 +28,7 @@ def fake(monkeypatch, tmp_path):
         use_worker(monkeypatch, sys.executable, str(FAKE), mode)
 
     monkeypatch.setattr(platformdirs, "user_config_dir", lambda name: str(tmp_path / "settings"))
+    fork_workers(monkeypatch)
     behave("well")
     return behave
 

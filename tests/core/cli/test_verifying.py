@@ -14,6 +14,7 @@ from enplace.frameworks.verifying import METHODS
 from enplace.text import ms
 from fake_framework import code_to_use_worker, use_worker
 from fake_nvml import gpu, install
+from forking import fork_workers
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 MODELS = ["mlp", "convolutions", "attention"]
@@ -31,6 +32,7 @@ def fake(monkeypatch, folder):
         pretended = replace(framework.FRAMEWORK, module=module, bundled=SCRIPTS[:models])
         monkeypatch.setattr(framework, "FRAMEWORK", pretended)
 
+    fork_workers(monkeypatch)
     behave("well")
     return behave
 
