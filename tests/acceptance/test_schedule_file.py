@@ -20,17 +20,18 @@ SAMPLES = {sample.name: sample for sample in samples()}
 
 
 @pytest.fixture(
-    params=[("vgg-19", "heft"), ("rnnlm-2-2048", "celeritas"), ("vgg-19", "round-robin")]
+    scope="module",
+    params=[("vgg-19", "heft"), ("rnnlm-2-2048", "celeritas"), ("vgg-19", "round-robin")],
 )
-def files(request, tmp_path, capsys):
-    """Profile, cluster, plan and schedule of a solved sample, as plain data."""
+def files(request, tmp_path_factory):
+    """Profile, cluster, plan and schedule of a solved sample, as plain data; only read."""
     sample, method = request.param
     sample_path = SAMPLES[sample].path
-    paths = {name: tmp_path / f"{name}.json" for name in ("profile", "plan", "schedule")}
+    folder = tmp_path_factory.mktemp(sample)
+    paths = {name: folder / f"{name}.json" for name in ("profile", "plan", "schedule")}
     assert run(["import", str(sample_path), "-o", str(paths["profile"])]) == 0
     words = ["--cluster", "pcie-2", "--method", method, "-o", str(paths["plan"])]
     run(["place", str(paths["profile"]), *words, "--schedule", str(paths["schedule"])])
-    capsys.readouterr()
     found = {name: json.loads(path.read_text()) for name, path in paths.items()}
     return found | {"cluster": cluster_to_json(presets()["pcie-2"])}
 
