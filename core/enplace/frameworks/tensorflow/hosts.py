@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.disk import temporary_folder, write_atomically
 from enplace.errors import EnplaceError
@@ -33,6 +34,7 @@ from enplace.frameworks.tensorflow.listening import (
 )
 from enplace.processes.wire import PROGRESS, Message
 from enplace.processes.worker import GAVE_UP, Worker, error_of
+from enplace.values.device_names import task_of
 from enplace.writers.clusters import cluster_text
 
 _CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages")
@@ -189,12 +191,16 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         job, number = _job_and_number(name)
         jobs.setdefault(job, {})[number] = address
     job, number = _job_and_number(task)
+    config = ConfigProto()
+    config.CopyFrom(devices.config)
+    config.device_count["GPU"] = _count_gpus(devices, task)
+    config.gpu_options.visible_device_list = gpus_of(devices, task)
     try:
         server = tf.distribute.Server(
             tf.train.ClusterSpec(jobs),
             job_name=job,
             task_index=number,
-            config=devices.config,
+            config=config,
             start=False,  # it listens, and greets whoever connects, but runs nothing yet
         )
         _accept_only(port, own)
@@ -203,6 +209,27 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         why = first_line(error)
         raise HostsError(f"the server of {task} cannot start: {why}") from error
     return server
+
+
+def gpus_of(devices: Devices, task: str) -> str:
+    """Return the numbers of a task's GPUs: tasks of one host take turns in the cluster's order.
+
+    Otherwise each would take all GPUs, and the first GPU of each would be the same card. Empty if
+    the task is alone on its host, or the host has fewer GPUs than its tasks need.
+    """
+    hosts = dict(devices.cluster.hosts)
+    host = _host_and_port(hosts[task])[0]
+    here = [each for each in devices.tasks if _host_and_port(hosts[each])[0] == host]
+    counts = [_count_gpus(devices, each) for each in here]
+    there = len(tf.config.list_physical_devices("GPU"))
+    if len(here) < 2 or sum(counts) > there:
+        return ""
+    first = sum(counts[: here.index(task)])
+    return ",".join(map(str, range(first, first + _count_gpus(devices, task))))
+
+
+def _count_gpus(devices: Devices, task: str) -> int:
+    return sum(task_of(name) == task and ":GPU:" in name.upper() for name in devices.names)
 
 
 def _own_addresses(address: str, all_addresses: Sequence[str]) -> tuple[list[Address], int]:

@@ -80,9 +80,7 @@ def profile_step(
         step_time_us=float(np.median(times_us)),
         op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
         op_deviation={
-            name: trimmed(trace.kernel_us or trace.host_us)[1]
-            for name, trace in ops.items()
-            if trace.kernel_us or trace.host_us
+            name: trimmed(trace.times_us)[1] for name, trace in ops.items() if trace.times_us
         },
         op_kernels={name: trace.n_kernels for name, trace in ops.items() if trace.n_kernels},
         peak_bytes={_named(name, devices): peak for name, peak in peak_bytes(traces).items()},
@@ -179,10 +177,9 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
 
 def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:
     """Return time on a GPU and on a CPU; NaN for the kind of device that the op did not run on."""
-    if measured.op_devices[name].startswith("GPU"):
-        kernels = trimmed(trace.kernel_us)[0] if trace and trace.kernel_us else 0.0
-        return kernels, np.nan
-    return np.nan, trimmed(trace.host_us)[0] if trace and trace.host_us else 0.0
+    time_us = trimmed(trace.times_us)[0] if trace and trace.times_us else 0.0
+    on_gpu = measured.op_devices[name].startswith("GPU")
+    return (time_us, np.nan) if on_gpu else (np.nan, time_us)
 
 
 def _edges(
@@ -201,6 +198,8 @@ def _edges(
             is_tie = known.dtype == tf.resource or known.by_reference
             traced = ops[name].output_bytes.get(slot, 0) if name in ops else 0
             size = 0 if is_tie else traced if known.n_bytes is None else known.n_bytes
+            if name in ops and slot in ops[name].host_outputs:
+                size = 0  # it takes no memory of the GPU, and is not copied from there
             edges.append((number[name], slot, at, size))
             if is_tie:
                 ties.append((number[name], at))

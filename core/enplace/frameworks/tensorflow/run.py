@@ -383,9 +383,9 @@ def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
 
 
 def _medians(traces: Mapping[str, OpTrace], names: Sequence[str]) -> FloatArray:
-    """Return each op's time: that of its kernels if it has some, else in the executor."""
-    rows = [traces.get(name, OpTrace()) for name in names]
-    return np.array([np.median(row.kernel_us or row.host_us or [np.nan]) for row in rows])
+    """Return each op's time; NaN for ops that left no row."""
+    rows = [traces.get(name) for name in names]
+    return np.array([np.nan if row is None else np.median(row.times_us or [0.0]) for row in rows])
 
 
 def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:

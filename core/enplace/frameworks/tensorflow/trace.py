@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,9 @@ from enplace.values.profile import FloatArray
 
 _STREAMS = "/stream:all"
 """Rows of a GPU's kernels in all streams; the rows of single streams repeat them."""
+
+_HOST_MEMORY = re.compile(r"cpu|host", re.IGNORECASE)
+"""In the name of an allocator: memory of the host, as ``cpu``, ``gpu_host_bfc``."""
 
 _MAX_RANK = 254
 """Most axes of a tensor in TensorFlow."""
@@ -43,6 +47,9 @@ class OpTrace:
         By output number; from the last step.
     temporary_bytes : int
         The most that it held while it ran.
+    host_outputs : set of int
+        Outputs that an op on a GPU keeps in the memory of the host, such as shapes; from the last
+        step.
     """
 
     device: str = ""
@@ -51,6 +58,22 @@ class OpTrace:
     n_kernels: int = 0
     output_bytes: dict[int, int] = field(default_factory=dict)
     temporary_bytes: int = 0
+    host_outputs: set[int] = field(default_factory=set)
+
+    @property
+    def times_us(self) -> list[float]:
+        """What the op costs its device in each step; empty if nothing.
+
+        On a GPU that is the time of its kernels. Without any, an op only passes on what is there,
+        unless it computes in the memory of the host.
+        """
+        computes_on_host = not is_gpu(self.device) or bool(self.host_outputs)
+        return self.kernel_us or (self.host_us if computes_on_host else [])
+
+
+def is_gpu(device: str) -> bool:
+    """Return whether a TensorFlow name is that of a GPU."""
+    return ":GPU:" in device.upper()
 
 
 def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[str, OpTrace]:
@@ -91,7 +114,7 @@ def check_kernels(traces: Mapping[str, OpTrace]) -> None:
     LoadError
         With what keeps TensorFlow from tracing kernels.
     """
-    on_gpu = [name for name, trace in traces.items() if "GPU" in trace.device.upper()]
+    on_gpu = [name for name, trace in traces.items() if is_gpu(trace.device)]
     if on_gpu and not any(trace.n_kernels for trace in traces.values()):
         raise LoadError(
             f"the trace has no kernels of the GPU, where {count(len(on_gpu), 'op')} ran: it needs "
@@ -119,7 +142,10 @@ def _read_row(trace: OpTrace, row: Any, device: str) -> None:
     trace.host_us.append(_duration_us(row))
     trace.temporary_bytes = max(trace.temporary_bytes, row.memory_stats.temp_memory_size)
     for output in row.output:
-        trace.output_bytes[output.slot] = tensor_bytes(output.tensor_description)
+        size = trace.output_bytes[output.slot] = tensor_bytes(output.tensor_description)
+        allocator = output.tensor_description.allocation_description.allocator_name
+        if size and is_gpu(device) and _HOST_MEMORY.search(allocator):
+            trace.host_outputs.add(output.slot)
 
 
 def _duration_us(row: Any) -> float:

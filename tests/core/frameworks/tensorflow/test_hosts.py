@@ -11,11 +11,12 @@ from threading import Event
 
 import psutil
 import pytest
+import tensorflow as tf
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow import transfers
 from enplace.frameworks.tensorflow.devices import parse_devices
-from enplace.frameworks.tensorflow.hosts import HostsError, serving, start_server
+from enplace.frameworks.tensorflow.hosts import HostsError, gpus_of, serving, start_server
 from enplace.frameworks.tensorflow.run import run_plan
 from steps import problem_of, scattered_plan, step_of_script
 
@@ -52,6 +53,21 @@ def test_a_plan_runs_exactly_as_planned_across_two_hosts(tmp_path):
     assert run.loss_difference == 0.0
     assert run.weights_difference == 0.0
     assert not servers()
+
+
+def test_tasks_of_one_host_share_out_its_gpus(tmp_path, monkeypatch):
+    tasks = ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
+    at = dict(zip(tasks, ("10.0.0.1:9000", "10.0.0.1:9001", "10.0.0.2:9000"), strict=True))
+    names = [f"{tasks[0]}/device:GPU:{i}" for i in range(2)]
+    names += [f"{task}/device:GPU:0" for task in tasks[1:]]
+    devices = [{"name": name, "kind": "gpu", "capacity_bytes": 1 << 30} for name in names]
+    path = tmp_path / "cluster.json"
+    links = {"gpu-gpu": {"b0_us": 200, "b1_us_per_byte": 0.001}}
+    path.write_text(json.dumps({"devices": devices, "default_links": links, "hosts": at}))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a card"] * 4)
+    assert [gpus_of(parse_devices(str(path)), task) for task in tasks] == ["0,1", "2", ""]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a card"] * 2)
+    assert gpus_of(parse_devices(str(path)), tasks[1]) == ""
 
 
 def test_servers_are_reachable_at_their_own_address_only(tmp_path):

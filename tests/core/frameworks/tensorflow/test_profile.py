@@ -10,12 +10,13 @@ from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.fit import fit_line
 from enplace.frameworks.tensorflow.graph import held_by
-from enplace.frameworks.tensorflow.profile import profile_step
-from enplace.frameworks.tensorflow.step import LoadError
+from enplace.frameworks.tensorflow.profile import _assemble, profile_step
+from enplace.frameworks.tensorflow.step import LoadError, Step
 from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces, trimmed
 from enplace.machine import simulate
 from enplace.readers import calibration, recorded_plan
 from enplace.readers.clusters import cluster_from
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 
 
@@ -96,6 +97,32 @@ def test_gpu_kernels_are_summed_from_the_row_of_all_streams():
     trace = op_traces([stats], {})["a/MatMul"]
     assert (trace.device, trace.n_kernels) == ("/device:GPU:0", 2)
     assert (trace.kernel_us, trace.host_us) == ([30.0], [5.0])
+
+
+def test_what_an_op_on_a_gpu_computes_in_the_memory_of_the_host_costs_time_but_no_copy():
+    stats = StepStats()
+    device = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
+    for name, allocator in (("shape", "gpu_host_bfc"), ("identity", "GPU_0_bfc")):
+        row = device.node_stats.add(node_name=name, op_end_rel_nanos=5000)
+        tensor = row.output.add(slot=0).tensor_description
+        tensor.dtype = tf.int32.as_datatype_enum
+        tensor.shape.dim.add(size=4)
+        tensor.allocation_description.allocator_name = allocator
+    graph_def = GraphDef()
+    graph_def.node.add(name="shape", op="Placeholder").attr["dtype"].type = tensor.dtype
+    graph_def.node.add(name="identity", op="Identity", input=["shape"])
+    graph_def.node.add(name="end", op="Add", input=["shape", "identity"])
+    for node in graph_def.node[1:]:
+        node.attr["T"].type = tensor.dtype
+    step = Step("hosted", graph_def, {}, [(np.zeros(4, np.int32),)], inputs=("shape",))
+    at = dict.fromkeys(("shape", "identity", "end"), "GPU:0")
+    profile = _assemble(step, op_traces([stats], {}), Measurement(op_devices=at))
+    assert profile.time_us[:, 0].tolist() == [5.0, 0.0, 0.0]
+    sizes = {
+        profile.op_names[op]: n
+        for op, n in zip(profile.tensor_op, profile.tensor_bytes, strict=True)
+    }
+    assert sizes == {"shape": 0, "identity": 16}
 
 
 def test_kernels_inside_of_a_loop_are_booked_on_the_loop():
