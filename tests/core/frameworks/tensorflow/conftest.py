@@ -7,6 +7,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 import pytest
+from tests.core.frameworks.tensorflow.warm import WarmPython
 
 LIBRARIES = (
     # Warnings of TensorFlow, Keras and their imports about each other, none of them ours.
@@ -29,3 +30,10 @@ def no_rewriting():
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture(scope="module")
+def run_python():
+    """A function that runs a script in a process of its own, which has imported TensorFlow."""
+    with WarmPython() as warm:
+        yield warm.run

@@ -1,4 +1,4 @@
-"""``enplace.apply`` in a script that runs in a separate process, as users run it."""
+"""``enplace.apply`` in a script that runs in a process of its own, as users run it."""
 
 import json
 import runpy
@@ -81,20 +81,26 @@ def run_plain(folder, style):
     return found["losses"], [weight.tolist() for weight in found["weights"]]
 
 
-def run_placed(folder, style, head=PLACED):
-    """Run the script in a separate process; return its results and its standard error."""
-    done = run_python(folder, str(write_script(folder, style, head, REPORT)))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+@pytest.fixture
+def run_placed(run_python):
+    """A function that runs a script with a plan; returns its results and its standard error."""
+
+    def run(folder, style, head=PLACED):
+        done = run_python(folder, str(write_script(folder, style, head, REPORT)))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    return run
 
 
-def run_python(folder, *words):
+def run_cold(folder, *words):
+    """Run Python anew, for what happens before TensorFlow is imported."""
     command = [sys.executable, *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, planned):
+def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, planned, run_placed):
     placed, stderr = run_placed(planned[style], style)
     losses, weights = run_plain(planned[style], style)
     assert len(losses) == 21
@@ -119,7 +125,7 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     ],
 )
 def test_wishes_of_the_script_that_the_plan_forbids_are_named_once(
-    style, plain, asking, said, planned
+    style, plain, asking, said, planned, run_python
 ):
     script = write_script(planned[style], style, PLACED, REPORT)
     script.write_text(script.read_text().replace(plain, asking))
@@ -132,7 +138,7 @@ def test_wishes_of_the_script_that_the_plan_forbids_are_named_once(
     ("style", "plain", "larger"),
     [("fit", "x, y, batch_size=8", "x, y, batch_size=16"), ("custom", "+ 8)", "+ 9)")],
 )
-def test_other_batches_than_those_of_the_plan_are_named(style, plain, larger, planned):
+def test_other_batches_than_those_of_the_plan_are_named(style, plain, larger, planned, run_python):
     script = write_script(planned[style], style, PLACED, REPORT)
     done = run_python(planned[style], str(script))
     assert "other batches" not in done.stderr
@@ -151,12 +157,12 @@ tf.config.set_visible_devices([], "GPU")
 """
 
 
-def test_a_script_configures_tensorflow_after_the_plan_is_applied(planned):
+def test_a_script_configures_tensorflow_after_the_plan_is_applied(planned, run_placed):
     placed, _ = run_placed(planned["fit"], "fit", PLACED + CONFIGURED)
     assert placed["as_planned"] == placed["checked"] > 100
 
 
-def test_devices_that_the_script_takes_away_again_are_missed_when_it_trains(planned):
+def test_devices_that_the_script_takes_away_again_are_missed_when_it_trains(planned, run_python):
     one = (
         "cpus = tf.config.list_physical_devices('CPU')\n"
         "one = [tf.config.LogicalDeviceConfiguration()]\n"
@@ -188,9 +194,7 @@ def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
     )
     begin = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\n"
     apply = "import enplace\nenplace.apply('plan.json')\n"
-    plain, placed = (
-        run_python(planned["fit"], "-c", begin + lines + check) for lines in ("", apply)
-    )
+    plain, placed = (run_cold(planned["fit"], "-c", begin + lines + check) for lines in ("", apply))
     assert placed.returncode == 0, placed.stderr
     assert placed.stdout == plain.stdout
 
@@ -203,11 +207,11 @@ def test_an_order_that_tensorflow_cannot_keep_is_dropped_with_a_note(tmp_path):
     plan = scattered_plan(problem, seed=1, policy="strict")
     write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
     apply = 'import enplace\napplied = enplace.apply("plan.json")\n'
-    kept = run_python(tmp_path, "-c", apply + CONVOLUTIONS + "print(applied)")
+    kept = run_cold(tmp_path, "-c", apply + CONVOLUTIONS + "print(applied)")
     assert kept.returncode == 0, kept.stderr
     assert "control edges keep the order" in kept.stdout
     assert " 0 control edges" not in kept.stdout
-    late = run_python(
+    late = run_cold(
         tmp_path, "-c", "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '1'\n"
         f"import tensorflow\n{apply}{CONVOLUTIONS}print(applied)",
     )  # fmt: skip
@@ -222,7 +226,7 @@ calls.HOOK = "no_such_method"
 
 
 @pytest.mark.parametrize("style", ["fit", "custom"])
-def test_a_script_runs_placed_where_tensorflow_lacks_the_private_hook(style, planned):
+def test_a_script_runs_placed_where_tensorflow_lacks_the_private_hook(style, planned, run_placed):
     placed, _ = run_placed(planned[style], style, WITHOUT_HOOK + PLACED)
     losses, weights = run_plain(planned[style], style)
     assert (placed["losses"], placed["weights"]) == (losses, weights)
@@ -243,7 +247,7 @@ def test_a_tensorflow_that_cannot_apply_plans_is_refused_in_one_line(planned):
         "del Context.export_run_metadata\n"
         "import enplace\nenplace.apply('plan.json')\n"
     )
-    done = run_python(planned["fit"], "-c", lacking)
+    done = run_cold(planned["fit"], "-c", lacking)
     last = done.stderr.splitlines()[-1]
     assert "which has no Context.export_run_metadata; install one of 2.16 to" in last
 
@@ -270,7 +274,7 @@ print(*[float(train_step(x)) for x in data])
 
 
 @pytest.fixture(scope="module")
-def read_by_a_dataset(tmp_path_factory):
+def read_by_a_dataset(tmp_path_factory, run_python):
     """A folder with the script and a plan for two CPUs, and what the script prints without it."""
     folder = tmp_path_factory.mktemp("dataset")
     (folder / "train.py").write_text(READ_BY_A_DATASET)
@@ -283,15 +287,17 @@ def read_by_a_dataset(tmp_path_factory):
     return folder, plain.stdout.strip()
 
 
-def _run_with_plan(folder, head):
+def _run_with_plan(run_python, folder, head):
     placed = run_python(folder, "-c", f"{head}{READ_BY_A_DATASET}print(applied)")
     assert placed.returncode == 0, placed.stderr
     return placed
 
 
-def test_a_variable_that_a_dataset_reads_is_not_moved(read_by_a_dataset):
+def test_a_variable_that_a_dataset_reads_is_not_moved(read_by_a_dataset, run_python):
     folder, printed = read_by_a_dataset
-    placed = _run_with_plan(folder, 'import enplace\napplied = enplace.apply("plan.json")\n')
+    placed = _run_with_plan(
+        run_python, folder, 'import enplace\napplied = enplace.apply("plan.json")\n'
+    )
     assert placed.stdout.splitlines()[0] == printed
     assert " ops run where planned" in placed.stdout
 
@@ -310,9 +316,9 @@ applied = enplace.apply("plan.json")
 """
 
 
-def test_a_function_that_cannot_be_rewritten_runs_unchanged(read_by_a_dataset):
+def test_a_function_that_cannot_be_rewritten_runs_unchanged(read_by_a_dataset, run_python):
     folder, printed = read_by_a_dataset
-    placed = _run_with_plan(folder, NOWHERE)
+    placed = _run_with_plan(run_python, folder, NOWHERE)
     assert placed.stdout.splitlines()[0] == printed
     assert "TensorFlow does not run train_step as the plan says" in placed.stderr
 
@@ -324,7 +330,7 @@ def test_loading_a_script_ignores_the_plan_that_it_applies(planned):
     assert with_plan.graph_def == plain.graph_def
 
 
-def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned):
+def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned, run_placed):
     folder = planned["custom"]
     plan = json.loads((folder / "plan.json").read_text())
     plan["ops"][-1]["op"] = "no_more"
@@ -354,7 +360,7 @@ applied = apply("one.json")
 """
 
 
-def test_problems_with_a_plan_are_explained_in_one_line(planned):
+def test_problems_with_a_plan_are_explained_in_one_line(planned, run_python):
     folder = planned["fit"]
     text = (folder / "plan.json").read_text()
     (folder / "hosts.json").write_text(text.replace('"CPU:', '"/job:worker/task:0/device:CPU:'))
@@ -370,7 +376,7 @@ def test_problems_with_a_plan_are_explained_in_one_line(planned):
     assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
 
 
-def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
+def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path, run_placed):
     """With the ops of the custom loop split by samples, losses and weights stay the same."""
     step = step_of_script(tmp_path, "custom")
     devices = parse_devices("cpu:2")
@@ -419,13 +425,13 @@ def test_a_script_with_keras_2_runs_placed(tmp_path):
     pytest.importorskip("tf_keras")
     script = tmp_path / "train.py"
     script.write_text(LEGACY)
-    plain = run_python(tmp_path, str(script))
+    plain = run_cold(tmp_path, str(script))
     step = load(source_of(script))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
     plan = scattered_plan(problem, seed=1, policy="strict")
     write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
     script.write_text(f"import enplace\nenplace.apply('plan.json')\nat_once = 4\n{LEGACY}")
-    placed = run_python(tmp_path, str(script))
+    placed = run_cold(tmp_path, str(script))
     assert placed.returncode == 0, placed.stderr
     assert placed.stdout == plain.stdout
     assert " ops run where planned" in placed.stderr

@@ -1,8 +1,5 @@
 """Scripts that train in TensorFlow 1 sessions: loaded as they are, and run with a plan."""
 
-import subprocess
-import sys
-
 import pytest
 
 from enplace.frameworks.source import source_of
@@ -130,15 +127,20 @@ def loaded(folder, style):
     return load(source_of(str(script(folder, STYLES[style]))))
 
 
-def run_script(path):
-    command = [sys.executable, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split(), done.stderr
+@pytest.fixture
+def run_script(run_python):
+    """A function that runs a script; returns the words that it prints last, and its errors."""
+
+    def run(path):
+        done = run_python(path.parent, str(path))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1].split(), done.stderr
+
+    return run
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_script_with_a_session_is_loaded_as_it_is_and_runs_placed(style, tmp_path):
+def test_a_script_with_a_session_is_loaded_as_it_is_and_runs_placed(style, tmp_path, run_script):
     step = loaded(tmp_path, style)
     with OpenStep(step) as alone:
         losses = [alone.run() for _ in range(4)]
@@ -171,7 +173,7 @@ with tf.Graph().as_default(), tf.Session() as session:
 """
 
 
-def test_a_session_that_began_to_work_before_its_model_was_built_runs_unchanged(tmp_path):
+def test_a_session_that_began_before_its_model_was_built_runs_unchanged(tmp_path, run_script):
     step = load(source_of(str(script(tmp_path, EARLY))))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
     write_plan(tmp_path / "plan.json", Result(simulate(problem, scattered_plan(problem))))
