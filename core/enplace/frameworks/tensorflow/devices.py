@@ -56,11 +56,14 @@ class Devices:
     config : ConfigProto
         For a session with these devices, graphs not rewritten, one thread for each device. Beside
         GPUs, an op of the host may use all cores.
+    models : tuple of str
+        The model of each GPU of this machine, empty for a CPU; empty if there is no GPU.
     """
 
     text: str
     cluster: Cluster
     config: ConfigProto
+    models: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> list[str]:
@@ -181,7 +184,8 @@ def _gpus(text: str, which: str, most_bytes: int) -> Devices:
     names = f" ({', '.join(card.name for card in cards[:used])})" if cards else ""
     described = f"The GPUs of this machine{names} and its host."
     cluster = _with_preset_links(devices, described)
-    return Devices(text, _without_nvlink(cluster, card_of, cards), config)
+    models = [*(_model_name(gpus[gpu]) for gpu in card_of), ""]
+    return Devices(text, _without_nvlink(cluster, card_of, cards), config, tuple(models))
 
 
 def _cards_of(gpus: Sequence[Any]) -> list[Card]:

@@ -22,6 +22,7 @@ from enplace.frameworks.tensorflow.graph import held_by, node_of
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.links import measure_links
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
+from enplace.frameworks.tensorflow.speeds import measure_speeds
 from enplace.frameworks.tensorflow.split import split_lengths
 from enplace.frameworks.tensorflow.step import OpenStep, Step
 from enplace.frameworks.tensorflow.trace import (
@@ -74,6 +75,7 @@ def profile_step(
         check_devices(target, devices, devices.names)
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
+        cluster = measure_speeds(cluster, devices, progress)
     ops = op_traces(traces, held_by([step.graph_def]))
     check_kernels(ops)
     measured = Measurement(

@@ -63,6 +63,7 @@ def test_cpu_all_means_one_device_per_core(monkeypatch):
 def two_gpus(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [f"{kind} 0", f"{kind} 1"])
     monkeypatch.setattr(module, "gpu_bytes", lambda: 10 << 30)
+    monkeypatch.setattr(module, "_model_name", lambda gpu: "")
 
 
 def test_gpus_come_with_their_host(two_gpus):
@@ -113,6 +114,11 @@ def test_each_card_has_the_memory_that_is_free_on_it_and_its_own_links(two_gpus,
     assert gib == [50, 50, 10]
     assert cost(found, 0, 1) == module.GPU_TO_GPU
     assert cost(found, 0, 2) == cost(found, 2, 1) == module.GPU_TO_HOST
+
+
+def test_each_logical_gpu_has_the_model_of_its_card(two_gpus, monkeypatch):
+    monkeypatch.setattr(module, "_model_name", lambda gpu: {"0": "H200", "1": "T4"}[gpu[-1]])
+    assert parse_devices("gpu:3").models == ("H200", "H200", "T4", "")
 
 
 def test_cards_joined_by_nvlink_are_near(two_gpus, monkeypatch):
