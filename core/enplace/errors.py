@@ -87,6 +87,10 @@ class SplitError(PlanError):
     """An op cannot be split as a plan asks."""
 
 
+class PipelineError(PlanError):
+    """A model cannot run as a pipeline of micro-batches."""
+
+
 class DeadlockError(PlanError):
     """The order of a plan makes ops wait for each other in a cycle."""
 

@@ -81,7 +81,7 @@ def complete_devices(
     nodes = {node.name: node for node in graph_def.node}
     consumers = consumers_of(graph_def)
     found: dict[str, str] = {}
-    for name in _sorted(graph_def):
+    for name in sort_nodes(graph_def):
         node = nodes[name]
         around = [found[n] for n in map(node_of, node.input) if n in found]
         around += [device_of[n] for n in consumers[name] if n in device_of]
@@ -152,7 +152,7 @@ def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
     """Find the predicates, and their outcomes, under which each node runs; none if always."""
     nodes = {node.name: node for node in graph_def.node}
     found: dict[str, set[tuple[str, int]]] = {}
-    for name in _sorted(graph_def):
+    for name in sort_nodes(graph_def):
         under: set[tuple[str, int]] = set()
         for tensor in nodes[name].input:
             source = nodes[node_of(tensor)]
@@ -223,7 +223,7 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
     nodes = {node.name: node for node in placed.node}
     can = ordered_ops(placed)
     pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
-    rank = {name: i for i, name in enumerate(_sorted(placed, pairs))}
+    rank = {name: i for i, name in enumerate(sort_nodes(placed, pairs))}
     before = {name: [*map(node_of, node.input)] for name, node in nodes.items()}
     for first, then in pairs:
         if not _implied(first, then, before, rank):
@@ -240,7 +240,7 @@ def _before(graph_def: GraphDef) -> dict[str, list[str]]:
     }
 
 
-def _sorted(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
+def sort_nodes(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Sort the nodes topologically, with the first of each pair before the second."""
     before = _before(graph_def)
     for first, then in pairs:

@@ -1,0 +1,535 @@
+"""Cut the graph of a step by samples into micro-batches, and add up their gradients.
+
+Every op that treats samples one by one becomes as many parts as there are micro-batches. A part
+reads what the part of the same micro-batch made, so nothing is joined on the way. What sums over
+samples, such as a weight's gradient, is added up part by part: at any time there is one sum and one
+part's share. All other ops stay whole. So variables change once, and the result is that of the
+whole step up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework.importer import import_graph_def
+
+from enplace.errors import PipelineError
+from enplace.frameworks.tensorflow.graph import has_effect, node_of, reached
+from enplace.frameworks.tensorflow.rewrite import VARIABLES, sort_nodes
+from enplace.frameworks.tensorflow.sample_axes import AVERAGED, Cut, OpView, find_cut
+from enplace.frameworks.tensorflow.shapes import TensorShape
+from enplace.frameworks.tensorflow.step import plain_config
+from enplace.names.passes import is_in_backward_scope
+from enplace.text import count, listed
+from enplace.values.splits import part_names
+from enplace.values.splits.graph import join_name
+
+Shapes = Mapping[str, TensorShape]
+
+_SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+_OF_SHAPES = "BroadcastGradientArgs"
+"""Computes a few axes, whose number TensorFlow does not know before."""
+
+_MOST_NUMBERS = 64
+"""Most entries of a shape, a permutation or the like."""
+
+_SHOWN = 3
+"""Most ops that a message names."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node of the new graph comes from.
+
+    Attributes
+    ----------
+    op : str
+        The op of the step, or that whose output this node cuts, joins or adds up.
+    part : int or None
+        Number of the micro-batch; None if the node is for all of them.
+    is_copy : bool
+        Whether the node does what the op does, on its samples.
+    """
+
+    op: str
+    part: int | None = None
+    is_copy: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class CutGraph:
+    """A graph of micro-batches.
+
+    Attributes
+    ----------
+    graph_def : GraphDef
+    origin : mapping of str to Origin
+        By node of the new graph.
+    renamed : mapping of str to str
+        Tensors of the old graph that have another name.
+    parts : int
+        Number of micro-batches.
+    n_cut : int
+        Number of ops that were cut.
+    mixing : tuple of str
+        Ops that need all micro-batches before the next op can begin with the first.
+    """
+
+    graph_def: GraphDef
+    origin: Mapping[str, Origin]
+    renamed: Mapping[str, str]
+    parts: int
+    n_cut: int
+    mixing: tuple[str, ...]
+
+
+def cut_graph(
+    graph_def: GraphDef,
+    shapes: Shapes,
+    batch: Mapping[str, Sequence[int]],
+    parts: int,
+    wanted: Iterable[str],
+) -> CutGraph:
+    """Cut a flat graph into micro-batches.
+
+    Parameters
+    ----------
+    shapes : mapping
+        Of every tensor, for batches of the given shapes.
+    batch : mapping of str to sequence of int
+        The tensors of a batch, and their shapes.
+    parts : int
+        Number of micro-batches.
+    wanted : iterable of str
+        Tensors that must be there as a whole.
+
+    Raises
+    ------
+    PipelineError
+        If the batch has no such number of equal parts.
+    """
+    samples = _count_samples(batch, parts)
+    return _Cutting(graph_def, shapes, batch, samples, parts).run(wanted)
+
+
+def check_pipeline(cut: CutGraph) -> None:
+    """Refuse a graph in which an op has to wait for all micro-batches.
+
+    Raises
+    ------
+    PipelineError
+        The message names these ops.
+    """
+    if not cut.n_cut:
+        raise PipelineError("no op of the model works on the samples one by one; run it whole")
+    if cut.mixing:
+        names = listed([f"'{name}'" for name in cut.mixing[:_SHOWN]])
+        more = len(cut.mixing) - _SHOWN
+        raise PipelineError(
+            f"samples of a batch depend on each other in {names}"
+            + (f" and {count(more, 'other op')}" if more > 0 else "")
+            + ", so micro-batches cannot follow each other through the devices; run without "
+            "--pipeline, or take such layers (batch normalisation, for example) out of the model"
+        )
+
+
+def _count_samples(batch: Mapping[str, Sequence[int]], parts: int) -> int:
+    lengths = [shape[0] for shape in batch.values() if len(shape)]
+    if not lengths:
+        raise PipelineError("the step has no batch to cut into micro-batches; run it whole")
+    samples = max(set(lengths), key=lengths.count)
+    if samples % parts:
+        fitting = [str(n) for n in range(2, samples + 1) if samples % n == 0]
+        raise PipelineError(
+            f"a batch of {count(samples, 'sample')} cannot be cut into {parts} equal "
+            f"micro-batches; choose one of {listed(fitting)}, or another batch size"
+        )
+    return samples
+
+
+class _Cutting:
+    """The new graph in the making; nodes are cut in topological order."""
+
+    def __init__(
+        self,
+        graph_def: GraphDef,
+        shapes: Shapes,
+        batch: Mapping[str, Sequence[int]],
+        samples: int,
+        parts: int,
+    ) -> None:
+        self._old, self._shapes, self._parts, self._samples = graph_def, shapes, parts, samples
+        self._nodes = {node.name: node for node in graph_def.node}
+        self._values = _known_values(graph_def, shapes)
+        self._axis: dict[str, int] = {}
+        """Axis of the samples of each tensor that has them along one."""
+        self._cuts: dict[str, Cut] = {}
+        self._new: dict[str, NodeDef] = {}
+        self._origin: dict[str, Origin] = {}
+        self._instead: dict[str, str] = {}
+        """Whole tensors that replace those of the old graph."""
+        self._joined: list[tuple[str, str]] = []
+        """Tensors that had to be joined, or added up, and the op that needed it."""
+        for tensor, shape in batch.items():
+            self._check_shape(tensor, shape)
+
+    def run(self, wanted: Iterable[str]) -> CutGraph:
+        for name in sort_nodes(self._old):
+            node = self._nodes[name]
+            if node.op in _SHAPES and self._become_constant(node):
+                continue
+            cut = self._find_cut(node)
+            if cut is None:
+                self._keep(node)
+            else:
+                self._cut(node, cut)
+        renamed = {tensor: self._whole(tensor, "") for tensor in wanted}
+        new = GraphDef()
+        new.CopyFrom(self._old)
+        del new.node[:]
+        new.node.extend(self._new.values())
+        mixing = self._mixing()
+        return CutGraph(new, self._origin, renamed, self._parts, len(self._cuts), mixing)
+
+    def _check_shape(self, tensor: str, shape: Sequence[int]) -> None:
+        """Let no batch of another shape pass: shapes of parts are fixed."""
+        op, name = node_of(tensor), f"{join_name(node_of(tensor), _slot(tensor))}/checked"
+        checked = NodeDef(name=name, op="EnsureShape", input=[tensor])
+        checked.attr["T"].type = self._shapes[tensor].dtype.as_datatype_enum
+        checked.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
+        self._add(checked, Origin(op))
+        self._instead[tensor] = f"{name}:0"
+        if len(shape) and shape[0] == self._samples:
+            self._axis[tensor] = 0
+
+    def _become_constant(self, node: NodeDef) -> bool:
+        """Replace an op that reads the shape of samples by what it reads."""
+        data = _data(node)
+        if not any(tensor in self._axis for tensor in data):
+            return False
+        found = [_shape_read(node.op, self._shapes[tensor]) for tensor in data]
+        if any(each is None for each in found):
+            return False
+        kind = tf.as_dtype(node.attr["out_type"].type) if node.op != "Rank" else tf.int32
+        for output, value in enumerate(found):
+            name = node.name if node.op != "ShapeN" else join_name(node.name, output)
+            self._add(_constant_node(name, value, kind), Origin(node.name))
+            self._instead[f"{node.name}:{output}"] = f"{name}:0"
+        return True
+
+    def _find_cut(self, node: NodeDef) -> Cut | None:
+        data = _data(node)
+        if not any(tensor in self._axis for tensor in data):
+            return None
+        made = outputs_of(node.name, self._shapes)
+        known = {tensor: self._shape(tensor) for tensor in (*data, *made)}
+        if any(shape is None for shape in known.values()):
+            return None
+        view = OpView(
+            node,
+            tuple(map(self._axis.get, data)),
+            [known[tensor] or () for tensor in data],
+            [known[tensor] or () for tensor in made],
+            [self._values.get(tensor) for tensor in data],
+            self._parts,
+        )
+        cut = find_cut(view)
+        if cut is None or any(view.values[i] is None for i in cut.sizes):
+            return None
+        lengths = [
+            view.shapes[i][axis] for i, axis in enumerate(cut.inputs) if axis is not None
+        ] + [view.made[i][axis] for i, axis in enumerate(cut.outputs) if axis >= 0]
+        return None if any(length % self._parts for length in lengths) else cut
+
+    def _shape(self, tensor: str) -> tuple[int, ...] | None:
+        if tensor in self._values:
+            return self._values[tensor].shape
+        return _static(self._shapes[tensor])
+
+    def _keep(self, node: NodeDef) -> None:
+        """Keep an op whole; if its output has a row for each sample, consumers may be cut."""
+        new = NodeDef()
+        new.CopyFrom(node)
+        del new.input[:]
+        given = [tensor for tensor in node.input if tensor[0] != "^"]
+        new.input.extend(self._whole(tensor, node.name) for tensor in given)
+        new.input.extend(self._waits(node))
+        self._add(new, Origin(node.name))
+        if any(tensor in self._axis for tensor in _data(node)):
+            for tensor in outputs_of(node.name, self._shapes):
+                shape = self._shapes[tensor].shape
+                if shape and shape[0] == self._samples:
+                    self._axis[tensor] = 0
+
+    def _cut(self, node: NodeDef, cut: Cut) -> None:
+        self._cuts[node.name] = cut
+        shares = [
+            self._sizes(node, i, cut.sizes[i])
+            if i in cut.sizes
+            else self._shares(node.name, tensor, axis)
+            for i, (tensor, axis) in enumerate(zip(_data(node), cut.inputs, strict=True))
+        ]
+        for part, name in enumerate(self._names(node.name)):
+            new = NodeDef()
+            new.CopyFrom(node)
+            new.name = name
+            del new.input[:]
+            new.input.extend(share[part] for share in shares)
+            new.input.extend(self._waits(node, part))
+            new.attr.pop("_class", None)
+            new.attr.pop("_output_shapes", None)
+            self._add(new, Origin(node.name, part, is_copy=True))
+        for output, axis in enumerate(cut.outputs):
+            if axis >= 0:
+                self._axis[f"{node.name}:{output}"] = axis
+
+    def _names(self, op: str) -> list[str]:
+        return part_names(op, self._parts)
+
+    def _waits(self, node: NodeDef, part: int | None = None) -> list[str]:
+        """Return control inputs: a whole op waits for all parts, a part for that of its number.
+
+        A gradient's constants wait for the ops near them; such waits would hold up all parts.
+        """
+        waits = []
+        for name in (node_of(tensor) for tensor in node.input if tensor[0] == "^"):
+            if name not in self._cuts:
+                waits += [name] if name in self._new else []  # ops that read shapes are gone
+            elif part is not None:
+                waits.append(self._names(name)[part])
+            elif node.op != "Const":
+                self._joined.append((f"{name}:0", node.name))
+                waits += self._names(name)
+        return [f"^{name}" for name in waits]
+
+    def _shares(self, op: str, tensor: str, axis: int | None) -> list[str]:
+        """Return the share of a tensor that each part of an op takes."""
+        if axis is None:
+            return [self._whole(tensor, op)] * self._parts
+        source = node_of(tensor)
+        if source in self._cuts and self._axis.get(tensor) == axis:
+            return [f"{name}:{_slot(tensor)}" for name in self._names(source)]
+        name = f"{join_name(source, _slot(tensor))}/cut_{axis}"
+        if name not in self._new:
+            at = self._constant(f"{name}/axis", axis, tf.int32, Origin(source))
+            split = _node(name, "Split", [at, self._whole(tensor, op)], num_split=self._parts)
+            split.attr["T"].type = self._shapes[tensor].dtype.as_datatype_enum
+            self._add(split, Origin(source))
+        return [f"{name}:{i}" for i in range(self._parts)]
+
+    def _sizes(self, node: NodeDef, at: int, entry: int) -> list[str]:
+        """Return the shape that is an input of all parts."""
+        tensor = _data(node)[at]
+        value = np.array(self._values[tensor])
+        value[entry] = value[entry] // self._parts if value[entry] > 0 else value[entry]
+        name = f"{join_name(node.name, 0)}/sizes_{at}"
+        kind = self._shapes[tensor].dtype
+        return [self._constant(name, value, kind, Origin(node.name))] * self._parts
+
+    def _whole(self, tensor: str, needed_by: str) -> str:
+        """Return the whole tensor; join or add up what the parts of its op made."""
+        op, output = node_of(tensor), _slot(tensor)
+        if op not in self._cuts:
+            return self._instead.get(_full(tensor), tensor)
+        self._joined.append((_full(tensor), needed_by))
+        name = join_name(op, output)
+        if name not in self._new:
+            axis = self._cuts[op].outputs[output]
+            made = [f"{part}:{output}" for part in self._names(op)]
+            kind = self._shapes[_full(tensor)].dtype
+            if axis >= 0:
+                at = self._constant(f"{name}/axis", axis, tf.int32, Origin(op, self._parts - 1))
+                join = _node(name, "ConcatV2", [*made, at], N=len(made))
+                join.attr["Tidx"].type = tf.int32.as_datatype_enum
+            else:
+                join = self._added_up(name, op, made, kind, axis == AVERAGED)
+            join.attr["T"].type = kind.as_datatype_enum
+            self._add(join, Origin(op, self._parts - 1))
+        return f"{name}:0"
+
+    def _added_up(
+        self, name: str, op: str, made: Sequence[str], kind: tf.DType, averaged: bool
+    ) -> NodeDef:
+        """Add up the parts' shares one by one; return the last node."""
+        total = made[0]
+        for part, share in enumerate(made[1:], 1):
+            last = part == len(made) - 1 and not averaged
+            add = _node(name if last else f"{name}/sum_{part}", "AddV2", [total, share])
+            if last:
+                return add
+            add.attr["T"].type = kind.as_datatype_enum
+            self._add(add, Origin(op, part))
+            total = f"{add.name}:0"
+        by = self._constant(f"{name}/share", 1 / len(made), kind, Origin(op, len(made) - 1))
+        return _node(name, "Mul", [total, by])
+
+    def _constant(self, name: str, value: object, kind: tf.DType, origin: Origin) -> str:
+        if name not in self._new:
+            self._add(_constant_node(name, value, kind), origin)
+        return f"{name}:0"
+
+    def _add(self, node: NodeDef, origin: Origin) -> None:
+        self._new[node.name], self._origin[node.name] = node, origin
+
+    def _mixing(self) -> tuple[str, ...]:
+        """Find ops that need the work of all micro-batches before that of any can go on.
+
+        What depends on the batch but on no variable is ready before the pipeline begins, and no
+        backward pass waits for what only metrics need.
+        """
+        producers = {
+            name: [] if node.op in (*_SHAPES, "Const") else [*map(node_of, node.input)]
+            for name, node in self._nodes.items()
+        }
+        consumers: dict[str, list[str]] = {name: [] for name in self._nodes}
+        for name, before in producers.items():
+            for producer in before:
+                consumers[producer].append(name)
+        learned = reached(filter(self._is_variable, self._nodes), consumers.__getitem__)
+        backward = [name for name in self._cuts if is_in_backward_scope(name)]
+        before_cut = reached(backward or self._cuts, producers.__getitem__)
+        found = [
+            node_of(tensor) if self._is_sum(tensor) else op
+            for tensor, op in self._joined
+            if node_of(tensor) in learned and op in before_cut
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def _is_variable(self, name: str) -> bool:
+        """Whether a node is a variable; in the graph of a traced function, it is captured."""
+        node = self._nodes[name]
+        resource = node.attr["dtype"].type == tf.resource.as_datatype_enum
+        return node.op in VARIABLES or (node.op == "Placeholder" and resource)
+
+    def _is_sum(self, tensor: str) -> bool:
+        return self._cuts[node_of(tensor)].outputs[_slot(tensor)] < 0
+
+
+def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]]:
+    """Compute the shapes, permutations and the like that are known before the step runs."""
+    nodes = {node.name: node for node in graph_def.node}
+    known: dict[str, NDArray[Any]] = {}
+    later: list[NodeDef] = []
+    pure: set[str] = set()
+    for name in sort_nodes(graph_def):
+        node = nodes[name]
+        if node.op in _SHAPES:
+            found = [_shape_read(node.op, shapes[tensor]) for tensor in _data(node)]
+            if all(each is not None for each in found):
+                kind = tf.int64 if node.attr["out_type"].type == tf.int64 else tf.int32
+                known |= {
+                    f"{name}:{i}": np.array(each, kind.as_numpy_dtype)
+                    for i, each in enumerate(found)
+                }
+                pure.add(name)
+        elif node.op == "Const" and _is_small(shapes[f"{name}:0"]):
+            known[f"{name}:0"] = tf.make_ndarray(node.attr["value"].tensor)
+            pure.add(name)
+        elif _is_pure(node, shapes) and all(node_of(t) in pure for t in _data(node)):
+            later.append(node)
+            pure.add(name)
+    return known | _computed(later, known, shapes)
+
+
+def _is_pure(node: NodeDef, shapes: Shapes) -> bool:
+    """Whether an op computes a few whole numbers from its inputs alone."""
+    return (
+        bool(_data(node))
+        and not has_effect(node.op)
+        and (
+            node.op == _OF_SHAPES
+            or all(_is_small(shapes[tensor]) for tensor in outputs_of(node.name, shapes))
+        )
+    )
+
+
+def _is_small(shape: TensorShape) -> bool:
+    sizes = _static(shape)
+    few = sizes is not None and math.prod(sizes) <= _MOST_NUMBERS
+    return few and shape.dtype in (tf.int32, tf.int64)
+
+
+def _computed(
+    nodes: Sequence[NodeDef], known: Mapping[str, NDArray[Any]], shapes: Shapes
+) -> dict[str, NDArray[Any]]:
+    """Run ops on known numbers."""
+    if not nodes:
+        return {}
+    graph = tf.Graph()
+    wanted = [tensor for node in nodes for tensor in outputs_of(node.name, shapes)]
+    own = {node.name for node in nodes}
+    with graph.as_default(), tf.device("/CPU:0"):
+        read = {_full(t) for node in nodes for t in _data(node) if node_of(t) not in own}
+        fed = {tensor: tf.constant(known[tensor]) for tensor in read}
+        graph_def = GraphDef()
+        for node in nodes:
+            new = graph_def.node.add()
+            new.CopyFrom(node)
+            del new.input[:]
+            new.input.extend(map(_full, _data(node)))
+            new.device = ""
+            new.attr.pop("_class", None)
+        import_graph_def(graph_def, input_map=fed, name="")
+    with tf.compat.v1.Session(graph=graph, config=plain_config({"CPU": 1, "GPU": 0})) as session:
+        return dict(zip(wanted, map(np.asarray, session.run(wanted)), strict=True))
+
+
+def _shape_read(kind: str, shape: TensorShape) -> list[int] | int | None:
+    """Return what an op reads of a shape; None if that is known only when the step runs."""
+    if kind == "Rank":
+        return None if shape.shape is None else len(shape.shape)
+    sizes = _static(shape)
+    if sizes is None:
+        return None
+    return math.prod(sizes) if kind == "Size" else list(sizes)
+
+
+def outputs_of(op: str, shapes: Shapes) -> list[str]:
+    """List the outputs of an op."""
+    found: list[str] = []
+    while (tensor := f"{op}:{len(found)}") in shapes:
+        found.append(tensor)
+    return found
+
+
+def _static(shape: TensorShape) -> tuple[int, ...] | None:
+    """Return the sizes if all are known."""
+    if shape.shape is None:
+        return None
+    sizes = tuple(size for size in shape.shape if size is not None)
+    return sizes if len(sizes) == len(shape.shape) else None
+
+
+def _data(node: NodeDef) -> list[str]:
+    """Return the tensors that an op takes, with the numbers of their outputs."""
+    return [_full(tensor) for tensor in node.input if tensor[0] != "^"]
+
+
+def _full(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
+def _slot(tensor: str) -> int:
+    return int(tensor.partition(":")[2] or 0)
+
+
+def _node(name: str, kind: str, inputs: Sequence[str], **numbers: int) -> NodeDef:
+    node = NodeDef(name=name, op=kind, input=inputs)
+    for key, value in numbers.items():
+        node.attr[key].i = value
+    return node
+
+
+def _constant_node(name: str, value: object, kind: tf.DType) -> NodeDef:
+    node = NodeDef(name=name, op="Const")
+    node.attr["dtype"].type = kind.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, kind))
+    return node
