@@ -15,8 +15,12 @@ from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
 from enplace.inputs import choose_method, read_problem_and_plan
+from enplace.values.load_rule import PIPELINES
+
+USUAL_MICROBATCHES = 8
 
 if TYPE_CHECKING:
+    from enplace.frameworks.microbatches import Microbatches
     from enplace.placers import Progress
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -53,12 +57,25 @@ run_options = all_of(
     metavar="P.enplace",
     help="The profile that the plan was made for. [default: what the plan's file records]",
 )
+@click.option(
+    "--pipeline",
+    type=click.Choice(["inference", *PIPELINES]),
+    help="Run the step as a pipeline of micro-batches, in this order.",
+)
+@click.option(
+    "--microbatches",
+    type=click.IntRange(2, 1024),
+    metavar="N",
+    help="Cut each batch into so many micro-batches. [default: 8]",
+)
 def run(
     plan: str,
     steps: int,
     repeat: int,
     no_order: bool,
     profile_file: str | None,
+    pipeline: str | None,
+    microbatches: int | None,
     devices: str | None,
     trust: bool,
     **model: Any,
@@ -66,8 +83,11 @@ def run(
     """Run MODEL with PLAN applied, and measure it.
 
     The same steps also run without the plan, to prove that the result is the same, and as
-    the framework runs them by itself. Exit status 1 if the model did not run as planned.
+    the framework runs them by itself. With --pipeline, each batch is cut into micro-batches, which
+    follow each other through the devices; the gradients are added up and the variables change once.
+    Exit status 1 if the model did not run as planned.
     """
+    wanted = _microbatches(pipeline, microbatches, no_order)
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
     from enplace.readers import read_plan_alone
@@ -81,15 +101,27 @@ def run(
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat)
+        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat, wanted)
         measured = measure(problem, chosen)
-    if predicted_us is not None:
+    if predicted_us is not None and wanted is None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
         run_numbers(measured) | {"model": source.path, "devices": where, "placement_file": plan},
         describe_run(measured, where),
         YES if measured.as_planned else NO,
     )
+
+
+def _microbatches(pipeline: str | None, number: int | None, no_order: bool) -> Microbatches | None:
+    from enplace.frameworks.microbatches import Microbatches
+
+    if pipeline is None:
+        if number is not None:
+            raise EnplaceError("--microbatches is for pipelines; add --pipeline")
+        return None
+    if no_order:
+        raise EnplaceError("--pipeline is an order of micro-batches; leave out --no-order")
+    return Microbatches(pipeline, number or USUAL_MICROBATCHES)
 
 
 @command("tune")

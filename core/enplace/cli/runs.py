@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.text import count, finite, ms, percent, table
+from enplace.text import count, finite, ms, percent, size, table
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun
@@ -44,6 +44,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
         *_result_rows(run),
+        *_per_sample(run),
     ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
     first = f"{head}\n\n{run.verdict}".strip()
@@ -56,7 +57,42 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         changed,
     )
     ends = [f"\n\n{text}" for text in remarks if text]
-    return f"{first}\n\n{table(rows, 'lrl')}{''.join(ends)}"
+    return f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
+
+
+def _per_sample(run: MeasuredRun) -> list[list[str]]:
+    """Show the time per sample of a pipeline."""
+    if not run.pipeline:
+        return []
+    samples = run.pipeline["samples"]
+    predicted_us, about = run.predicted_step_time_us, ""
+    if math.isfinite(predicted_us):
+        about = f"predicted {ms(predicted_us / samples)}"
+    return [["time per sample", ms(run.step_time_us / samples), about]]
+
+
+def _stages(run: MeasuredRun) -> str:
+    """Compare each device of a pipeline with its prediction."""
+    if not run.pipeline:
+        return ""
+    kind, number = run.pipeline["schedule"], run.pipeline["microbatches"]
+    rows = [["", "busy", "predicted", "memory", "predicted", "in flight", "planned"]]
+    for row in run.pipeline["devices"]:
+        known = "predicted_busy_share" in row
+        rows.append(
+            [
+                row["device"],
+                percent(row["busy_share"]),
+                percent(row["predicted_busy_share"]) if known else "",
+                size(row["peak_bytes"]),
+                size(row["predicted_peak_bytes"]) if known else "",
+                str(row["in_flight"]),
+                str(row["planned_in_flight"]),
+            ]
+        )
+    hint = "" if known else "\nGive --profile to see what was predicted."
+    head = f"Pipeline: {kind}, {number} micro-batches, {run.pipeline['ops_cut']:,} ops cut"
+    return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}"
 
 
 def _result_rows(run: MeasuredRun) -> list[list[str]]:

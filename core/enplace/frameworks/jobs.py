@@ -9,7 +9,9 @@ worker's standard error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
 from enplace.processes.wire import Message
@@ -48,6 +50,7 @@ def run_job(
     plan: Plan,
     compare: bool = True,
     repeat: int = 1,
+    microbatches: Microbatches | None = None,
 ) -> Job:
     """Make the job of running a plan and measuring it; the answer is a run message.
 
@@ -57,6 +60,8 @@ def run_job(
         Whether to run the same steps without the plan, too.
     repeat : int
         How often to run the steps, each time in a new session.
+    microbatches : Microbatches, optional
+        Run the step as a pipeline.
     """
     details = {
         "source": source.to_json(),
@@ -65,6 +70,7 @@ def run_job(
         "order": order,
         "compare": compare,
         "repeat": repeat,
+        "pipeline": None if microbatches is None else asdict(microbatches),
         "problem": problem_to_json(problem),
     }
     profile = profile_message(problem.measured_profile)

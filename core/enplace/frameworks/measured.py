@@ -12,7 +12,7 @@ import numpy as np
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import framework_of
 from enplace.placers.references import verdict
-from enplace.processes.codecs import plan_from, plan_message
+from enplace.processes.codecs import plan_from, plan_message, profile_from, profile_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import count, finite
@@ -193,8 +193,9 @@ class MeasuredRun:
 
     @property
     def rounds(self) -> bool:
-        """Whether sums may be rounded otherwise: see :func:`may_round`, or by kernels of a GPU."""
-        return may_round(self.plan, self.cluster) or self.facts.get("deterministic") is False
+        """Whether sums may be rounded otherwise: by parts, across hosts or by kernels of a GPU."""
+        parts_or_hosts = may_round(self.plan, self.cluster) or bool(self.pipeline)
+        return parts_or_hosts or self.facts.get("deterministic") is False
 
     @property
     def as_planned(self) -> bool:
@@ -223,7 +224,13 @@ class MeasuredRun:
             return ""
         if self.facts.get("deterministic") is False:
             return DRIFT_OF_KERNELS.format(why=self.facts.get("not_deterministic", ""))
-        return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
+        return DRIFT if self.plan.splits or self.pipeline else DRIFT_OF_HOSTS
+
+    @property
+    def pipeline(self) -> Mapping[str, Any]:
+        """What was measured of the pipeline of micro-batches; empty if the step ran whole."""
+        found: Mapping[str, Any] = self.facts.get("pipeline", {})
+        return found
 
     @property
     def about_comparison(self) -> str:
@@ -378,9 +385,19 @@ def _added_us(profile: Profile) -> FloatArray:
     return added_us
 
 
+_PROFILE = "profile."
+"""Begins the names of a profile's arrays in the message of a run."""
+
+
 def run_message(run: MeasuredRun, do: str = "done") -> Message:
-    """Make a message of a run, without the profile, which the receiver has."""
+    """Make a message of a run, without the profile if the receiver has it."""
     carried = plan_message(do, run.plan, {"cluster": cluster_to_json(run.cluster)})
+    if run.pipeline:
+        profile = profile_message(run.profile)
+        graph = {f"{_PROFILE}{name}": array for name, array in profile.arrays.items()}
+        carried = Message(
+            do, {**carried.details, "profile": profile.details}, {**carried.arrays, **graph}
+        )
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     figures = {name: values[name] for name in (*_FIGURES, "facts")}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -388,10 +405,15 @@ def run_message(run: MeasuredRun, do: str = "done") -> Message:
 
 
 def run_from(message: Message, problem: Problem) -> MeasuredRun:
-    """Read the run of such a message, given the problem that was run."""
+    """Read the run of such a message, given the problem of the job."""
     arrays = {n: v for n, v in message.arrays.items() if n not in ("device", "position")}
+    graph = {n: arrays.pop(n) for n in [*arrays] if n.startswith(_PROFILE)}
+    profile = problem.profile
+    if graph:
+        named = {name.removeprefix(_PROFILE): array for name, array in graph.items()}
+        profile = profile_from(Message("profile", message.details["profile"], named))
     return MeasuredRun(
-        problem.profile,
+        profile,
         plan_from(message),
         cluster_from_json(message.details["cluster"]),
         **arrays,  # type: ignore[arg-type]

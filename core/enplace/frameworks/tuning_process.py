@@ -11,6 +11,7 @@ from typing import Any
 
 from enplace.frameworks.jobs import do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.tuning import Run, Tuning, tune
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
@@ -49,11 +50,21 @@ def runs_on(
     report: Report,
     cancelled: Callable[[], bool] = never,
     repeat: int = 1,
+    microbatches: Microbatches | None = None,
 ) -> Run:
     """Return a function that runs plans on real devices, each in a worker of its own."""
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
-        job = run_job(source, devices, steps, order, problem, plan, repeat=repeat)
+        job = run_job(
+            source,
+            devices,
+            steps,
+            order,
+            problem,
+            plan,
+            repeat=repeat,
+            microbatches=microbatches,
+        )
         return run_from(do_work(source, job, report, cancelled), problem)
 
     return measure

@@ -246,6 +246,8 @@ def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplac
         (["run", "train.py", "nonesuch.json"], "nonesuch.json"),
         (["run", "train.py", "train.py"], "train.py"),
         (["run", "train.py", "p.json"], "p.json"),
+        (["run", "train.py", "p.json", "--microbatches", "4"], "add --pipeline"),
+        (["run", "train.py", "p.json", "--pipeline", "1f1b", "--no-order"], "leave out --no-order"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_before_anything_runs(enplace, script, fake, words, hint):

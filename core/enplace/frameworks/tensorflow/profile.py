@@ -9,12 +9,13 @@ as long as the measured one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.frameworks.tensorflow.devices import Devices
@@ -155,7 +156,7 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
     nodes = list(step.graph_def.node)
     shapes = tensor_shapes(step)
     number = {node.name: i for i, node in enumerate(nodes)}
-    edges, ties = _edges(step, number, ops, shapes)
+    edges, ties = find_edges(step.graph_def, shapes, ops)
     persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
     source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     return make_profile(
@@ -184,12 +185,19 @@ def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[flo
     return (time_us, np.nan) if on_gpu else (np.nan, time_us)
 
 
-def _edges(
-    step: Step, number: dict[str, int], ops: dict[str, OpTrace], shapes: dict[str, TensorShape]
+def find_edges(
+    graph_def: GraphDef, shapes: Mapping[str, TensorShape], ops: Mapping[str, OpTrace]
 ) -> tuple[list[Edge], list[tuple[int, int]]]:
-    """Find all edges, and the pairs of ops that a resource or reference keeps on one device."""
+    """Find all edges, and the pairs of ops that a resource or reference keeps on one device.
+
+    Parameters
+    ----------
+    ops : mapping
+        Traces, for the bytes of tensors whose shape is not known before the step runs.
+    """
+    number = {node.name: i for i, node in enumerate(graph_def.node)}
     edges, ties = [], []
-    for node in step.graph_def.node:
+    for node in graph_def.node:
         for tensor in node.input:
             name, at = node_of(tensor), number[node.name]
             if tensor.startswith("^"):

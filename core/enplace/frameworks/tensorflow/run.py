@@ -17,6 +17,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun, may_round, quartiles_us
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.check import (
@@ -35,6 +36,7 @@ from enplace.frameworks.tensorflow.error_text import (
 )
 from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
+from enplace.frameworks.tensorflow.pipelines import describe_pipeline, pipeline_step
 from enplace.frameworks.tensorflow.rewrite import (
     count_inputs,
     device_orders,
@@ -95,6 +97,7 @@ def run_plan(
     progress: Progress = lambda message, fraction: None,
     compare: bool = True,
     repeat: int = 1,
+    microbatches: Microbatches | None = None,
 ) -> MeasuredRun:
     """Run steps placed, the same steps unplaced, and the same steps as TensorFlow would by itself.
 
@@ -120,20 +123,29 @@ def run_plan(
         Whether each device follows the plan's order rather than TensorFlow's own.
     repeat : int
         How often to do all of this, in sessions of their own.
+    microbatches : Microbatches, optional
+        Run the step as a pipeline. The run's profile and plan are then those of the graph of
+        micro-batches.
 
     Raises
     ------
-    PlanError, DeadlockError, SplitError
-        If the plan breaks a constraint, its order contradicts the graph, or its splits are
-        impossible in this graph.
+    PlanError, DeadlockError, SplitError, PipelineError
+        If the plan breaks a constraint, its order contradicts the graph, or its splits or the
+        micro-batches are impossible in this graph.
     DevicesError
         If the plan uses a device that does not exist here.
     RunError
         If TensorFlow refuses the placed graph.
     """
     profiled = problem.measured_profile.measured.batch_shapes
+    whole, pipeline, has_costs = step, None, any(problem.profile.op_types)
+    if microbatches is None:
+        step = split_step(step, plan.splits)
+    else:
+        step, pipeline = pipeline_step(step, problem, plan, microbatches, devices.host)
+        problem, plan = pipeline.problem, pipeline.plan
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
-    problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
+    problem = schedule.problem
     at = device_names(problem.cluster)
     placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
@@ -146,7 +158,7 @@ def run_plan(
         plain = _Way("Running without the plan", whole, _anywhere(devices.config))
         stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
         before, after = steps - steps // 2, steps // 2
-        rounds = may_round(plan, problem.cluster)
+        rounds = may_round(plan, problem.cluster) or pipeline is not None
         other_bits = _nudged(whole) if rounds else whole
         nudged = _Way("Running with changed last bits of the variables", other_bits, plain.config)
         runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
@@ -183,6 +195,9 @@ def run_plan(
         "tensorflow": tf.__version__,
     }
     run = _seen(step, problem, plan, order, placed)
+    if pipeline is not None:
+        predicted = schedule if has_costs else None
+        facts["pipeline"] = describe_pipeline(pipeline, predicted, run, whole.batch_shapes)
     return replace(
         run,
         loss_difference=_difference(_flat(ours.losses), _flat(theirs.losses)),
@@ -190,7 +205,7 @@ def run_plan(
         first_step_difference=_first_step_difference(ours, theirs),
         rounding_difference=_first_step_difference(nudged, theirs),
         stock_step_time_us=_median(stock.times_us) or np.nan,
-        predicted_step_time_us=schedule.makespan_us,
+        predicted_step_time_us=schedule.makespan_us if has_costs else np.nan,
         facts={**facts, **run.facts},
     )
 

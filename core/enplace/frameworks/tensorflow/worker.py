@@ -15,6 +15,7 @@ from enplace.errors import DoesNotFitError, EnplaceError, PlanError
 from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import source_from_json
 from enplace.frameworks.tensorflow.error_text import (
     describe_out_of_memory,
@@ -169,6 +170,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     profile = codecs.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
     problem, plan = codecs.problem_from(profile, details["problem"]), codecs.plan_from(job)
+    pipeline = details["pipeline"]
     planned = unsplit_names(profile.op_names, problem.splits)
     _check_same_graph({n.name for n in step.graph_def.node}, planned, _is_whole(profile))
     run = run_plan(
@@ -180,6 +182,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         ordered=details["order"],
         compare=details["compare"],
         repeat=details["repeat"],
+        microbatches=Microbatches(**pipeline) if pipeline else None,
         progress=report,
     )
     return run_message(run)

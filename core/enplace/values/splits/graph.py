@@ -169,7 +169,7 @@ class _Splitting:
         self._rule = {op: _checked_rule(profile, op, s) for op, s in self._split.items()}
         _check_groups(profile, splits)
         self._launch_us = profile.measured.launch_gap_us or LAUNCH_US
-        self._copy_us = _copy_us_per_byte(profile, self._launch_us)
+        self._copy_us = copy_us_per_byte(profile, self._launch_us)
         kept = np.ones(profile.n_ops, dtype=bool)
         kept[list(self._split)] = False
         self._number = np.cumsum(kept) - 1
@@ -353,7 +353,7 @@ def _check_groups(profile: Profile, splits: Sequence[Split]) -> None:
         )
 
 
-def _copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
+def copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
     """Find the median time per byte of large element-wise ops for each kind of device."""
     moved = np.zeros(profile.n_ops)
     np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])

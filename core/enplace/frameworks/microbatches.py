@@ -1,0 +1,114 @@
+"""Micro-batches: what is asked for, and the order in which the ops of their graph run.
+
+The pipeline's simulation says when each stage computes for which micro-batch. An op of that
+micro-batch takes its place in that slot, and within the slot the place that the plan gives it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.machine.pipeline import PipelineSchedule
+from enplace.values.arrays import inverse
+from enplace.values.plan import follow_graph
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+WHOLE = -1
+"""Stands for the part's number of an op that is not cut."""
+
+
+@dataclass(frozen=True)
+class Microbatches:
+    """How to run a step as a pipeline.
+
+    Attributes
+    ----------
+    schedule : str
+        One of :data:`~enplace.machine.pipeline.KINDS`.
+    number : int
+        Into how many micro-batches each batch is cut.
+    """
+
+    schedule: str
+    number: int
+
+
+def order_parts(
+    profile: Profile,
+    origin: IntArray,
+    part: IntArray,
+    schedule: PipelineSchedule,
+    position: IntArray,
+) -> IntArray:
+    """Find the positions of the ops of a graph of micro-batches.
+
+    Whole ops run as soon as a part waits for them; those for which none waits, such as the
+    optimiser's, come after the pipeline.
+
+    Parameters
+    ----------
+    profile : Profile
+        The graph of micro-batches.
+    origin, part : int array, shape (n_ops,)
+        For each op, the op of the step that it comes from, and the number of its micro-batch or
+        :data:`WHOLE`.
+    schedule : PipelineSchedule
+        The step as a pipeline.
+    position : int array
+        The plan's positions of the ops of the step.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        A permutation that follows the graph.
+    """
+    start_us, stage = _starts_us(schedule, len(position))
+    when_us = np.where(part == WHOLE, np.inf, start_us[origin, part])
+    rank = inverse(np.lexsort((position[origin], stage[origin], when_us)))
+    return follow_graph(profile, _before_consumers(profile, rank))
+
+
+def in_flight(
+    part: IntArray, device: IntArray, start_us: FloatArray, finish_us: FloatArray, n_devices: int
+) -> list[int]:
+    """Count the most micro-batches at a time that each device has begun and not finished.
+
+    Parameters
+    ----------
+    part, device : int array, shape (n_ops,)
+        As in :func:`order_parts`.
+    start_us, finish_us : float array, shape (n_ops,)
+        NaN for ops that were not seen.
+    """
+    found = []
+    seen = (part != WHOLE) & np.isfinite(start_us)
+    for number in range(n_devices):
+        ops = np.flatnonzero(seen & (device == number))
+        parts = np.unique(part[ops])
+        begun = np.array([start_us[ops][part[ops] == i].min() for i in parts])
+        ended = np.array([finish_us[ops][part[ops] == i].max() for i in parts])
+        found.append(max((int(((begun <= at) & (at < ended)).sum()) for at in begun), default=0))
+    return found
+
+
+def _starts_us(schedule: PipelineSchedule, n_ops: int) -> tuple[FloatArray, IntArray]:
+    """Find when the slot of each op begins, by micro-batch, and the op's stage."""
+    start_us = np.zeros((n_ops, schedule.n_microbatches))
+    stage = np.zeros(n_ops, dtype=np.int64)
+    for number, each in enumerate(schedule.stages):
+        stage[each.ops] = number
+    for slots in schedule.computing:
+        for slot in slots:
+            start_us[schedule.stages[slot.stage].ops, slot.microbatch] = slot.start_us
+    return start_us, stage
+
+
+def _before_consumers(profile: Profile, rank: IntArray) -> IntArray:
+    """Lower ranks until no op comes after one that waits for it."""
+    found = rank.copy()
+    for op in profile.topological_order[::-1].tolist():
+        consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        found[op] = min(found[op], found[consumers].min(initial=found[op]))
+    return found
