@@ -33,7 +33,7 @@ def plan_by(method, problem):
 def test_a_proven_latency_is_the_least_of_all(method):
     subgraphs = PROGRAMS[method]
 
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=12)
     @given(problem=small_problems(5 - subgraphs // 2, least_us=0))
     @warm_solvers()
     def holds(problem):
