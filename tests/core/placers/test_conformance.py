@@ -38,7 +38,7 @@ SEARCHES = [name for name in installed if placers()[name].can(ANYTIME)]
 def check_on_drawn_problems(method, check, share=1.0):
     """Check a method on random problems: on few of them if it searches or calls a solver."""
     calls_solver = SOLVER in placers()[method].options
-    n_examples = int(share * (8 if calls_solver else 15 if method in SEARCHES else 40))
+    n_examples = int(share * (6 if calls_solver else 8 if method in SEARCHES else 30))
     problem = problems(LARGEST_WITH_SOLVER if calls_solver else 24)
     health = [HealthCheck.too_slow]
     given_problem = given(problem=problem, seed=st.integers(0, 3))(check)
@@ -166,7 +166,7 @@ def with_capability(capability):
 @pytest.mark.parametrize("method", with_capability(MEMORY))
 def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
     problem = problem_on_small_gpus()
-    for seed in range(3 if placers()[method].can(ANYTIME) else 1):
+    for seed in range(2 if placers()[method].can(ANYTIME) else 1):
         assert some_plan(problem, method, lambda plan: simulate(problem, plan).fits, seed)
 
 
