@@ -14,7 +14,7 @@ export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: run test docs test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages
-.PHONY: bench clean system
+.PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -94,8 +94,14 @@ try-packages: deb
 	packaging/try-wheel.sh dist/*.whl
 	packaging/try-debian.sh dist
 
-bench: $(VENV)/.installed-lint
+# docs/benchmarks.md anew, in an hour; BENCH_ARGS names some of the benchmarks.
+bench: $(VENV)/.installed-bench
+	$(compile_kernels)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# The same in small sizes, in five minutes, to build/benchmarks.md.
+bench-quick: BENCH_ARGS += --quick
+bench-quick: bench
 
 # Keeps the virtual environment: remove $(VENV) to begin anew.
 clean:
@@ -106,13 +112,15 @@ clean:
 EXTRAS_run := studio
 EXTRAS_docs := studio,metis,notebook,docs
 EXTRAS_lint := studio,notebook,dev
+EXTRAS_bench := studio,metis,notebook
 EXTRAS_test := studio,metis,notebook,onnx,docs,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	touch $@
 
-$(VENV)/.installed-run $(VENV)/.installed-docs $(VENV)/.installed-lint $(VENV)/.installed-test: | system
+$(VENV)/.installed-run $(VENV)/.installed-docs $(VENV)/.installed-lint \
+  $(VENV)/.installed-bench $(VENV)/.installed-test: | system
 
 $(BIN)/python: | system
 	scripts/make-venv.sh $(VENV)

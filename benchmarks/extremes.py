@@ -8,40 +8,52 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import title
+from benchmarks.report import Report, publish
 from benchmarks.synthetic import antichain, chain, random_graph, transformer
 from enplace.placers import DEFAULT_METHOD
 from enplace.values.profile import Profile
 from enplace.writers import write_profile
 
-LIMIT_S = "10"
+LIMIT_S, QUICK_S = "10", "2"
 """Time limit of the default method."""
 
 MANY = 64
 
 
-def main() -> None:
-    """Print a row for each problem and method."""
-    title(f"Read, place and write: {DEFAULT_METHOD} with {LIMIT_S} s, other methods to the end")
-    print(f"{'problem':<22}{'devices':<16}{'method':<12}{'solved':>10}{'in all':>9}{'memory':>11}")
+HEAD = ("problem", "cluster", "method", "solved (s)", "in all (s)", "memory (MiB)")
+
+
+def main(report: Report) -> None:
+    """Report a row for each problem and method."""
+    limit_s = report.pick(LIMIT_S, QUICK_S)
+    report.text(
+        f"Each is read, placed and written by `enplace place`. `{DEFAULT_METHOD}` was given "
+        f"{limit_s} s; the other methods run to the end."
+    )
+    head = (*HEAD, "step (ms)", "bound (ms)", "note")
+    report.table(head, _rows(limit_s, report.quick))
+
+
+def _rows(limit_s: str, quick: bool) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         many = Path(folder, "many.json")
         many.write_text(json.dumps(_cluster(MANY)))
-        for profile, cluster, methods in (
-            (chain(1), "a100-4-nvlink", (DEFAULT_METHOD,)),
-            (chain(100_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
-            (antichain(100_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
-            (random_graph(300_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
-            (transformer(571, 64), "pcie-4", (DEFAULT_METHOD, "m-etf", "heft")),
-            (transformer(38, 64), str(many), (DEFAULT_METHOD, "m-etf")),
-            (random_graph(1_000_000), "a100-4-nvlink", ("m-etf", "dpos")),
-        ):
-            path = Path(folder, "profile.enplace")
+        for make, cluster, methods in (
+            (lambda: chain(1), "a100-4-nvlink", (DEFAULT_METHOD,)),
+            (lambda: chain(100_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
+            (lambda: antichain(100_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
+            (lambda: random_graph(300_000), "a100-4-nvlink", (DEFAULT_METHOD, "m-etf", "heft")),
+            (lambda: transformer(571, 64), "pcie-4", (DEFAULT_METHOD, "m-etf", "heft")),
+            (lambda: transformer(38, 64), str(many), (DEFAULT_METHOD, "m-etf")),
+            (lambda: random_graph(1_000_000), "a100-4-nvlink", ("m-etf", "dpos")),
+        )[: 1 if quick else None]:
+            profile, path = make(), Path(folder, "profile.enplace")
             write_profile(path, profile)
             for method in methods:
-                _place(profile, path, cluster, method)
+                yield from _place(profile, path, cluster, method, limit_s)
 
 
 def _cluster(n_gpus: int) -> dict[str, object]:
@@ -60,10 +72,12 @@ def _cluster(n_gpus: int) -> dict[str, object]:
     }
 
 
-def _place(profile: Profile, path: Path, cluster: str, method: str) -> None:
+def _place(
+    profile: Profile, path: Path, cluster: str, method: str, limit_s: str
+) -> Iterator[list[str]]:
     command = [sys.executable, "-m", "enplace", "place", str(path), "--cluster", cluster, "--json"]
     command += ["--method", method, "-o", str(path.with_name("plan.json"))]
-    command += ["--time-limit", LIMIT_S] if method == DEFAULT_METHOD else []
+    command += ["--time-limit", limit_s] if method == DEFAULT_METHOD else []
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -74,15 +88,22 @@ def _place(profile: Profile, path: Path, cluster: str, method: str) -> None:
     if not output:  # the reason is on standard error
         return
     found = json.loads(output)
-    where = Path(cluster).stem
-    print(
-        f"{f'{profile.name} {profile.n_ops:,}':<22}{where:<16}{method:<12}"
-        f"{found['solve_seconds']:>8.1f} s{total_s:>7.1f} s{used.ru_maxrss >> 10:>7,} MiB"
-        f"   step {found['step_time_us'] / 1e3:,.1f} ms, bound {found['lower_bound'] / 1e3:,.1f} ms"
-        f"   {found['note']}",
-        flush=True,
-    )
+    yield [
+        f"{profile.name}, {profile.n_ops:,} ops",
+        Path(cluster).stem,
+        f"`{method}`",
+        f"{found['solve_seconds']:.1f}",
+        f"{total_s:.1f}",
+        f"{used.ru_maxrss >> 10:,}",
+        *(f"{found[key] / 1e3:,.1f}" for key in ("step_time_us", "lower_bound")),
+        found["note"],
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "extremes",
+        "Huge and odd problems",
+        "Simulated steps, measured times and memory. One run.",
+    )

@@ -8,8 +8,6 @@ exactly and that the simulator adds up, not how fast several GPUs are.
 With one thread for all (1/1 threads, on one core) only one logical CPU runs at a time, as in that
 cluster, and an op takes as long as it did alone. With a core each they run at once, but slow each
 other down: the machine model ignores what two cores share, such as caches and memory.
-
-Usage: python -m benchmarks.measured [MODEL ...]
 """
 
 from __future__ import annotations
@@ -20,10 +18,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import figure, title
+from benchmarks.report import Report, publish
 
 MODELS = {
     "rnnlm": ("--batch", "64", "--hidden", "256"),
@@ -43,48 +42,57 @@ EVERY_CORE = os.sched_getaffinity(0)
 SCRIPTS = Path(__file__).parents[1] / "resources" / "models"
 
 
-def main() -> None:
-    """Print the table."""
-    chosen = sys.argv[1:] or list(MODELS)
+def main(report: Report) -> None:
+    """Report all tables."""
+    chosen = list(MODELS)[: report.pick(None, 1)]
     errors: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for model in chosen:
-            for count, cores in CASES:
+            for count, cores in CASES[: report.pick(None, 1)]:
                 os.sched_setaffinity(0, cores or EVERY_CORE)
                 what = "one at a time" if cores else "at once"
-                errors.setdefault(what, []).extend(_run_all(model, count, what, Path(folder)))
-    title("All of these")
+                found = _run_all(report, model, count, what, Path(folder))
+                errors.setdefault(what, []).extend(found)
+    os.sched_setaffinity(0, EVERY_CORE)
+    report.title("All logical CPUs")
     for what, found in errors.items():
         off = [abs(error) for error in found]
-        figure(f"error of the step time, {what}: mean", f"{statistics.fmean(off):.1%}", "5 %")
-        figure("  and worst", f"{max(off):.1%}", "11 %")
+        report.figure(f"{what}: mean error of the step time", f"{statistics.fmean(off):.1%}", "5 %")
+        report.figure(f"{what}: worst error", f"{max(off):.1%}", "11 %")
 
 
-def _run_all(model: str, count: int, what: str, folder: Path) -> list[float]:
+def _run_all(report: Report, model: str, count: int, what: str, folder: Path) -> list[float]:
     """Profile one model on some logical CPUs and run the plan of every method there."""
     script = [str(SCRIPTS / f"{model}.py"), *_arguments(MODELS[model])]
     devices = ["--devices", f"cpu:{count}", "--trust"]
     profile, plan = str(folder / "profile.enplace"), str(folder / "plan.json")
     enplace("profile", *script, *devices, "-o", profile)
-    title(f"{model} on {count} logical CPUs {what}: predicted / measured ms, error, overhead")
-    errors = []
-    for method in METHODS:
-        where = ["--cluster", "local", "--method", method]
-        enplace("place", profile, *where, "--time-limit", "5", "-o", plan)
-        done = enplace("run", *script, plan, *devices, "--profile", profile, "--steps", str(STEPS))
-        errors.append(done["predicted_step_time_us"] / done["step_time_us"] - 1)
-        figure(method, *_cells(done, errors[-1]))
+    report.title(f"{model} on {count} logical CPUs, {what}")
+    errors: list[float] = []
+
+    def rows() -> Iterator[list[str]]:
+        for method in METHODS:
+            where = ["--cluster", "local", "--method", method]
+            enplace("place", profile, *where, "--time-limit", "5", "-o", plan)
+            steps = ["--profile", profile, "--steps", str(STEPS)]
+            done = enplace("run", *script, plan, *devices, *steps)
+            errors.append(done["predicted_step_time_us"] / done["step_time_us"] - 1)
+            yield [f"`{method}`", *_cells(done, errors[-1])]
+
+    head = ("method", "predicted / measured (ms)", "error", "against the unplaced step")
+    report.table((*head, "loss difference", "ops out of order", "ops where planned"), rows())
     return errors
 
 
-def _cells(done: dict[str, Any], error: float) -> tuple[str, str]:
+def _cells(done: dict[str, Any], error: float) -> tuple[str, ...]:
     predicted, measured = done["predicted_step_time_us"] / 1e3, done["step_time_us"] / 1e3
-    kept = f"{done['ops_on_planned_device']} of {done['ops_checked']} ops where planned"
     return (
-        f"{predicted:.1f} / {measured:.1f}  {error:+.1%}",
-        f"{done['step_time_us'] / done['facts']['unplaced_step_time_us'] - 1:+.1%} of unplaced, "
-        f"loss difference {done['loss_difference']:g}, "
-        f"{done['order_violations']} out of order, {kept}",
+        f"{predicted:.1f} / {measured:.1f}",
+        f"{error:+.1%}",
+        f"{done['step_time_us'] / done['facts']['unplaced_step_time_us'] - 1:+.1%}",
+        f"{done['loss_difference']:g}",
+        str(done["order_violations"]),
+        f"{done['ops_on_planned_device']} of {done['ops_checked']}",
     )
 
 
@@ -104,4 +112,9 @@ def enplace(*words: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "measured",
+        "Simulator against logical CPUs",
+        "Emulated: logical CPUs of one machine, by TensorFlow. Measured steps are medians of 20.",
+    )

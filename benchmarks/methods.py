@@ -1,23 +1,18 @@
 """The results of every method on every bundled profile and the papers' testbeds, as two pictures.
 
-``python -m benchmarks.methods`` writes ``docs/methods.svg`` with step times and
-``docs/pipelines.svg`` with times per sample, which the manual shows, and the same figures as
-tables (``.csv``). The argument ``step-time`` or ``throughput`` asks for one of them.
+The pages of the methods in the manual quote the step times from the raw numbers.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from enplace.disk import write_atomically
+from benchmarks.report import Report, publish
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.loads import max_load_us
@@ -33,32 +28,32 @@ from enplace.values.problem import Problem
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
 
-SEARCH_S = 5.0
+LIMITS_S = {STEP_TIME: 5.0, THROUGHPUT: 3.0}
 """Time limit of methods that search until it ends."""
+
+QUICK_S, QUICK_SAMPLE = 1.0, "vgg-19"
 
 
 class Picture(NamedTuple):
-    """An objective's picture: its file, the method in bold, and words for its caption."""
+    """An objective's picture: its heading, the method in bold, and words for its caption."""
 
-    path: Path
+    title: str
     bold: str
     caption: str
     grey: str
     limit: str
 
 
-_DOCS = Path(__file__).parents[1] / "docs"
-
 PICTURES = {
     STEP_TIME: Picture(
-        _DOCS / "methods.svg",
+        "Step time",
         DEFAULT_METHOD,
         "Predicted step time",
         "does not fit in memory",
         "Searches were given",
     ),
     THROUGHPUT: Picture(
-        _DOCS / "pipelines.svg",
+        "Pipelines",
         "max-load-dp",
         "Time per sample of a pipeline",
         "does not fit by the sum of all weights and outputs",
@@ -81,55 +76,73 @@ Column = tuple[str, str, dict[str, Cell]]
 """Profile, cluster, and a cell for each method."""
 
 
-def main() -> None:
-    """Print each column when it is done, then write the pictures."""
-    for objective in sys.argv[1:] or PICTURES:
+def main(report: Report) -> None:
+    """Report both objectives."""
+    for objective, look in PICTURES.items():
+        limit_s = report.pick(LIMITS_S[objective], QUICK_S)
+        report.title(look.title)
         columns = []
-        for column in run_all(objective):
+        for column in run_all(objective, limit_s, QUICK_SAMPLE if report.quick else ""):
             columns.append(column)
-            profile, cluster, cells = column
-            print(f"\n{objective} of {profile} on {cluster}")
-            for method, cell in sorted(cells.items(), key=lambda pair: _rank(pair[1])):
-                note = "" if cell.fits else "  does not fit"
-                print(f"  {method:<26}{cell.ms:>10.2f} ms{note}", flush=True)
-        path = PICTURES[objective].path
-        write_atomically(path, picture(columns, objective))
-        write_atomically(path.with_suffix(".csv"), table(columns))
-        print(f"\n{path} written.")
+            _print(objective, column)
+        drawn = picture(columns, objective, limit_s)
+        alt = f"{look.caption} of all methods on the bundled profiles and three testbeds"
+        report.picture(drawn, alt, f"-{objective}")
+        head = ("method", "above the column's best, geometric mean", "plans that fit")
+        report.table(head, _means(columns))
+        report.numbers(
+            ("profile", "cluster", "method", "ms", "fits"), numbers(columns), f"-{objective}"
+        )
 
 
-def table(columns: list[Column]) -> str:
-    """Write a line for each method on each profile and cluster; no time if there is no plan."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["profile", "cluster", "method", "ms", "fits"])
+def _print(objective: str, column: Column) -> None:
+    profile, cluster, cells = column
+    print(f"\n{objective} of {profile} on {cluster}")
+    for method, cell in sorted(cells.items(), key=lambda pair: _rank(pair[1])):
+        note = "" if cell.fits else "  does not fit"
+        print(f"  {method:<26}{cell.ms:>10.2f} ms{note}", flush=True)
+
+
+def _means(columns: list[Column]) -> Iterator[tuple[str, str, str]]:
+    """Compare each method with the best of each column, where it has a plan that fits."""
+    for method in sorted(columns[0][2], key=partial(_mean_ratio, columns)):
+        found = [(cells[method], _best(cells)) for _, _, cells in columns]
+        fitting = [(cell.ms, best) for cell, best in found if cell.fits]
+        mean = sum(math.log(ms / best) for ms, best in fitting) / max(1, len(fitting))
+        shown = f"{100 * math.expm1(mean):.1f} %" if fitting else ""
+        yield f"`{method}`", shown, f"{len(fitting)} of {len(columns)}"
+
+
+def numbers(columns: list[Column]) -> Iterator[tuple[str, str, str, str, int]]:
+    """List each method on each profile and cluster; no time if there is no plan."""
     for profile, cluster, cells in columns:
         for method, cell in cells.items():
             ms = "" if math.isnan(cell.ms) else f"{cell.ms:.3f}"
-            writer.writerow([profile, cluster, method, ms, int(cell.fits)])
-    return text.getvalue()
+            yield profile, cluster, method, ms, int(cell.fits)
 
 
-def run_all(objective: str) -> Iterator[Column]:
+def run_all(objective: str, limit_s: float, only: str = "") -> Iterator[Column]:
     """Run every method for an objective on every profile and cluster."""
     for sample in samples():
+        if only not in ("", sample.name):
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             profile = read_profile(str(sample.path))
         for cluster in CLUSTERS:
             problem = Problem(profile, presets()[cluster])
             cells = {
-                name: _cell(problem, name, objective)
+                name: _cell(problem, name, objective, limit_s)
                 for name, method in placers(objective).items()
                 if method.installed
             }
             yield sample.name, cluster, cells
 
 
-def _cell(problem: Problem, method: str, objective: str) -> Cell:
+def _cell(problem: Problem, method: str, objective: str, limit_s: float) -> Cell:
     able = placers()[method]
     searches = able.can(ANYTIME) or objective == THROUGHPUT
-    options = PlaceOptions(objective, time_limit_s=SEARCH_S if searches else None)
+    options = PlaceOptions(objective, time_limit_s=limit_s if searches else None)
     try:
         plan = place(problem, method, options=options).plan
     except EnplaceError:
@@ -152,7 +165,7 @@ def _rank(cell: Cell) -> tuple[bool, float]:
     return not cell.fits, cell.ms if math.isfinite(cell.ms) else math.inf
 
 
-def picture(columns: list[Column], objective: str) -> str:
+def picture(columns: list[Column], objective: str, limit_s: float) -> str:
     """Draw the table as SVG: methods by geometric mean; the bluer a cell, the better."""
     methods = sorted(columns[0][2], key=lambda method: _mean_ratio(columns, method))
     missing = [name for name, method in placers(objective).items() if not method.installed]
@@ -181,7 +194,7 @@ def picture(columns: list[Column], objective: str) -> str:
             parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
     caption = (
         f"{caption} in ms on V100s; the bluer, the closer to the column's best. Grey: {grey}. "
-        f"{limit} {SEARCH_S:.0f} s."
+        f"{limit} {limit_s:.0f} s."
     )
     parts.append(_text(8, height - 12, caption, "start", FAINT))
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -220,4 +233,10 @@ def _text(x: float, y: float, text: str, anchor: str, fill: str, bold: bool = Fa
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "methods",
+        "All methods, models and clusters",
+        "Simulated, from op times that were measured on one H200. One run: the plans of methods "
+        "with a time limit depend on the speed of the machine.",
+    )

@@ -1,28 +1,26 @@
-"""Repainting timeline, graph and four plans side by side of a 36,000-op model, off-screen.
-
-Run with ``python -m benchmarks.repaint``.
-"""
+"""Repainting timeline, graph and four plans side by side of a 36,000-op model, off-screen."""
 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
+from matplotlib.figure import Figure
 from PySide6.QtCore import QEventLoop, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
 
-from benchmarks.report import figure, title
-from benchmarks.synthetic import transformer_36k
+from benchmarks.report import Report, publish, spread
+from benchmarks.synthetic import HEADS, transformer
 from enplace.machine import simulate
 from enplace.placers import place
 from enplace.readers.clusters import presets
+from enplace.values.profile import Profile
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.project import start_project
@@ -38,28 +36,57 @@ SETTLE_S = 8.0
 _View = TypeVar("_View", bound=QWidget)
 
 
-def main() -> None:
-    """Print the figures."""
+Frames = dict[str, list[float]]
+"""What was repainted, and the times of its frames in ms."""
+
+
+def main(report: Report) -> None:
+    """Report the figures."""
     app = make_application()
-    document = _document("celeritas")
-    eight = _document("fastt")
-    title("Repaint at 1400 x 300, 800 and 900, 36,000 ops: median and slowest")
+    profile = transformer(report.pick(69, 8), HEADS)
+    document = _document(profile, "celeritas")
+    eight = _document(profile, "fastt")
+    report.text(
+        f"{profile.n_ops:,} ops in panes of 1400 x 300 (timelines), 800 (graph) and 900 pixels. "
+        "Each frame is one turn of the wheel or one key: zoom in, pan, zoom out. Times in ms: "
+        "median, quartiles in brackets, and the slowest frame."
+    )
+    frames: Frames = {}
     timeline = _show(TimelineView(document), 300)
-    _measure("timeline, 4 devices", timeline.canvas, document)
+    _measure(report, "timeline, 4 devices", timeline.canvas, document, frames)
     wide = _show(TimelineView(eight), 300)
-    _measure("timeline, 8 devices", wide.canvas, eight)
+    _measure(report, "timeline, 8 devices", wide.canvas, eight, frames)
     graph = _show(GraphView(document), 800)
     _settle()
-    _measure("graph", graph.canvas, document)
-    four = _compare(document)
+    _measure(report, "graph", graph.canvas, document, frames)
+    four = _compare(report, document, frames)
+    report.picture(_picture(frames), "Times of frames by view: quartiles, fastest and slowest")
+    rows = ((what, f"{ms:.3f}") for what, times in frames.items() for ms in times)
+    report.numbers(("what", "ms"), rows)
     for view in (timeline, wide, graph, four):
         view.close()
     app.processEvents()
 
 
-def _document(cluster: str) -> Document:
+def _picture(frames: Frames) -> Figure:
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    names = list(frames)[::-1]
+    axes.boxplot(
+        [frames[name] for name in names],
+        orientation="horizontal",
+        tick_labels=names,
+        whis=(0, 100),
+    )
+    axes.axvline(1000 / 60, color="grey", linestyle="--", label="60 frames a second")
+    axes.set(xlabel="ms for a frame")
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _document(profile: Profile, cluster: str) -> Document:
     document = Document()
-    document.open(start_project(transformer_36k(), presets()[cluster]))
+    document.open(start_project(profile, presets()[cluster]))
     problem = document.problem
     assert problem is not None
     plan = place(problem, "heft").plan
@@ -67,7 +94,7 @@ def _document(cluster: str) -> Document:
     return document
 
 
-def _compare(document: Document) -> CompareView:
+def _compare(report: Report, document: Document, frames: Frames) -> CompareView:
     """Time four plans side by side: the first picture, then zooming and panning."""
     problem = document.problem
     assert problem is not None
@@ -82,9 +109,10 @@ def _compare(document: Document) -> CompareView:
     QTest.qWaitForWindowExposed(view)
     view.wait()
     view.repaint()
-    figure("four plans, until they are shown", f"{1e3 * (time.perf_counter() - start):.0f} ms")
+    shown_ms = 1e3 * (time.perf_counter() - start)
+    report.figure("four plans, until they are shown", f"{shown_ms:.0f}")
     assert len(view.shown) == len(SIDE_BY_SIDE)
-    _measure("four plans", view.canvas, document, COMPARE_TARGET)
+    _measure(report, "four plans", view.canvas, document, frames, COMPARE_TARGET)
     return view
 
 
@@ -104,14 +132,26 @@ def _settle() -> None:
         loop.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 50)
 
 
-def _measure(name: str, canvas: QWidget, document: Document, target: str = TARGET) -> None:
+def _measure(
+    report: Report,
+    name: str,
+    canvas: QWidget,
+    document: Document,
+    frames: Frames,
+    target: str = TARGET,
+) -> None:
     """Zoom in, pan, zoom out, then do the same with a group selected."""
     assert document.project is not None
     for what, ops in (("", ()), (", a group selected", document.project.grouping.ops(10))):
         document.select(ops)
         QTest.keyClick(canvas, Qt.Key.Key_0)
-        _report(f"{name}, zoom{what}", canvas, [_wheel(120)] * 20 + [_wheel(-120)] * 20, target)
-        _report(f"{name}, pan{what}", canvas, [_wheel(120)] * 6 + [_key(Qt.Key.Key_D)] * 20, target)
+        for action, steps in (
+            ("zoom", [_wheel(120)] * 20 + [_wheel(-120)] * 20),
+            ("pan", [_wheel(120)] * 6 + [_key(Qt.Key.Key_D)] * 20),
+        ):
+            times = frames[f"{name}, {action}{what}"] = _frames_ms(canvas, steps)
+            value = f"{spread(times)}, at most {max(times):.1f}"
+            report.figure(f"{name}, {action}{what}", value, target)
 
 
 def _wheel(delta: int) -> Callable[[QWidget], None]:
@@ -136,9 +176,7 @@ def _key(key: Qt.Key) -> Callable[[QWidget], None]:
     return lambda canvas: QTest.keyClick(canvas, key)
 
 
-def _report(
-    what: str, canvas: QWidget, steps: Sequence[Callable[[QWidget], None]], target: str
-) -> None:
+def _frames_ms(canvas: QWidget, steps: Sequence[Callable[[QWidget], None]]) -> list[float]:
     """Time the repaint after each step."""
     spent_ms = []
     for step in steps:
@@ -146,9 +184,13 @@ def _report(
         start = time.perf_counter()
         canvas.repaint()
         spent_ms.append(1e3 * (time.perf_counter() - start))
-    middle, slowest = statistics.median(spent_ms), max(spent_ms)
-    figure(what, f"{middle:.1f} / {slowest:.1f} ms", target)
+    return spent_ms
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "repaint",
+        "Frame times of the studio",
+        "Measured, painted off-screen without a graphics card. One run; the spread is over frames.",
+    )

@@ -1,15 +1,14 @@
 """Ten minutes in the studio, off-screen: stalls by activity, and how much memory grows.
 
-Run with ``python -m benchmarks.session [SAMPLE [MINUTES]]``; without a sample, 36,000 ops. It opens
-a file, solves, drags 200 groups with the mouse, undoes all, compares, lays four plans side by
-side, asks what if, and exports everything. What is left of the time is spent the same way.
+It opens a model of 36,000 ops, solves, drags 200 groups with the mouse, undoes all, compares, lays
+four plans side by side, asks what if, and exports everything. What is left of the time is spent the
+same way.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -26,13 +25,10 @@ from PySide6.QtCore import QObject, QPoint, QSettings, Qt, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QSlider
 
-from benchmarks.report import figure, title
-from benchmarks.synthetic import transformer_36k
+from benchmarks.report import Report, publish
+from benchmarks.synthetic import HEADS, transformer
 from enplace.disk import write_atomically
 from enplace.frameworks.registry import exporters
-from enplace.readers import read_profile
-from enplace.readers.samples import samples
-from enplace.values.profile import Profile
 from enplace.writers import write_profile
 from enplace_studio.application import make_application
 from enplace_studio.background import Background
@@ -81,8 +77,9 @@ class Pulse:
         QTest.qWait(SETTLE_MS)
 
 
-def main(sample: str = "", minutes: str = "10") -> None:
-    """Print the figures."""
+def main(report: Report) -> None:
+    """Report the figures."""
+    minutes, profile = report.pick(10, 1), transformer(report.pick(69, 8), HEADS)
     app = make_application()
     with tempfile.TemporaryDirectory() as folder:
         settings = QSettings(f"{folder}/studio.ini", QSettings.Format.IniFormat)
@@ -90,26 +87,19 @@ def main(sample: str = "", minutes: str = "10") -> None:
         window.resize(1440, 900)
         window.show()
         QTest.qWait(SETTLE_MS)
-        profile = _profile(sample)
         path = Path(folder) / "model.enplace"
         write_profile(path, profile)
-        title(f"{minutes} minutes in the studio with {profile.n_ops:,} ops")
-        end_s, pulse = time.monotonic() + 60 * float(minutes), Pulse()
+        report.text(f"{minutes} minutes with {profile.n_ops:,} ops, in rounds of the same work.")
+        end_s, pulse = time.monotonic() + 60 * minutes, Pulse()
         sizes: list[float] = []
         while not sizes or time.monotonic() < end_s:
             _spend_time(window, pulse, path)
             sizes.append(psutil.Process().memory_info().rss / 2**20)
-        _report(pulse, sizes)
+        _report(report, pulse, sizes)
         window.solver.close()
         window.document.open(None)
         window.close()
         app.processEvents()
-
-
-def _profile(sample: str) -> Profile:
-    if not sample:
-        return transformer_36k()
-    return read_profile(next(each.path for each in samples() if each.name == sample))
 
 
 def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
@@ -195,17 +185,22 @@ def _wait(is_done: Callable[[], bool]) -> None:
         QTest.qWait(BEAT_MS)
 
 
-def _report(pulse: Pulse, sizes: list[float]) -> None:
+def _report(report: Report, pulse: Pulse, sizes: list[float]) -> None:
     for activity, pauses in pulse.pauses_ms.items():
         if activity:
             wall_ms, cpu_ms = map(max, zip(*pauses, strict=True))
             stalls = sum(wall > STALL_MS for wall, _ in pauses)
             value = f"{wall_ms:.0f} ms ({cpu_ms:.0f}), {stalls}"
-            figure(f"{activity}: longest stall (CPU), stalls", value, f"{STALL_MS} ms, 0")
-    figure("memory after the first round", f"{sizes[0]:.0f} MiB")
+            report.figure(f"{activity}: longest stall (CPU), stalls", value, f"{STALL_MS} ms, 0")
+    report.figure("memory after the first round", f"{sizes[0]:.0f} MiB")
     growth = f"{sizes[-1] - sizes[0]:+.0f} MiB"
-    figure(f"memory after {len(sizes) - 1} more", growth, "under 50 MB")
+    report.figure(f"memory after {len(sizes) - 1} more", growth, "under 50 MB")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    publish(
+        main,
+        "session",
+        "Ten minutes in the studio",
+        "Measured, painted off-screen. One run; stalls are the longest of each activity.",
+    )

@@ -5,28 +5,27 @@ truth their kernels run side by side and slow each other down, so splits that ar
 the fair test. Costs come from the run on one GPU (``*_gt_all0``), devices are those recorded. Below
 each error are the time that the step waits for transfers, and how much longer the kernels took than
 on one GPU.
-
-Usage: python -m benchmarks.truth [FOLDER with profiles]
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from benchmarks.report import figure, title
+from benchmarks.report import SHARED, Report, publish
 from enplace.machine import critical_path, simulate
 from enplace.readers import read_profile, recorded_plan, with_costs_of
 from enplace.readers.clusters import cluster_from
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, IntArray, Profile
 
-EXTERNAL = Path(__file__).parents[2] / "shared" / "workloads" / "gpu-profiles"
+EXTERNAL = SHARED / "workloads" / "gpu-profiles"
 FAIR = ("softmax1", "timehalf", "encdec")
 
 
@@ -45,19 +44,42 @@ class Case:
         return self.simulated_ms / self.measured_ms - 1
 
 
-def main() -> None:
-    """Print the tables."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else EXTERNAL
-    paths = sorted(folder.glob("*.json.gz"))
+def main(report: Report) -> None:
+    """Report all tables."""
+    paths = sorted(EXTERNAL.glob("*.json.gz"))
     if not paths:
-        sys.exit(f"no profiles in {folder}: the truth check needs the measured runs")
+        report.skip(f"no profiles in {EXTERNAL}: the truth check needs the measured runs")
     profiles = {path.name.split(".")[0]: _read(path) for path in paths}
     single = {n: p for n, p in profiles.items() if "_gt_" not in n or n.endswith("all0")}
-    _one_device(single)
-    _memory(single)
+    cases = _one_device(report, single)
+    _memory(report, single)
     placed = [n for n in profiles if "_gt_" in n and not n.endswith("all0")]
-    _two_devices([n for n in placed if n.endswith(FAIR)], profiles, fair=True)
-    _two_devices([n for n in placed if not n.endswith(FAIR)], profiles, fair=False)
+    cases += _two_devices(report, [n for n in placed if n.endswith(FAIR)], profiles, fair=True)
+    apart = [n for n in placed if not n.endswith(FAIR)]
+    cases += _two_devices(report, apart, profiles, fair=False)
+    report.title("Every comparison")
+    report.picture(_picture(cases), "Simulated against measured step times")
+    head = ("test", "profile", "measured_ms", "simulated_ms", "waiting_for_transfers_ms")
+    report.numbers(
+        head,
+        (
+            (what, c.name, f"{c.measured_ms:.3f}", f"{c.simulated_ms:.3f}", f"{c.transfer_ms:.3f}")
+            for what, c in cases
+        ),
+    )
+
+
+def _picture(cases: list[tuple[str, Case]]) -> Figure:
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for what in dict.fromkeys(what for what, _ in cases):
+        shown = [case for kind, case in cases if kind == what]
+        at = [case.measured_ms for case in shown]
+        axes.scatter(at, [100 * case.error for case in shown], label=what, alpha=0.8)
+    axes.axhspan(-5, 5, color="grey", alpha=0.2, linewidth=0)
+    axes.set(xscale="log", xlabel="measured step, ms", ylabel="error of the simulated step, %")
+    axes.legend(fontsize="small")
+    return figure
 
 
 def _read(path: Path) -> Profile:
@@ -66,35 +88,42 @@ def _read(path: Path) -> Profile:
         return read_profile(path)
 
 
-def _one_device(profiles: dict[str, Profile]) -> None:
+def _one_device(report: Report, profiles: dict[str, Profile]) -> list[tuple[str, Case]]:
     """Simulate each profile with its own launch gap, and with the median gap of all others."""
-    title("One GPU: error of the simulated step, own launch gap / the other profiles' gap")
+    report.title("One GPU: error of the simulated step")
+    report.text(
+        "First with the launch gap that fits this profile's own step, then with the median gap of "
+        "the others, so that nothing is fitted. The spread of the measured steps, their standard "
+        "deviation, is 0.2 to 8 %, for NMT up to 18 %."
+    )
     gaps = {name: _gap_us(profile) for name, profile in profiles.items()}
-    own, held_out = [], []
+    own: list[Case] = []
+    held_out: list[Case] = []
     for name, profile in profiles.items():
         others = statistics.median(gap for other, gap in gaps.items() if other != name)
-        own.append(_simulated(name, profile).error)
+        own.append(_simulated(name, profile))
         moved = _with_gap(profile, others)
-        held_out.append(_simulated(name, moved).error)
-        figure(
+        held_out.append(_simulated(name, moved))
+        report.figure(
             f"{name} (gap {gaps[name]:.2f} us, {_measured_ms(profile):.1f} ms)",
-            f"{own[-1]:+.1%} / {held_out[-1]:+.1%}",
+            f"{own[-1].error:+.1%} / {held_out[-1].error:+.1%}",
         )
-    _summary("own gap (fitted to this step)", own)
-    _summary("held-out gap (nothing fitted)", held_out)
+    _summary(report, "own gap (fitted to this step)", own)
+    _summary(report, "held-out gap (nothing fitted)", held_out)
+    return [("one GPU, nothing fitted", case) for case in held_out]
 
 
-def _memory(profiles: dict[str, Profile]) -> None:
+def _memory(report: Report, profiles: dict[str, Profile]) -> None:
     """Compare the first GPU's peak with the one that TensorFlow's allocator reported."""
-    title("One GPU: simulated peak memory against the allocator's")
+    report.title("One GPU: simulated peak memory against the allocator's")
     ratios = []
     for name, profile in profiles.items():
         cluster = cluster_from("local", profile)
         schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
         gpu = cluster.index["GPU:0"]
         ratios.append(int(schedule.peak_bytes[gpu]) / profile.measured.peak_bytes["GPU:0"])
-        figure(name, f"{ratios[-1] - 1:+.1%}")
-    figure(
+        report.figure(name, f"{ratios[-1] - 1:+.1%}")
+    report.figure(
         "lowest / median / highest",
         " / ".join(
             f"{ratio - 1:+.1%}" for ratio in (min(ratios), statistics.median(ratios), max(ratios))
@@ -110,29 +139,34 @@ def _with_gap(profile: Profile, gap_us: float) -> Profile:
     return profile.with_costs(np.where(time_us < 0, 0, time_us))
 
 
-def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> None:
+def _two_devices(
+    report: Report, names: list[str], profiles: dict[str, Profile], fair: bool
+) -> list[tuple[str, Case]]:
     """Simulate the recorded devices with the costs of the run on one GPU."""
-    what = "mostly serial: the fair test" if fair else "overlapping: not a test, one chip runs both"
-    title(f"Two logical GPUs, {what}; simulated / measured step, error")
-    errors = []
-    for name in names:
-        base = profiles.get(name.rsplit("_gt_", 1)[0] + "_gt_all0")
-        if base is None:
-            print(f"{name}: no run on one GPU to take the costs from")
-            continue
-        case = _simulated(name, with_costs_of(profiles[name], base))
-        errors.append(case.error)
-        slowed = _kernel_ms(profiles[name]) - _kernel_ms(base)
-        figure(
-            name,
-            f"{case.simulated_ms:.1f} / {case.measured_ms:.1f} ms  {case.error:+.1%}",
-        )
-        print(
-            f"    waiting for transfers {case.transfer_ms:.1f} ms; "
-            f"kernels ran {slowed:+.1f} ms against one GPU"
-        )
-    if errors and fair:
-        _summary("all of these", errors)
+    what = "mostly serial" if fair else "overlapping"
+    report.title(f"Two logical GPUs, {what}: simulated and measured step")
+    report.text(
+        "Both logical GPUs are one chip. "
+        + ("This is the fair test." if fair else "Not a test: it runs the kernels of both at once.")
+    )
+    cases = []
+
+    def rows() -> Iterator[list[str]]:
+        for name in names:
+            base = profiles.get(name.rsplit("_gt_", 1)[0] + "_gt_all0")
+            if base is None:  # no run on one GPU to take the costs from
+                continue
+            case = _simulated(name, with_costs_of(profiles[name], base))
+            cases.append(case)
+            slowed = _kernel_ms(profiles[name]) - _kernel_ms(base)
+            times = (case.simulated_ms, case.measured_ms, case.transfer_ms, slowed)
+            yield [name, *(f"{ms:.1f}" for ms in times), f"{case.error:+.1%}"]
+
+    head = ("run", "simulated (ms)", "measured (ms)", "waits for transfers (ms)")
+    report.table((*head, "kernels longer than on one GPU (ms)", "error"), rows())
+    if cases and fair:
+        _summary(report, "all of these", cases)
+    return [(f"two logical GPUs, {what}", case) for case in cases]
 
 
 def _gap_us(profile: Profile) -> float:
@@ -170,11 +204,17 @@ def _simulated(name: str, run: Profile) -> Case:
     )
 
 
-def _summary(what: str, errors: list[float]) -> None:
-    sizes = [abs(error) for error in errors]
-    figure(f"{what}: mean error", f"{statistics.mean(sizes):.1%}", "5 % or less")
-    figure(f"{what}: worst error", f"{max(sizes):.1%}", "11 % or less")
+def _summary(report: Report, what: str, cases: list[Case]) -> None:
+    sizes = [abs(case.error) for case in cases]
+    report.figure(f"{what}: mean error", f"{statistics.mean(sizes):.1%}", "5 % or less")
+    report.figure(f"{what}: worst error", f"{max(sizes):.1%}", "11 % or less")
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "truth",
+        "Simulator against measurement",
+        "Simulated steps beside steps that were measured on one H200, medians of 50; the "
+        "spread is over profiles.",
+    )

@@ -1,8 +1,6 @@
 """TensorFlow: ``enplace verify`` on logical CPUs, its time, and how far its predictions are off.
 
 With more logical CPUs than cores, they take turns, as they do in the machine model.
-
-Usage: python -m benchmarks.verified
 """
 
 from __future__ import annotations
@@ -12,20 +10,25 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measured import enplace
-from benchmarks.report import figure, title
+from benchmarks.report import Report, publish
 
 
-def main() -> None:
-    """Print the figures for a core each, and for two on each core."""
+def main(report: Report) -> None:
+    """Report the figures for a core each, and for two on each core."""
     cores = len(os.sched_getaffinity(0))
     for devices in ("cpu:2", f"cpu:{2 * cores}"):
-        title(f"enplace verify --devices {devices}, on {cores} cores")
+        report.title(f"`enplace verify --devices {devices}` on {cores} cores")
         with tempfile.TemporaryDirectory() as folder:
             found = enplace("verify", "--devices", devices, "-o", str(Path(folder, "report.html")))
-        figure("plans that ran exactly as planned", f"{found['exact']}", f"{found['plans']}")
-        figure("median error of the step time", f"{found['median_error']:.1%}", "15 %")
-        figure("time", f"{found['seconds']:.0f} s", "300 s")
+        report.figure("plans that ran exactly as planned", f"{found['exact']}", f"{found['plans']}")
+        report.figure("median error of the step time", f"{found['median_error']:.1%}", "15 %")
+        report.figure("time", f"{found['seconds']:.0f} s", "300 s")
 
 
 if __name__ == "__main__":
-    main()
+    publish(
+        main,
+        "verified",
+        "Verification on logical CPUs",
+        "Emulated: logical CPUs of one machine, by TensorFlow. One run.",
+    )

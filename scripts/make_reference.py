@@ -377,7 +377,7 @@ def paper_anchors(page: str) -> dict[str, str]:
 
 def measured_figures(folder: Path) -> dict[str, str]:
     """Sum up for each method what ``benchmarks.methods`` measured against the expert."""
-    step = ratios(folder / "methods.csv", "expert")
+    step = ratios(folder / "benchmarks" / "methods-step-time.csv", "expert")
     where = "on the bundled profiles and three testbeds, as a geometric mean of the plans that fit"
     found = {}
     for name, values in step.items():

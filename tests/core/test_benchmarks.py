@@ -1,16 +1,77 @@
-"""The benchmark of the 2020 tables, on a tiny input."""
+"""The benchmarks' page, and the benchmark of the 2020 tables on a tiny input."""
 
 import json
-import sys
 
-from benchmarks import tarnawski2020
+import pytest
+
+from benchmarks import report, tarnawski2020
+from benchmarks.__main__ import ALL, BY_NAME
+from benchmarks.report import Report, markdown, with_section
 from inputs import tarnawski
 
 FILE = "OperatorGraphs/small.json"
+PAGE = "# Benchmarks\n\nHello.\n\n## One\n\nfirst\n\n### Part\n\n## Two\n\nsecond\n"
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """A quick report whose files end up in a folder of the test."""
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    return Report("small", "Small things", "Measured. One run.", quick=True)
+
+
+def test_a_section_replaces_the_one_with_its_heading():
+    page = with_section(PAGE, "One", "third")
+    assert page == "# Benchmarks\n\nHello.\n\n## One\n\nthird\n\n## Two\n\nsecond\n"
+    assert with_section(page, "One", "third") == page
+
+
+def test_a_new_section_comes_last():
+    assert with_section(PAGE, "Three", "third") == PAGE + "\n## Three\n\nthird\n"
+
+
+def test_numbers_are_aligned_in_tables_and_bars_are_kept():
+    assert (
+        markdown(("a", "b"), [("x|y", "1.5 ms")]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1.5 ms |"
+    )
+
+
+def test_a_report_says_how_it_was_made_and_links_its_files(made, tmp_path):
+    made.title("Part")
+    made.figure("speed", "3 ms", "4 ms")
+    made.picture("<svg/>", "A picture")
+    made.numbers(("a",), [(1,), (2,)])
+    made.write(2.0, 0.5)
+    page = (tmp_path / "build" / "benchmarks.md").read_text()
+    assert "## Small things\n\nMeasured. One run. `python -m benchmarks --quick small`" in page
+    for part in ("load of 0.5", "2.0 minutes", "| speed | 3 ms | 4 ms |"):
+        assert part in page
+    assert (tmp_path / "build" / "benchmarks" / "small.svg").read_text() == "<svg/>"
+    assert (tmp_path / "build" / "benchmarks" / "small.csv").read_text() == "a\n1\n2\n"
+    assert "![A picture](benchmarks/small.svg)" in page
+    assert "(benchmarks/small.csv)" in page
+
+
+def test_a_benchmark_without_its_inputs_says_so_and_leaves_the_page_alone(
+    made, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(tarnawski2020, "SHARED", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        tarnawski2020.main(made)
+    assert not ended.value.code
+    assert "needs the paper's tables" in capsys.readouterr().out
+    assert not (tmp_path / "build").exists()
+
+
+def test_every_benchmark_is_named_once():
+    folder = report.Path(report.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")}
+    assert len({*ALL, *BY_NAME}) == len(ALL) + len(BY_NAME)
+    assert {*ALL, *BY_NAME} == modules - {"__init__", "__main__", "report", "synthetic"}
 
 
 # The CPU has one op of 10 ms, between two of 1.5 ms on an accelerator.
-def test_the_2020_tables_are_printed_next_to_those_of_the_paper(tmp_path, monkeypatch, capsys):
+def test_the_2020_tables_are_reported_next_to_those_of_the_paper(made, tmp_path, monkeypatch):
     for folder in ("throughput", "latency", "expert"):
         (tmp_path / "workloads" / "dnn-partitioning" / folder).mkdir(parents=True)
     inputs = tmp_path / "workloads" / "dnn-partitioning"
@@ -25,17 +86,18 @@ def test_the_2020_tables_are_printed_next_to_those_of_the_paper(tmp_path, monkey
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "tarnawski2020_tables.json").write_text(json.dumps(tables))
     monkeypatch.setattr(tarnawski2020, "SHARED", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tarnawski2020", str(inputs), "--seconds", "600"])
+    monkeypatch.setattr(tarnawski2020, "QUICK_S", 600)
 
-    tarnawski2020.main()
+    tarnawski2020.main(made)
+    made.write(1.0, 0.0)
 
-    printed = capsys.readouterr().out
+    page = (tmp_path / "build" / "benchmarks.md").read_text()
     for columns, ours in ((tarnawski2020._TABLE_1, "10.00"), (tarnawski2020._TABLE_4, "13.01")):
         for heading, method, _ in columns:
-            if method == "scotch" and heading not in printed:
+            if method == "scotch" and heading not in page:
                 continue  # Not installed.
-            row = printed.partition(heading)[2].partition("small")[2].split()
-            assert row[:2] == ["2.00", ours]
+            row = page.partition(heading)[2].partition("| small | ")[2].split()
+            assert row[:3] == ["2.00", "|", ours]
 
 
 def _paper(value, columns):

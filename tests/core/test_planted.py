@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import planted as benchmark
+from benchmarks import report
 from benchmarks.planted import Case, planted
 from enplace.bounds.step_time import lower_bound_us
 from enplace.machine import simulate
@@ -43,15 +44,18 @@ def test_the_planted_plan_keeps_every_device_busy_to_the_end(
     assert lower_bound_us(found.problem) <= found.best_us * (1 + 1e-9)
 
 
-def test_the_benchmark_prints_and_draws_the_distance_to_the_optimum(monkeypatch, tmp_path, capsys):
+def test_the_benchmark_reports_and_draws_the_distance_to_the_optimum(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark, "CASES", (Case(24, 2, 2, 0.3, 5, 50, copies=2),))
-    monkeypatch.setattr(benchmark, "DOCS", tmp_path)
-    monkeypatch.setattr("sys.argv", ["planted", "1"])
-    benchmark.main()
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("24 x 2"))
-    gaps = [float(word) for word in row.split()[-4:]]
+    monkeypatch.setattr(benchmark, "QUICK_S", 1.0)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    made = report.Report("planted", "Planted optima", "Simulated.", quick=True)
+    benchmark.main(made)
+    made.write(0.1, 0.0)
+    page = (tmp_path / "build" / "benchmarks.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| 24 x 2"))
+    gaps = [float(cell) for cell in row.strip("|").split("|")[1:]]
     assert min(gaps) >= 0.0
-    with (tmp_path / "planted.csv").open() as file:
+    with (tmp_path / "build" / "benchmarks" / "planted.csv").open() as file:
         looks = list(csv.DictReader(file))
     assert float(looks[-1]["above_optimum"]) == pytest.approx(gaps[-1] / 100, abs=1e-4)
-    assert (tmp_path / "planted.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "build" / "benchmarks" / "planted.svg").read_text().startswith("<?xml")

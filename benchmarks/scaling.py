@@ -1,0 +1,209 @@
+"""Time and memory of every stage, from reading to writing, from 1,000 to 1,000,000 ops.
+
+Each size runs in a process of its own. A stage's memory is the largest resident memory of that
+process while the stage runs; it includes the model.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.report import Report, publish, spread
+from benchmarks.synthetic import HEADS, transformer
+from enplace.coarsen import fuse, merge_batches
+from enplace.machine import simulate
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.writers import write_profile
+
+LAYERS = (2, 6, 19, 58, 192, 576, 1920)
+"""Each layer has about 520 ops."""
+
+QUICK_LAYERS = LAYERS[:4]
+CLUSTER, VERTICES = "celeritas", 200
+LISTS = ("m-topo", "heft", "m-etf", "dpos")
+RUNS, LONG_S = 3, 20.0
+"""Each stage runs three times, or once if it takes longer than this."""
+
+TOO_LONG_S, SEARCH_S = 60.0, 60.0
+"""A stage that takes longer than this is left out at the next size."""
+
+FROM_OPS = 10_000
+"""Exponents are fitted from here on: below, fixed costs count."""
+
+Measured = dict[str, dict[str, list[float]]]
+"""For each stage, the times of its runs (``seconds``) and its peak memory (``mib``)."""
+
+
+def main(report: Report) -> None:
+    """Report times, memory and exponents of all stages."""
+    report.text(
+        "A training step of stacked layers with 64 heads, 1.7 edges per op, on 4 GPUs "
+        f"(`{CLUSTER}`). Each stage ran {RUNS} times at each size, or once where it took more than "
+        f"{LONG_S:.0f} s; the fastest and slowest are in the raw numbers. Where a stage took "
+        f"more than {TOO_LONG_S:.0f} s, larger sizes were left out. Exponents are fitted from "
+        f"{FROM_OPS:,} ops on, by least squares of the logarithms."
+    )
+    found: dict[int, Measured] = {}
+    late: set[str] = set()
+    for layers in report.pick(LAYERS, QUICK_LAYERS):
+        n_ops, stages = _run(layers, sorted(late))
+        found[n_ops] = stages
+        for stage, measured in stages.items():
+            seconds, mib = measured["seconds"], measured["mib"][0]
+            print(f"{n_ops:>10,} {stage:<40}{spread(seconds, '.3f')} s {mib:,.0f} MiB", flush=True)
+            if min(seconds) > TOO_LONG_S:
+                late.add(stage)
+    sizes = list(found)
+    names = list(found[sizes[0]])
+    head = ["stage", *(f"{n_ops:,} ops" for n_ops in sizes), "exponent"]
+    report.title("Time of each stage, in seconds")
+    report.table(head, [_row(name, found, "seconds") for name in names])
+    report.picture(_picture(found, names), "Time of every stage against the number of ops")
+    report.title("Memory of each stage, in MiB")
+    report.table(head, [_row(name, found, "mib") for name in names])
+    report.numbers(
+        ("ops", "stage", "least_s", "median_s", "most_s", "runs", "peak_mib"),
+        (
+            (
+                n_ops,
+                name,
+                *_quantiles(measured["seconds"]),
+                len(measured["seconds"]),
+                *measured["mib"],
+            )
+            for n_ops, stages in found.items()
+            for name, measured in stages.items()
+        ),
+    )
+
+
+def _quantiles(seconds: list[float]) -> tuple[str, ...]:
+    return tuple(f"{value:.5f}" for value in np.quantile(seconds, (0, 0.5, 1)))
+
+
+def _row(name: str, found: dict[int, Measured], what: str) -> list[str]:
+    known = {n: float(np.median(at[name][what])) for n, at in found.items() if name in at}
+    form = ".3f" if what == "seconds" else ",.0f"
+    cells = [f"{known[n]:{form}}" if n in known else "" for n in found]
+    fitted = [(n, value) for n, value in known.items() if n >= FROM_OPS]
+    if len(fitted) < 2:
+        return [name, *cells, ""]
+    ops, values = np.log(np.array(fitted)).T
+    return [name, *cells, f"{np.polyfit(ops, values, 1)[0]:.2f}"]
+
+
+def _picture(found: dict[int, Measured], names: list[str]) -> Figure:
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name in names:
+        sizes = [n for n in found if name in found[n]]
+        seconds = [float(np.median(found[n][name]["seconds"])) for n in sizes]
+        axes.plot(sizes, seconds, marker="o", markersize=3, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="ops", ylabel="seconds")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def _run(layers: int, leave_out: list[str]) -> tuple[int, Measured]:
+    """Measure one size in a process of its own; return the number of ops, and the stages."""
+    words = ["-c", "from benchmarks.scaling import child; child()", str(layers), *leave_out]
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True)
+    n_ops, stages = json.loads(done.stdout.splitlines()[-1])
+    return n_ops, stages
+
+
+def child() -> None:
+    """Measure one size and print it as JSON; arguments are the layers and stages to leave out."""
+    layers, leave_out = int(sys.argv[1]), set(sys.argv[2:])
+    with tempfile.TemporaryDirectory() as folder:
+        _stages(LAYERS[0], Path(folder), leave_out, runs=1)  # loads what is compiled
+        n_ops, found = _stages(layers, Path(folder), leave_out, runs=RUNS)
+    print(json.dumps([n_ops, found]))
+
+
+def _stages(layers: int, folder: Path, leave_out: set[str], runs: int) -> tuple[int, Measured]:
+    path = folder / f"{layers}.enplace"
+    write_profile(path, transformer(layers, HEADS))
+    found: Measured = {}
+
+    def measure(stage: str, work: Callable[[], object]) -> None:
+        if stage not in leave_out:
+            found[stage] = _measured(work, runs)
+
+    profile = read_profile(path)
+    problem = Problem(profile, presets()[CLUSTER])
+    measure("read", lambda: read_profile(path))
+    measure(
+        f"coarsen, to {VERTICES} vertices (Pesto)", lambda: merge_batches(_new(problem), VERTICES)
+    )
+    measure("coarsen, fusion (Celeritas)", lambda: fuse(_new(problem)))
+    for name in LISTS:
+        measure(f"list schedule, {name}", partial(_place, problem, name))
+    plan = place(problem, "m-topo").plan
+    measure("simulate", lambda: simulate(problem, Plan(plan.device, plan.position, "again")))
+    measure("search, to its first plan", lambda: _first_plan(_new(problem)))
+    measure("write", lambda: write_profile(folder / "again.enplace", profile))
+    return profile.n_ops, found
+
+
+def _place(problem: Problem, method: str) -> object:
+    return place(_new(problem), method)
+
+
+def _new(problem: Problem) -> Problem:
+    """Return the same problem without anything derived from it, so that this counts too."""
+    return Problem(problem.profile, problem.cluster)
+
+
+class _FoundError(Exception):
+    """A plan was found."""
+
+
+def _first_plan(problem: Problem) -> None:
+    """Search until the first plan is there."""
+
+    def listen(progress: Progress) -> None:
+        if progress.objective_us is not None:
+            raise _FoundError
+
+    with suppress(_FoundError):
+        options = PlaceOptions(time_limit_s=SEARCH_S, progress=listen)
+        place(problem, DEFAULT_METHOD, options=options)
+
+
+def _measured(work: Callable[[], object], runs: int) -> dict[str, list[float]]:
+    """Run up to a few times; Linux tells the peak of the resident memory, and forgets it."""
+    seconds: list[float] = []
+    Path("/proc/self/clear_refs").write_text("5")
+    while len(seconds) < runs and not (seconds and seconds[0] > LONG_S):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    status = Path("/proc/self/status").read_text()
+    peak_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"seconds": seconds, "mib": [round(int(peak_kib) / 1024)]}
+
+
+if __name__ == "__main__":
+    publish(
+        main,
+        "scaling",
+        "Scaling from 1,000 to 1,000,000 ops",
+        "Measured. Medians of three runs.",
+    )
