@@ -95,8 +95,8 @@ def _figure_7(
     report.text(
         f"Two V100s with NVLink. `pesto` was given {limit_s:.0f} s, half for HiGHS and 40 vertices "
         f"and half for searches of 200 and more, and `{DEFAULT_METHOD}` {search_s:.0f} s; the "
-        "paper gave CPLEX 24 to 51 minutes. Baechi is the best of its three methods. The paper prints the "
-        "bars of Figure 7 without numbers, so its column quotes its text."
+        "paper gave CPLEX 24 to 51 minutes. Baechi is the best of its three methods. The paper "
+        "prints the bars of Figure 7 without numbers, so its column quotes its text."
     )
     head = (
         "model",
