@@ -108,11 +108,11 @@ clean:
 	rm -rf build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find core app resources tests -name __pycache__ -prune -exec rm -rf {} +
 
-# What each command installs; TensorFlow is half a gigabyte, so only the tests do.
+# What each command installs; TensorFlow is half a gigabyte, so only tests and benchmarks do.
 EXTRAS_run := studio
 EXTRAS_docs := studio,metis,notebook,docs
 EXTRAS_lint := studio,notebook,dev
-EXTRAS_bench := studio,metis,notebook
+EXTRAS_bench := studio,metis,notebook,dev,tensorflow
 EXTRAS_test := studio,metis,notebook,onnx,docs,dev,tensorflow
 
 $(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python

@@ -110,7 +110,7 @@ class Report:
         print(f"{self.name}: {reason}")
         sys.exit()
 
-    def write(self, minutes: float, load: float) -> None:
+    def write(self, seconds: float, others: float) -> None:
         """Write the section, the numbers and the pictures."""
         folder = ROOT / "build" if self.quick else ROOT / "docs"
         (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
@@ -119,8 +119,8 @@ class Report:
         self._flush()
         command = f"python -m benchmarks {'--quick ' if self.quick else ''}{self.name}"
         about = (
-            f"{self.how} `{command}` repeats it. On {machine()}, with a load of {load:.1f} before "
-            f"it began, it took {minutes:.1f} minutes."
+            f"{self.how} `{command}` repeats it. On {machine()}, it took {_took(seconds)}; "
+            f"meanwhile, other programs kept {others:.1f} cores busy."
         )
         page = folder / "benchmarks.md"
         old = page.read_text(encoding="utf-8") if page.exists() else TITLE
@@ -149,9 +149,22 @@ def publish(benchmark: Callable[[Report], None], name: str, heading: str, how: s
     parser.add_argument("--quick", action="store_true", help="small sizes, written to build/")
     report = Report(name, heading, how, quick=parser.parse_args().quick)
     print(f"\n## {heading}", flush=True)
-    load, start = os.getloadavg()[0], time.perf_counter()
+    others, start = _others_s(), time.perf_counter()
     benchmark(report)
-    report.write((time.perf_counter() - start) / 60, load)
+    seconds = time.perf_counter() - start
+    report.write(seconds, max(0.0, _others_s() - others) / seconds)
+
+
+def _others_s() -> float:
+    """Return how long other programs have kept the cores of this machine busy, in seconds."""
+    every, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    idle_s = every.idle + getattr(every, "iowait", 0.0)
+    guest_s = getattr(every, "guest", 0.0) + getattr(every, "guest_nice", 0.0)  # counted twice
+    return float(sum(every) - idle_s - guest_s - sum(own[:4]))
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
 
 
 def with_section(page: str, heading: str, body: str) -> str:

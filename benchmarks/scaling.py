@@ -42,7 +42,7 @@ RUNS, LONG_S = 3, 20.0
 TOO_LONG_S, SEARCH_S = 60.0, 60.0
 """A stage that takes longer than this is left out at the next size."""
 
-FROM_OPS = 10_000
+FROM_OPS = 9_000
 """Exponents are fitted from here on: below, fixed costs count."""
 
 Measured = dict[str, dict[str, list[float]]]
@@ -75,6 +75,10 @@ def main(report: Report) -> None:
     report.table(head, [_row(name, found, "seconds") for name in names])
     report.picture(_picture(found, names), "Time of every stage against the number of ops")
     report.title("Memory of each stage, in MiB")
+    report.text(
+        "The largest resident memory of the process while the stage runs; it includes Python, the "
+        f"libraries and the model. Exponents are of what is added to that of {sizes[0]:,} ops."
+    )
     report.table(head, [_row(name, found, "mib") for name in names])
     report.numbers(
         ("ops", "stage", "least_s", "median_s", "most_s", "runs", "peak_mib"),
@@ -100,7 +104,8 @@ def _row(name: str, found: dict[int, Measured], what: str) -> list[str]:
     known = {n: float(np.median(at[name][what])) for n, at in found.items() if name in at}
     form = ".3f" if what == "seconds" else ",.0f"
     cells = [f"{known[n]:{form}}" if n in known else "" for n in found]
-    fitted = [(n, value) for n, value in known.items() if n >= FROM_OPS]
+    base = known[min(known)] if what == "mib" else 0.0
+    fitted = [(n, value - base) for n, value in known.items() if n >= FROM_OPS and value > base]
     if len(fitted) < 2:
         return [name, *cells, ""]
     ops, values = np.log(np.array(fitted)).T

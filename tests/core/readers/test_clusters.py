@@ -23,6 +23,7 @@ from problems import clusters, profile_of
 
 PROFILE = profile_of({"a": 1.0})
 SCHEMA = json.loads((resource_files("enplace_resources") / "cluster.schema.json").read_bytes())
+PLAN_SCHEMA = json.loads((resource_files("enplace_resources") / "plan.schema.json").read_bytes())
 
 
 def channels_of(cluster: Cluster, source: str, target: str) -> list[str]:
@@ -35,6 +36,14 @@ def channels_of(cluster: Cluster, source: str, target: str) -> list[str]:
 def test_a_written_cluster_reads_back_the_same(cluster: Cluster) -> None:
     assert cluster_from_json(cluster_to_json(cluster)) == cluster
     assert cluster_from_json(json.loads(cluster_text(cluster))) == cluster
+
+
+def test_a_plan_holds_its_cluster_as_a_cluster_file_would() -> None:
+    inner = PLAN_SCHEMA["$defs"]
+    assert inner["cluster"] | {key: SCHEMA[key] for key in ("$schema", "title")} == {
+        key: value for key, value in SCHEMA.items() if key != "$defs"
+    }
+    assert {key: inner[key] for key in SCHEMA["$defs"]} == SCHEMA["$defs"]
 
 
 def test_default_links_apply_to_all_other_pairs() -> None:
