@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes dist/enplace_VERSION_ARCHITECTURE.deb of the folder that make-folder.sh has left.
 # Usage: packaging/make-deb.sh FOLDER
+# Its maintainer is who makes it, as for Debian's own tools: DEBFULLNAME and DEBEMAIL, or else git's user.
 set -euo pipefail
 
 folder=${1%/}
@@ -22,13 +23,15 @@ gzip --best --no-name "$share/man/man1"/*.1
 gzip --best --no-name --stdout CHANGELOG.md >"$share/doc/enplace/changelog.gz"
 cp packaging/copyright "$share/doc/enplace/copyright"
 
+name=${DEBFULLNAME:-$(git config user.name || id -un)}
+mail=${DEBEMAIL:-$(git config user.email || echo "$(id -un)@$(hostname -f)")}
 needed=$(grep -v -e '^#' -e '^fonts-' packaging/debian-run.txt | paste -sd, | sed 's/,/, /g')
 glibc=$(ldd --version | awk 'NR == 1 { print $NF }')
 cat >"$root/DEBIAN/control" <<EOF
 Package: enplace
 Version: $version
 Architecture: $architecture
-Maintainer: The Enplace maintainers <maintainers@enplace.invalid>
+Maintainer: $name <$mail>
 Section: science
 Priority: optional
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)

@@ -218,8 +218,12 @@ def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
 def _choose_sizes(graph: GraphProto, batch_size: int, wanted: dict[str, int]) -> dict[str, int]:
     """Write a number for every size that inputs leave open; return them by name.
 
-    Sizes of one name are equal.
+    Sizes of one name are equal. Some exporters write an open size as -1.
     """
+    for info in _infos(graph):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")
     open_sizes = _open_sizes(graph)
     if batch_size and BATCH not in {kind for kind, _ in open_sizes.values()}:
         raise FileError(

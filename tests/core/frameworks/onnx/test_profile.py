@@ -112,6 +112,12 @@ def test_a_size_called_like_a_batch_is_one_wherever_it_is(profile):
     assert profile(onnx_models.keras2onnx(), 6).measured.batch_shapes == ((10, 6, 16),)
 
 
+def test_a_negative_size_is_an_open_one(profile):
+    relu = onnx_models.node("Relu", "x", "y")
+    made = onnx_models.model([relu], [("x", [-1, 8])], [("y", [-1, 8])])
+    assert profile(made, 6).measured.batch_shapes == ((6, 8),)
+
+
 def test_the_same_profile_with_a_larger_batch_has_the_bytes_of_that_batch(profile):
     made = onnx_models.bert(layers=2, hidden=32, heads=2)
     small, large = profile(made, 2), profile(made, 8)
