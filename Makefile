@@ -95,6 +95,7 @@ try-packages: deb
 	packaging/try-debian.sh dist
 
 # docs/benchmarks.md anew, in an hour; BENCH_ARGS names some of the benchmarks.
+bench: PACKAGE_LISTS += packaging/debian-bench.txt
 bench: $(VENV)/.installed-bench
 	$(compile_kernels)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -76,7 +76,8 @@ def main(report: Report) -> None:
         "The first GPUs of `fastt`, eight V100s with NVLink. Our profiles are of other versions of "
         "the paper's models, on a faster GPU, with TF32, so what is compared is the speed-up over "
         f"one GPU. Methods were given {limit_s:.0f} s. Data parallelism here splits every op that "
-        "works on samples into a part for each GPU; what is left runs on the first."
+        "works on samples into a part for each GPU; what is left runs on the first. Variables are "
+        "not copied, as they are in the paper's, so it sends far more."
     )
     raw: Raw = []
     for n_gpus in gpus:

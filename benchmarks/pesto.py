@@ -165,7 +165,7 @@ def _bars(names: Sequence[str], raw: list[tuple[str, str, float, float, int]]) -
         axes.bar(at, heights, 0.9 / (len(shown) + 1), label=method)
     axes.set_xticks(range(len(names)), [name.replace("_", "\n", 1) for name in names], fontsize=8)
     axes.set(ylabel=f"step time, expert = 1, cut at {CUT}", ylim=(0, CUT))
-    axes.legend(fontsize="small", ncols=len(shown), loc="upper center")
+    figure.legend(fontsize="small", ncols=len(shown), loc="outside upper center")
     return figure
 
 

@@ -32,7 +32,7 @@ MEAN_US = 100.0
 
 CAPACITY = 2**40
 
-SECONDS, QUICK_S, QUICK_CASES = 10.0, 2.0, 3
+SECONDS, QUICK_S, QUICK_CASES, COLOURS = 10.0, 2.0, 3, 7
 LISTS = ("heft", "m-etf", "dpos")
 
 Look = tuple[float, float]
@@ -281,9 +281,10 @@ def _describe(case: Case) -> str:
 def _picture(progress: list[tuple[Case, list[Look]]], limit_s: float) -> Figure:
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    for case, looks in progress:
+    for number, (case, looks) in enumerate(progress):
         seconds, gaps = zip(*looks, strict=True)
-        axes.step(seconds, 100 * np.maximum(gaps, 1e-4), where="post", label=_describe(case))
+        style = ("-", "--")[number // COLOURS % 2]
+        axes.step(seconds, 100 * np.maximum(gaps, 1e-4), style, where="post", label=_describe(case))
     axes.set(xscale="log", yscale="log", xlim=(0.1, limit_s))
     axes.set(xlabel="seconds", ylabel="% above the optimum")
     axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))

@@ -26,11 +26,14 @@ import matplotlib.style
 import numpy as np
 import psutil
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from enplace.disk import write_atomically
 
 LOOK_S = 0.1
+LONG_AXIS = 200
+"""A logarithmic axis from 1 to so much has enough labels at the powers of ten."""
+
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("ENPLACE_BENCHMARK_INPUTS", ROOT.parent / "shared"))
 """Folder of inputs that are not part of the repository: measured profiles, the 2020 graphs."""
@@ -197,6 +200,9 @@ def svg(figure: Figure, name: str) -> str:
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() != "linear":
+                low, high = axis.get_view_interval()
+                if high < LONG_AXIS * low:
+                    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axis.set_major_formatter("{x:g}")
                 axis.set_minor_formatter(NullFormatter())
     image = io.StringIO()
