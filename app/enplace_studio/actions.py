@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QInputDialog
 
-from enplace.frameworks.registry import exporters
+from enplace import writers
+from enplace.frameworks.registry import exporters, why_no_export
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.panel import SAVE_PICTURE
@@ -26,6 +27,9 @@ EXPORTS = {
     name: (f"Export {exporter.title}…", exporter.suffix) for name, exporter in exporters().items()
 }
 """Title and suffix of each format that a schedule can be exported to."""
+
+FORMATS = frozenset(writers.exporters())
+"""The formats that are for every model, whatever its framework."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +146,18 @@ def _export_action(form: str) -> Action:
         "File",
         (),
         lambda studio: studio.files.ask_export(form, suffix),
-        _planned,
+        lambda studio: _planned(studio) and not _why_no_export(studio, form),
         2,
+        why_not=lambda studio: _why_no_export(studio, form),
     )
+
+
+def _why_no_export(studio: Studio, form: str) -> str:
+    problem = studio.document.problem
+    if problem is None or form in FORMATS:
+        return ""
+    why = why_no_export(form, problem.measured_profile)
+    return why[:1].upper() + why[1:]
 
 
 def _mode_action(mode: str) -> Action:

@@ -23,6 +23,7 @@ from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace_studio import constraints, edits, ordering, stamping
 from enplace_studio.bounds import Bounds
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews
 from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
@@ -404,7 +405,7 @@ class Document(QObject):
     def set_cluster(self, cluster: Cluster) -> bool:
         """Switch to another cluster; plans that use devices it does not have stay for theirs."""
         return self._edit(
-            f"use {cluster.name}",
+            f"switch to {cluster_title(cluster)}",
             lambda project: edits.set_cluster(project, cluster, *project.scale),
         )
 
@@ -446,6 +447,10 @@ class Document(QObject):
             return edits.with_plan(project, named, choose)
 
         return self._edit(f"add plan “{entry.name}”", add)
+
+    def duplicate_plan(self, entry: PlanEntry) -> bool:
+        """Add a copy of a plan to the list, and show it."""
+        return self.add_plan(edits.renamed(entry, f"{entry.name}, copy"))
 
     def remove_plan(self, entry: PlanEntry) -> bool:
         return self._edit(

@@ -376,7 +376,8 @@ class Filing(QWidget):
             return
         title = drawing.title or f"{drawing.name} · {project.problem.profile.name}"
         if project.current is not None and not drawing.title:
-            step = ms(project.current.schedule.makespan_us)
+            measured = project.problem.measured_profile.measured
+            step = measured.title_of(ms(project.current.schedule.makespan_us))
             title += f" · {project.current.name}, {step}"
         self.ask_write(
             "Save picture of this view",

@@ -61,6 +61,7 @@ class Menus(QObject):
     def export_menu(self) -> QMenu:
         """Make a menu of all export formats."""
         menu = QMenu(self._window)
+        menu.setToolTipsVisible(True)
         for form in ("plan", *EXPORTS):
             menu.addAction(self.by_id[f"export-{form}"])
         menu.addSeparator()

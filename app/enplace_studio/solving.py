@@ -239,7 +239,7 @@ class Solving(QWidget):
 
     def _entry(self, job: Job, plan: Plan, schedule: Schedule) -> PlanEntry:
         """Make the row of a plan, with a note on how it was made."""
-        name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
+        name, _, note = self._solver.title(job.method).partition(", ")
         name = distinct_name(name, plan, job.problem, self._document.plans, note)
         if job.start is not None:
             note = "polished"
@@ -386,9 +386,3 @@ def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
     found["time"] = seconds(spent_s).replace(".0", "") if spent_s else "at once"
     found["cluster"] = cluster_title(problem.cluster)
     return found
-
-
-def entry_name(title: str, pinned: bool) -> tuple[str, str]:
-    """Return the name and note for a method's plan: ``Expert`` and ``by layer``."""
-    name, _, note = title.partition(", ")
-    return (f"my pins + {name}" if pinned else name), note

@@ -15,7 +15,7 @@ from enplace.api.plot import plot_timeline
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
-from enplace.frameworks.registry import exporters
+from enplace.frameworks.registry import exporters, why_no_export
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME
@@ -120,6 +120,8 @@ class Result(PlainResult):
         known = exporters()
         if format not in known:
             raise EnplaceError(f"there is no format '{format}'; {instead(format, known)}")
+        if why := why_no_export(format, self.schedule.problem.measured_profile):
+            raise EnplaceError(f"{why}; a table of the plan is 'csv'")
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem
         shown = result_for(known[format], self.schedule, model, self.step_bound_us)

@@ -223,12 +223,15 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.disk import write_atomically
-    from enplace.frameworks.registry import exporters
+    from enplace.errors import FileError
+    from enplace.frameworks.registry import exporters, why_no_export
     from enplace.machine import simulate
     from enplace.placers.references import result_for
 
     check_outputs((output,), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
+    if why := why_no_export(form, problem.measured_profile):
+        raise FileError(f"{profile}: {why}; a table of the plan is --format csv")
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
     schedule = simulate(problem, chosen)

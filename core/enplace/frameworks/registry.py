@@ -84,3 +84,16 @@ def exporters() -> dict[str, Exporter]:
                 raise ValueError(f"{name}: another exporter is called '{each.name}'; rename one")
             found[each.name] = each
     return dict(sorted(found.items()))
+
+
+def why_no_export(form: str, profile: Profile) -> str:
+    """Explain why a format is of no use for a model; empty if it is of use."""
+    owners = (
+        framework
+        for framework in frameworks().values()
+        if any(each.name == form for each in framework.exporters)
+    )
+    owner, own = next(owners, None), framework_of(profile)
+    if owner is None or owner is own:
+        return ""
+    return f"format '{form}' is for {owner.name}, and this model is one of {own.name}"

@@ -35,6 +35,8 @@ def graph_svg(schedule: Schedule) -> str:
     start = TOP + legend_height(meanings, MARGIN, width - MARGIN)
     name = elide_middle(profile.name, 50)
     facts = f"{count(profile.n_ops, 'op')} in {count(grouping.n_groups, 'group')}"
+    if schedule.problem.measured_profile.measured.estimated:
+        facts += ", estimated times"
     parts = [
         f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
         f"{escape(f'{name}: where each group runs')}</text>",

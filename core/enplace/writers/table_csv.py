@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from enplace.text import cell_text
+from enplace.values.measurement import ESTIMATED
 from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
@@ -21,13 +22,17 @@ COLUMNS = (
 
 @exporter("csv", title="table", suffix=".csv")
 def table_csv(result: Result) -> str:
-    """Write a row for each op: what it is, where and when it runs, its weights and outputs."""
+    """Write a row for each op: what it is, where and when it runs, its weights and outputs.
+
+    If its times are estimated, the last column says so.
+    """
     schedule = result.schedule
     plan, profile = schedule.plan, schedule.problem.profile
     names = [device.name for device in schedule.problem.cluster.devices]
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
-    lines = [",".join(COLUMNS)]
+    is_estimated = bool(schedule.problem.measured_profile.measured.estimated)
+    lines = [",".join([*COLUMNS, *[ESTIMATED] * is_estimated])]
     for device, name in enumerate(names):
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
@@ -40,6 +45,7 @@ def table_csv(result: Result) -> str:
                 *(f"{float(time_us):.3f}" for time_us in times),
                 f"{int(profile.persistent_bytes[op])}",
                 f"{int(out_bytes[op])}",
+                *["yes"] * is_estimated,
             ]
             lines.append(",".join(cells))
     return "\n".join([*lines, ""])

@@ -60,7 +60,8 @@ def timeline_svg(result: Result) -> str:
 
 
 def _headline(schedule: Schedule) -> str:
-    return f"{schedule.problem.profile.name}: step time {ms(schedule.makespan_us)}"
+    step = schedule.problem.measured_profile.measured.title_of("step time")
+    return f"{schedule.problem.profile.name}: {step} {ms(schedule.makespan_us)}"
 
 
 def _head(result: Result) -> Iterator[str]:

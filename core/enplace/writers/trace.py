@@ -40,9 +40,14 @@ def chrome_trace(result: Result) -> str:
             "model": schedule.problem.profile.name,
             "cluster": schedule.problem.cluster.name,
             "method": schedule.plan.method,
+            **({"times": times} if (times := _about_times(schedule)) else {}),
         },
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _about_times(schedule: Schedule) -> str:
+    return schedule.problem.measured_profile.measured.about_times
 
 
 def _place(schedule: Schedule, track: Track) -> dict[str, int]:

@@ -7,7 +7,7 @@ import pytest
 
 import onnx_models
 from enplace.frameworks.onnx.framework import FRAMEWORK, explain_end
-from enplace.frameworks.registry import framework_in_use, usual_framework
+from enplace.frameworks.registry import exporters, framework_in_use, usual_framework
 from enplace.readers import read_profile
 from enplace.values.measurement import Measurement
 from onnx_models import save
@@ -64,6 +64,17 @@ def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace
     assert "estimated step time" in report
     assert "Op times are estimated" in report
     assert "enplace.apply" not in report
+    for form in set(exporters()) - {"python"}:
+        assert enplace("export", imported, "plan.json", "--format", form, "-o", "out").status == 0
+        assert "estimated" in Path("out").read_text(), form
+
+
+def test_no_module_for_another_framework_is_written(imported, enplace):
+    enplace("place", imported, "--cluster", "h200-2-nvlink", "--method", "heft", "-o", "plan.json")
+    done = enplace("export", imported, "plan.json", "--format", "python", "-o", "out.py")
+    assert done.status == 2
+    assert "format 'python' is for TensorFlow, and this model is one of ONNX" in done.err
+    assert not Path("out.py").exists()
 
 
 def test_a_measured_profile_says_nothing_of_estimates(folder, enplace):

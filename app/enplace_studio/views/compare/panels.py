@@ -23,6 +23,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
 from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
+from enplace_studio.shortened import shorten_among
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import (
@@ -93,9 +94,11 @@ class Chooser(QWidget):
             return
         room = self.width() / len(self.buttons) - CHIP_PX * theme.scale
         widest = max(min(round(room), round(MOST_NAME_PX * theme.scale)), 24)
-        for entry, made in zip(self._shown, self.buttons, strict=True):
+        names = [entry.name for entry in self._shown]
+        for name, made in zip(names, self.buttons, strict=True):
             metrics = QFontMetrics(made.font())
-            name = metrics.elidedText(entry.name, Qt.TextElideMode.ElideMiddle, widest)
+            name = shorten_among(name, names, metrics.horizontalAdvance, widest)
+            name = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, widest)
             made.setText(f"{name}  ▾".replace("&", "&&"))
 
     def _add_plan(

@@ -72,7 +72,7 @@ class CompareView(QWidget):
         self.chooser, self.bars = Chooser(), WaterfallBars()
         self.canvas = CompareCanvas(document)
         self.differs, self.table = DiffersPanel(), IntervalPanel()
-        self._fall = Panel("Where the time went", "along the critical path")
+        self._fall = Panel("Where the time went")
         self._lanes = Panel("Timelines on one axis")
         self._lanes.set_legend(KEYS, is_hint=True)
         self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
@@ -205,6 +205,8 @@ class CompareView(QWidget):
         steps_us = one.schedule.makespan_us, other.schedule.makespan_us
         names = (f"A {one.entry.name}", f"{LETTERS[place]} {other.entry.name}")
         self._fall.set_title(f"Where the time went: A to {LETTERS[place]}")
+        measured = other.schedule.problem.measured_profile.measured
+        self._fall.set_legend(f"{measured.title_of('times')} along the critical path")
         fall = waterfall(one.contents.path, other.contents.path, steps_us)
         before, after = (path_by_place(b.schedule, b.contents.path) for b in (one, other))
         tips = [part_tip(part, before[part], after[part]) for part in fall.parts]
@@ -291,5 +293,6 @@ class CompareView(QWidget):
         project = self._document.project
         names = ", ".join(entry.name for entry in self.shown)
         where = f"{model_title(project.problem.profile.name)} on {cluster_title(project.cluster)}"
-        title = f"{where}: {names}"
+        measured = project.problem.measured_profile.measured
+        title = f"{where}: {names}" + (", estimated" if measured.estimated else "")
         return replace(draw_widget("Plans side by side", self, area), title=title)

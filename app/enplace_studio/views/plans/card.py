@@ -30,15 +30,17 @@ from enplace_studio.views.plans.facts import (
     why_stale,
 )
 
-LINES_PX, LINE_PX, LINK_PX = 52, 17, 20
-"""Heights of a card of two lines, of a third line, and of a link."""
-PAD = 12
+LINES_PX, LINE_PX, LINK_PX, BRIEF_PX = 52, 17, 20, 30
+"""Heights of a card of two lines, of a third line, of a link, and of a card of one line."""
+PAD, GAP = 12, 8
 
 
 class PlanCard(QAbstractButton):
     """Name and step time above, gap and standing against the expert below; checked if current.
 
-    The most important note is never shortened: without room beside the standing, it has a line.
+    A name too long for its line continues below: ``Enplace``, and ``2 pins, 30 s``. That and the
+    most important note are never shortened: without room beside the standing, they have a line. A
+    brief card has one line.
     """
 
     renew_wanted = Signal()
@@ -50,10 +52,12 @@ class PlanCard(QAbstractButton):
         bounds: Bounds,
         entry: PlanEntry,
         parent: QWidget | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
         super().__init__(parent)
         self.entry = entry
-        self.is_compared = False
+        self.is_compared, self.is_brief = False, brief
         self.setCheckable(True)
         policy = QSizePolicy(
             QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
@@ -74,7 +78,7 @@ class PlanCard(QAbstractButton):
         self.renew = button("Solve again here", self.renew_wanted.emit, kind="link")
         self.renew.setProperty("flush", True)
         self.renew.setParent(self)
-        self.renew.setVisible(bool(self.stale))
+        self.renew.setVisible(bool(self.stale) and not brief)
         theme.changed.connect(self.update)
 
     @property
@@ -108,6 +112,8 @@ class PlanCard(QAbstractButton):
         return True
 
     def heightForWidth(self, width: int) -> int:
+        if self.is_brief:
+            return round(BRIEF_PX * theme.scale)
         lines = LINE_PX if self._has_third_line(width) else 0
         return round((LINES_PX + lines + (LINK_PX if self.stale else 0)) * theme.scale)
 
@@ -116,13 +122,31 @@ class PlanCard(QAbstractButton):
         return QSize(width, self.heightForWidth(width))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(round(150 * theme.scale), round(LINES_PX * theme.scale))
+        least = BRIEF_PX if self.is_brief else LINES_PX
+        return QSize(round(150 * theme.scale), round(least * theme.scale))
+
+    def _name_lines(self, width: float) -> tuple[str, str]:
+        """Return the name, or its first part and what continues below, if it is too long."""
+        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
+        step = QFontMetricsF(_step_font()).horizontalAdvance(self.step)
+        free = width - 2 * PAD - step - GAP
+        if QFontMetricsF(_name_font()).horizontalAdvance(name) <= free:
+            return name, ""
+        first, _, rest = name.partition(", ")
+        return first, rest
+
+    def _lead(self, width: float) -> str:
+        """Return the text below the name that is always shown."""
+        rest = self._name_lines(width)[1]
+        is_urgent = bool(self.stale) or not self.entry.schedule.fits
+        first = self.notes[:1] if is_urgent or not rest else []
+        return " · ".join([*([rest] if rest else []), *first])
 
     def _has_third_line(self, width: float) -> bool:
-        """Return whether the first note and the standing are too wide for one line."""
-        note = QFontMetricsF(theme.font(11)).horizontalAdvance(self.notes[0])
+        """Return whether the first texts and the standing are too wide for one line."""
+        lead = QFontMetricsF(theme.font(11)).horizontalAdvance(self._lead(width))
         standing = QFontMetricsF(_standing_font()).horizontalAdvance(self.standing)
-        return bool(self.standing) and note + standing + 8 > width - 2 * PAD
+        return bool(self.standing) and lead + standing + GAP > width - 2 * PAD
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.renew.adjustSize()
@@ -145,17 +169,18 @@ class PlanCard(QAbstractButton):
     def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_frame(painter)
+        if self.is_brief:
+            self._paint_line(painter)
+            return
         inner = QRectF(self.rect()).adjusted(PAD, 8, -PAD, -8)
         inner.setHeight(LINES_PX * theme.scale - 16)
         upper, lower = QRectF(inner), QRectF(inner)
         upper.setHeight(inner.height() * 0.56)
         lower.setTop(upper.bottom())
         tokens = theme.tokens
-        step_font = theme.font(15, QFont.Weight.DemiBold)
-        width = self._right(painter, upper, self.step, step_font, tokens.text)
-        name_font = theme.font(12, QFont.Weight.DemiBold)
-        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
-        self._left(painter, upper, width, name, name_font, tokens.text)
+        width = self._right(painter, upper, self.step, _step_font(), tokens.text)
+        name = self._name_lines(self.width())[0]
+        self._left(painter, upper, width, name, _name_font(), tokens.text)
         color, is_below = self._color(self._standing_role), self._has_third_line(self.width())
         font = _standing_font()
         if is_below:
@@ -168,6 +193,21 @@ class PlanCard(QAbstractButton):
         quiet = theme.font(11)
         notes = self._fitting(QFontMetricsF(quiet), width)
         self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
+
+    def _paint_line(self, painter: QPainter) -> None:
+        """Draw the name, the standing if there is room for it, and the time; or why it has none."""
+        inner = QRectF(self.rect()).adjusted(PAD, 0, -PAD, 0)
+        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
+        color = self._color(self._standing_role)
+        usable = self.entry.schedule.fits and self.entry.cluster is None
+        right, tint = (self.step, theme.tokens.text) if usable else (self.standing, color)
+        inner.setWidth(self._right(painter, inner, right, _name_font(), tint))
+        change = self.standing.removesuffix(" vs expert")
+        own = QFontMetricsF(theme.font(12)).horizontalAdvance(name)
+        other = QFontMetricsF(_standing_font()).horizontalAdvance(change)
+        if usable and own + other + GAP <= inner.width():
+            inner.setWidth(self._right(painter, inner, change, _standing_font(), color))
+        self._left(painter, inner, inner.width(), name, theme.font(12), theme.tokens.text)
 
     def _paint_frame(self, painter: QPainter) -> None:
         tokens = theme.tokens
@@ -187,9 +227,11 @@ class PlanCard(QAbstractButton):
         return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
 
     def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
-        """Join as many notes as fit; the first is always shown."""
-        shown = self.notes[0]
-        for note in self.notes[1:]:
+        """Join as many notes as fit to what is always shown."""
+        shown = self._lead(self.width())
+        for note in self.notes:
+            if note in shown:
+                continue
             longer = f"{shown} · {note}"
             if metrics.horizontalAdvance(longer) > width:
                 break
@@ -203,7 +245,7 @@ class PlanCard(QAbstractButton):
         painter.setPen(color)
         align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         painter.drawText(area, align, text)
-        return area.width() - QFontMetricsF(font).horizontalAdvance(text) - 8
+        return area.width() - QFontMetricsF(font).horizontalAdvance(text) - GAP
 
     @staticmethod
     def _left(
@@ -217,3 +259,11 @@ class PlanCard(QAbstractButton):
 
 def _standing_font() -> QFont:
     return theme.font(11, QFont.Weight.Medium)
+
+
+def _name_font() -> QFont:
+    return theme.font(12, QFont.Weight.DemiBold)
+
+
+def _step_font() -> QFont:
+    return theme.font(15, QFont.Weight.DemiBold)

@@ -30,7 +30,10 @@ MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
-    """The best plan of the running search or, while the solver is idle, of the last one."""
+    """The best plan of the running search or, while the solver is idle, of the last one.
+
+    After a comparison of methods it is gone: their plans are in the list.
+    """
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -86,7 +89,7 @@ class LiveCard(QFrame):
             self._show(SearchRecord(job, self._solver.report, self._solver.seconds))
             self._show_share(job, self._solver.report)
             self.go_on.hide()
-        elif last and last.seconds > SHOW_AFTER_S and problem and _has_same_costs(last, problem):
+        elif last and problem and _is_of_interest(last) and _has_same_costs(last, problem):
             self._shown = None
             self._show(last)
             self.bar.hide()
@@ -166,6 +169,10 @@ def marks(report: Report) -> dict[str, str]:
     """Choose a mark for each engine that found a plan or proved a bound."""
     known = [engine for engine in dict.fromkeys((*report.engines, *report.provers)) if engine]
     return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
+
+
+def _is_of_interest(search: SearchRecord) -> bool:
+    return search.job.choose and search.seconds > SHOW_AFTER_S
 
 
 def _has_same_costs(search: SearchRecord, problem: Problem) -> bool:

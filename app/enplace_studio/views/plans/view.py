@@ -51,6 +51,10 @@ def _rank(entry: PlanEntry) -> tuple[bool, bool, bool, int, float]:
     return not entry.starred, elsewhere, not entry.schedule.fits, objective, own
 
 
+CROWD = 8
+"""Most plans that have a card of several lines each; of more, only the shown plan has."""
+
+
 class PlansView(ScrollPanel):
     """All plans, best first; a click shows a plan, Ctrl + click compares it with the current."""
 
@@ -66,7 +70,6 @@ class PlansView(ScrollPanel):
         self._shows, cards = self.column.fill(), QWidget()
         self._list = QVBoxLayout(cards)
         self._list.setContentsMargins(0, 0, 0, 0)
-        self._list.setSpacing(8)
         self._shows.addWidget(cards)
         self._empty = paragraph("Press Solve to find a plan. Each plan you make is listed here.")
         self._shows.addWidget(self._empty)
@@ -95,6 +98,7 @@ class PlansView(ScrollPanel):
         self.cards = [self._make_card(project, entry) for entry in entries if project]
         for card in self.cards:
             self._list.addWidget(card)
+        self._list.setSpacing(4 if len(entries) > CROWD else 8)
         self._empty.setVisible(not entries)
         self._show_comparison()
         for card in self.cards:
@@ -102,7 +106,8 @@ class PlansView(ScrollPanel):
                 card.setFocus()
 
     def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
-        card = PlanCard(project, self._document.bounds, entry)
+        brief = len(project.plans) > CROWD and entry is not project.current
+        card = PlanCard(project, self._document.bounds, entry, brief=brief)
         card.clicked.connect(partial(self._clicked, entry))
         card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
         card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
@@ -186,7 +191,7 @@ class PlansView(ScrollPanel):
             ("Take the star away" if entry.starred else "Star", partial(document.star_plan, entry)),
             ("Rename", partial(self.edit_name, card)),
             ("Note…", partial(self.edit_remark, card)),
-            ("Duplicate", partial(document.add_plan, entry)),
+            ("Duplicate", partial(document.duplicate_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),
             ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
         ]
@@ -218,7 +223,7 @@ class PlansView(ScrollPanel):
 
     def _edit(self, card: PlanCard, text: str, keep: Callable[[PlanEntry, str], bool]) -> QLineEdit:
         editor = QLineEdit(text, card)
-        editor.setGeometry(card.rect().adjusted(6, 6, -6, -6))
+        editor.setGeometry(card.rect().adjusted(2, 2, -2, -2))
         editor.selectAll()
         editor.editingFinished.connect(partial(self._finish_edit, card, editor, keep))
         leave = QShortcut(QKeySequence.StandardKey.Cancel, editor)

@@ -21,9 +21,9 @@ def document():
 def card_after(qtbot, document):
     """Return a function that shows a search that found a plan of this step time."""
 
-    def show(step_us):
+    def show(step_us, choose=True):
         solver = Solver()
-        job = Job(1, document.problem, "enplace", 10.0, choose=True)
+        job = Job(1, document.problem, "enplace", 10.0, choose)
         solver.last_search = SearchRecord(
             job, Report("", history=((1.0, step_us),), engines=("",)), 10.0
         )
@@ -55,6 +55,10 @@ def test_the_times_of_a_search_are_hidden_while_speeds_are_others(card_after, do
     document.set_scale(1.0, 1.0)
     assert not card.isHidden()
     assert card.standing.text() == "−50.0 % vs expert"
+
+
+def test_the_last_search_of_a_comparison_has_no_card(card_after):
+    assert card_after(10.0, choose=False).isHidden()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.views.plans.facts import compare, standing, tooltip, why_stale
-from enplace_studio.views.plans.view import PlansView
+from enplace_studio.views.plans.view import CROWD, PlansView
 from problems import cluster_of, profile_of
 from threads import finish_work
 
@@ -356,3 +356,21 @@ def test_no_side_that_does_not_fit_is_called_better(open_view):
     assert not second.schedule.fits
     lines = compare(document.project, document.bounds, first, second)
     assert all(line.better != 1 for line in lines)
+
+
+def test_many_plans_have_a_line_each_and_only_the_shown_one_has_more(open_view):
+    document = three_plans()
+    for number in range(CROWD):
+        add_plan(document, f"more {number}", {"a": 0, "b": 0})
+    view = open_view(document)
+    heights = {card.entry.name: card.heightForWidth(220) for card in view.cards}
+    assert heights["more 1"] < heights[document.current.name] - 15
+
+
+def test_a_name_too_long_for_its_line_continues_below(open_view):
+    document = three_plans()
+    add_plan(document, "both, with ops split", {"a": 0, "b": 1})
+    card = card_of(open_view(document), "both, with ops split")
+    assert card._name_lines(180) == ("both", "with ops split")
+    assert card._lead(180) == "with ops split"
+    assert card._name_lines(400) == ("both, with ops split", "")
