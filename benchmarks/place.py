@@ -26,7 +26,7 @@ CLUSTERS = ("pesto", "celeritas", "fastt")
 SEARCH_S = 10.0
 """Time for the default method."""
 
-QUICK_S, QUICK_PROFILES = 1.0, 2
+QUICK_S, QUICK_PROFILES = 1.0, 1
 
 BAECHI = ("m-topo", "m-etf", "m-sct")
 BRANCHY = ("inception", "nasnet")

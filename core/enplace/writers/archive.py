@@ -36,9 +36,11 @@ def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
     Raises
     ------
     FileError
-        If the file cannot be written.
+        If the file cannot be written, or could not be read again.
     """
-    write_atomically(path, _zip(_profile_members(profile)))
+    with naming(path):
+        content = _zip_to_read(_profile_members(profile))
+    write_atomically(path, content)
 
 
 def write_project(path: str | os.PathLike[str], project: Project, *, packed: bool = True) -> None:
@@ -106,7 +108,7 @@ def _project_to_json(project: Project) -> dict[str, Any]:
     }
 
 
-def _zip_to_read(members: Mapping[str, bytes], packed: bool) -> bytes:
+def _zip_to_read(members: Mapping[str, bytes], packed: bool = True) -> bytes:
     """Make a zip that the reader takes: one that packs too well looks like a bomb."""
     content = _zip(members, packed)
     try:
@@ -114,7 +116,7 @@ def _zip_to_read(members: Mapping[str, bytes], packed: bool) -> bytes:
     except FileError:
         if packed:
             return _zip_to_read(members, packed=False)
-        raise FileError("too large to be read again; remove some plans") from None
+        raise FileError("too large to be read again; remove plans, if it has any") from None
     return content
 
 

@@ -793,6 +793,16 @@ def test_a_project_that_packs_too_well_is_written_unpacked(
     assert len(read_project(tmp_path / "p.enplace").plans) == 50
 
 
+def test_a_profile_that_packs_too_well_is_written_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of a million layers that are alike take 30 times their packed size as JSON."""
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
+    profile = profile_of({f"layer_{n}": 1.0 for n in range(300)})
+    write_profile(tmp_path / "p.enplace", profile)
+    assert same(profile, read_profile(tmp_path / "p.enplace"))
+
+
 def test_a_project_that_could_not_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
