@@ -82,13 +82,19 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
+def apply(
+    path: str | os.PathLike[str],
+    order: bool = True,
+    pipeline: str | None = None,
+    microbatches: int = 8,
+) -> Any:
     """Run the training of this process according to ``plan.json``.
 
     Call it at the start of a training script, which needs no other change. If several frameworks
-    are installed, import the script's one before. For TensorFlow, see
+    are installed, import the script's one before. With a ``pipeline``, ``"1f1b"`` or ``"gpipe"``,
+    each batch is cut into so many micro-batches. For TensorFlow, see
     :func:`enplace.frameworks.tensorflow.apply.apply`.
     """
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
-    return registry.framework_in_use().apply(path, order)
+    return registry.framework_in_use().apply(path, order, pipeline, microbatches)

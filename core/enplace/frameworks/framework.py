@@ -72,7 +72,7 @@ class Framework:
         Serves one task of a cluster of several hosts; None if this framework runs no models.
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
-        a path and whether to keep the plan's order. Empty without ``server``.
+        the arguments of :func:`enplace.apply`. Empty without ``server``.
     losses, optimizers : tuple of str
         Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
     gpus : tuple of str
@@ -130,10 +130,18 @@ class Framework:
         """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"
 
-    def apply(self, path: str | os.PathLike[str], order: bool) -> Any:
+    def apply(
+        self,
+        path: str | os.PathLike[str],
+        order: bool,
+        pipeline: str | None,
+        microbatches: int,
+    ) -> Any:
         """Apply a plan to the training of this process; only this imports the framework."""
         module, _, function = self.applier.partition(":")
-        return getattr(importlib.import_module(module), function)(path, order)
+        return getattr(importlib.import_module(module), function)(
+            path, order, pipeline, microbatches
+        )
 
     @property
     def state(self) -> str:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.machine.pipeline import PipelineSchedule
+from enplace.errors import PipelineError
+from enplace.machine.pipeline import KINDS, PipelineSchedule
+from enplace.text import listed
 from enplace.values.arrays import inverse
 from enplace.values.plan import follow_graph
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -33,6 +35,17 @@ class Microbatches:
 
     schedule: str
     number: int
+
+    def __post_init__(self) -> None:
+        if self.schedule not in KINDS:
+            raise PipelineError(
+                f"there is no pipeline '{self.schedule}'; use one of {listed(KINDS)}"
+            )
+        if self.number < 2:
+            raise PipelineError("a pipeline needs at least 2 micro-batches")
+
+    def __str__(self) -> str:
+        return f"{self.number} micro-batches, {self.schedule}"
 
 
 def order_parts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ INPUT = "input"
 """Scope of the ops that fetch the batch."""
 
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
+
+_READS = ("read", "Read", "Assign")
+"""Last parts of the names of a variable's own ops."""
 
 _QUOTED = re.compile(r"'([^']*)'")
 _NUMBER = re.compile(r"\.(\d+)\Z")
@@ -64,7 +67,7 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
         Forward ops keep their name scope. Ops of a gradient tape are under ``gradients/``, ops that
         write variables under ``update/``. A variable belongs where it is first read.
     """
-    names = {name: op for op, (name, _) in enumerate(nodes)}
+    names = _not_scopes(nodes)
     ends = [(edge[0], edge[2]) for edge in edges]
     scopes = [_traced_scope(name, kind, names) for name, kind in nodes]
     _spread([name for name, _ in nodes], ends, scopes)
@@ -114,7 +117,7 @@ def _path_scope(parts: Sequence[str]) -> str:
     return "/".join(_NUMBER.sub(r"_\1", part) for part in parts if part)
 
 
-def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
+def _traced_scope(name: str, kind: str, names: Collection[str]) -> str | None:
     """Find the scope in a traced op's name; None if it has none or names a variable."""
     parts = name.split("/")
     if kind.startswith("Iterator"):
@@ -144,11 +147,23 @@ def _own_scope(
     return _with_tag(_name_parts(parts, names), node["tag"], blocks)
 
 
-def _name_parts(parts: list[str], names: Mapping[str, int]) -> list[str]:
+def _name_parts(parts: list[str], names: Collection[str]) -> list[str]:
     """Find an op's name scope; another op's name (``kernel`` in ``kernel/read``) is not a scope."""
     while len(parts) > 1 and "/".join(parts[:-1]) in names:
         parts = parts[:-1]
     return parts[:-1]
+
+
+def _not_scopes(nodes: Sequence[tuple[str, str]]) -> set[str]:
+    """Find the names of ops, without variables that share their name with a layer.
+
+    ``embedding/Gather`` is in the layer ``embedding``, even if that has a variable of this name.
+    """
+    variables = {name for name, kind in nodes if kind in _VARIABLE_TYPES}
+    layers = {
+        above for above, _, own in (name.rpartition("/") for name, _ in nodes) if own not in _READS
+    }
+    return {name for name, _ in nodes} - (variables & layers)
 
 
 def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dict[str, str]:
@@ -222,7 +237,7 @@ def _name_updates(
 def _spread(
     names: Sequence[str], edges: Sequence[tuple[int, int]], scopes: list[str | None]
 ) -> None:
-    """Give other ops a neighbour's scope: that of the update they feed, else of a producer."""
+    """Give other ops a neighbour's scope: of the updates that they only feed, else a producer's."""
     producers: list[list[int]] = [[] for _ in names]
     consumers: list[list[int]] = [[] for _ in names]
     for source, target in edges:
@@ -234,8 +249,10 @@ def _spread(
     order = topological_order(len(names), out_ptr, consumer).tolist()
     for op in reversed(order):
         if scopes[op] is None and not names[op].startswith(BACKWARD):
-            found = _first_scope(consumers[op], scopes)
-            scopes[op] = found if found and found.startswith(UPDATE) else None
+            # Updates may wait for forward ops, which also feed others.
+            fed = [scopes[consumer] for consumer in consumers[op]]
+            if fed and all(scope and scope.split("/")[0] == UPDATE for scope in fed):
+                scopes[op] = fed[0]
     for op in order:
         if scopes[op] is None:
             scopes[op] = _first_scope(producers[op], scopes)

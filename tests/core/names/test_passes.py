@@ -14,6 +14,7 @@ from enplace.names.passes import (
     split_pass,
     writes_variable,
 )
+from enplace.names.scopes import traced_scopes
 from enplace.values.measurement import Measurement
 from problems import profile_of
 
@@ -56,3 +57,31 @@ def test_a_recorded_backward_pass_overrides_scopes():
     assert np.flatnonzero(named_backward(profile)).tolist() == [0, 1]
     object.__setattr__(profile, "measured", Measurement(backward=(2,)))
     assert np.flatnonzero(named_backward(profile)).tolist() == [2]
+
+
+def test_an_update_that_waits_for_a_forward_op_does_not_make_it_one():
+    nodes = [
+        ("x", "Placeholder"),
+        ("embedding", "VarHandleOp"),
+        ("embedding/Gather", "ResourceGather"),
+        ("kernel", "VarHandleOp"),
+        ("MatMul/ReadVariableOp", "ReadVariableOp"),
+        ("MatMul", "MatMul"),
+        ("mul", "Mul"),
+        ("AssignSubVariableOp", "AssignSubVariableOp"),
+    ]
+    number = {name: op for op, (name, _) in enumerate(nodes)}
+    edges = [
+        ("x", "embedding/Gather"),
+        ("embedding", "embedding/Gather"),
+        ("kernel", "MatMul/ReadVariableOp"),
+        ("embedding/Gather", "MatMul"),
+        ("MatMul/ReadVariableOp", "MatMul"),
+        ("embedding/Gather", "AssignSubVariableOp"),
+        ("MatMul/ReadVariableOp", "AssignSubVariableOp"),
+        ("mul", "AssignSubVariableOp"),
+    ]
+    ends = [(number[source], 0, number[target]) for source, target in edges]
+    scopes = dict(zip(number, traced_scopes(nodes, ends), strict=True))
+    assert scopes["embedding/Gather"] == scopes["MatMul"] == scopes["x"] == "embedding"
+    assert scopes["mul"] == scopes["AssignSubVariableOp"] == "update"

@@ -49,6 +49,8 @@ class PlacedFunction:
         They stay with it, whatever the plan says.
     check : Check
         What TensorFlow ran in the first step, compared with the plan.
+    pipeline : str
+        Its micro-batches and their order; empty if it runs whole.
     """
 
     name: str
@@ -56,6 +58,7 @@ class PlacedFunction:
     variables_moved: int
     bound: tuple[str, ...]
     check: Check
+    pipeline: str = ""
 
     def __str__(self) -> str:
         kept = f"; kept where their data is: {', '.join(self.bound)}" if self.bound else ""
@@ -63,6 +66,7 @@ class PlacedFunction:
             f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned, "
             f"{self.order_edges} control edges keep the order, "
             f"{count(self.variables_moved, 'variable')} moved{kept}"
+            f"{'; ' * bool(self.pipeline)}{self.pipeline}"
         )
 
 
@@ -100,6 +104,14 @@ class Application:
         """Add a mismatch, and print it."""
         self.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
+
+    def note_whole(self, batch: Sequence[tuple[str, Sequence[int]]]) -> None:
+        """Say that batches of another shape than a pipeline's run whole."""
+        shapes = ", ".join(str(list(shape)) for _, shape in batch)
+        print(
+            f"enplace: {self.path}: batches of other shapes than {shapes} run whole, where planned",
+            file=sys.stderr,
+        )
 
     def note_mismatch(self, what: str, missing: Sequence[str], new: Sequence[str]) -> None:
         """Say which ops of the plan something does not have, or which the plan does not have."""

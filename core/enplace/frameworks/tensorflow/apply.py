@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,7 +21,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, PipelineError
+from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.tensorflow.application import (
     ALIKE,
     KINDS,
@@ -36,6 +38,7 @@ from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.check import check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
+from enplace.frameworks.tensorflow.drawing import Drawing, drawing_of
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
     Movers,
@@ -47,6 +50,7 @@ from enplace.frameworks.tensorflow.exchange import (
     variables_by_placeholder,
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
+from enplace.frameworks.tensorflow.pipelines import pipeline_function
 from enplace.frameworks.tensorflow.placed_sessions import place_sessions
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
 from enplace.frameworks.tensorflow.scripts import is_compiled, one_replica, plain_keras
@@ -59,11 +63,19 @@ _HOST = "/device:CPU:0"
 
 _for_good = ExitStack()
 
+_Batch = tuple[tuple[str, tuple[int, ...]], ...] | None
+"""Shapes of the tensors of a batch; None if they do not matter."""
+
 _ours: WeakSet[ConcreteFunction] = WeakSet()
 """Functions that are already placed; another plan does not touch them."""
 
 
-def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
+def apply(
+    path: str | os.PathLike[str],
+    order: bool = True,
+    pipeline: str | None = None,
+    microbatches: int = 8,
+) -> Application:
     """Run the training of this process as a plan says, from now on.
 
     Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
@@ -78,6 +90,12 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
         A ``plan.json``.
     order : bool
         Whether each device follows the plan's order.
+    pipeline : str, optional
+        Run each step as a pipeline of micro-batches, in this order: ``"1f1b"``, ``"gpipe"`` or
+        ``"inference"``. Batches of another shape than the first, such as the rest at the end of the
+        data, run whole.
+    microbatches : int
+        Into how many micro-batches to cut each batch.
 
     Returns
     -------
@@ -93,12 +111,18 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     DevicesError
         If this process does not have the plan's devices; when training begins, if the script has
         hidden them since.
+    PipelineError
+        If there is no such pipeline; when training begins, if the batch cannot be cut, or its
+        samples depend on each other.
     """
     _check_tensorflow()
+    wanted = None if pipeline is None else Microbatches(pipeline, microbatches)
+    if wanted and not order:
+        raise PipelineError("a pipeline is an order of micro-batches; leave out order=False")
     application = Application(os.fspath(path))
     goal = read_plan_to_apply(application.path)
     _make_devices(goal.problem.cluster)
-    placer = _Placer(application, goal, order)
+    placer = _Placer(application, goal, order, wanted)
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(say_dropped))
     _for_good.enter_context(one_replica())
@@ -106,21 +130,26 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     def placed_call(
         function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
-        placed = placer.placed(function) if tf.executing_eagerly() else None
-        if placed is None:
+        if not tf.executing_eagerly() or not placer.fits(function):
             return call(function, placer.present(captured))
+        drawn, key = placer.draw(function, [*inputs, *captured])
+
+        def run(placed: ConcreteFunction) -> Any:
+            own = len(placed.captured_inputs) - len(drawn)
+            captured = [*placed.captured_inputs[:own], *drawn]
+            return placer.run(placed, lambda: call(placed, captured))
+
         try:
-            return placer.run(placed, lambda: call(placed, placed.captured_inputs))
+            return run(placer.placed(function, key))
         except _CycleError:
-            free = placer.without_order(function)
-            return placer.run(free, lambda: call(free, free.captured_inputs))
+            return run(placer.without_order(function, key))
         except _RefusedError as refused:
             result = call(function, placer.present(captured))
             placer.give_up(function, refused.why)  # not if it fails either way
             return result
 
     _for_good.enter_context(calls_handled(placed_call))
-    explain = place_sessions(application, goal, order, _for_good)
+    explain = place_sessions(application, goal, order, wanted is not None, _for_good)
     atexit.register(application.report)
     atexit.register(explain)  # before that: the last one registered comes first
     return application
@@ -152,18 +181,43 @@ class _RefusedError(Exception):
         self.why = why
 
 
+@dataclass(eq=False)
+class _Fitting:
+    """A function that the plan is for.
+
+    Attributes
+    ----------
+    flat : FlatGraph
+    drawing : Drawing or None
+        How it gets its batches; None unless it is to be a pipeline.
+    batch : tuple or None
+        The shapes of the first batch; the pipeline is for these.
+    placed : dict
+        The functions to call for such batches, and for all others (None).
+    """
+
+    flat: FlatGraph
+    drawing: Drawing | None
+    batch: _Batch = None
+    placed: dict[_Batch, ConcreteFunction] = field(default_factory=dict)
+
+
 class _Placer:
     """Replaces functions by placed ones, and remembers which."""
 
-    def __init__(self, application: Application, goal: PlanToApply, ordered: bool) -> None:
+    def __init__(
+        self,
+        application: Application,
+        goal: PlanToApply,
+        ordered: bool,
+        wanted: Microbatches | None,
+    ) -> None:
         self._application = application
-        self._ordered = ordered
+        self._ordered, self._wanted = ordered, wanted
         self.problem, self._plan = goal.problem, goal.plan
-        self._whole, self._devices, self._planned = goal.whole, goal.devices, goal.planned
+        self._whole, self._devices = goal.whole, goal.devices
         self._movers = Movers()
-        self._known: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
-            WeakKeyDictionary()
-        )
+        self._known: WeakKeyDictionary[ConcreteFunction, _Fitting | None] = WeakKeyDictionary()
         self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
         self._options = context.FunctionCallOptions(config_proto=plain_config())
 
@@ -171,13 +225,42 @@ class _Placer:
         """Return captured tensors, with the present handles of variables that were moved."""
         return [self._movers.present(tensor) for tensor in captured]
 
-    def placed(self, function: ConcreteFunction) -> ConcreteFunction | None:
-        """Return the function to call instead of this one; None if the plan is not for it."""
+    def fits(self, function: ConcreteFunction) -> bool:
+        """Return whether the plan is for this function."""
         if function in _ours:
-            return None
+            return False
         if function not in self._known:
             self._known[function] = self._find(function)
-        return self._known[function]
+        return self._known[function] is not None
+
+    def draw(
+        self, function: ConcreteFunction, inputs: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], _Batch]:
+        """Draw the batch of a pipeline; return it, and what is known of all batches' shapes."""
+        drawing = self._fitting(function).drawing
+        if drawing is None:
+            return [], None
+        drawn = drawing.draw(inputs)
+        shapes = drawing.batch(inputs, drawn)
+        return drawn, tuple((name, tuple(shape)) for name, shape in shapes.items())
+
+    def placed(self, function: ConcreteFunction, batch: _Batch) -> ConcreteFunction:
+        """Return the function to call instead of this one for a batch of these shapes."""
+        fitting = self._fitting(function)
+        if fitting.batch is None:
+            fitting.batch = batch
+        elif batch != fitting.batch:
+            batch = None
+        if batch not in fitting.placed:
+            if fitting.batch is not None and fitting.placed:
+                self._application.note_whole(fitting.batch)
+            fitting.placed[batch] = self._exchange(function, fitting, batch)
+        return fitting.placed[batch]
+
+    def _fitting(self, function: ConcreteFunction) -> _Fitting:
+        fitting = self._known[function]
+        assert fitting is not None
+        return fitting
 
     def run(self, placed: ConcreteFunction, call: Callable[[], Any]) -> Any:
         """Call a placed function without rewriting its graph or its devices."""
@@ -214,7 +297,7 @@ class _Placer:
             running.disable_graph_collection()
         return result
 
-    def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
+    def _find(self, function: ConcreteFunction) -> _Fitting | None:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
         if n_nodes < ALIKE * len(self._whole):
             return None  # far too small; no need to flatten it
@@ -223,13 +306,13 @@ class _Placer:
         missing = sorted(self._whole - theirs)
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not missing and not new:
-            return self._exchange(function, flat)
+            return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
         if len(missing) <= (1 - ALIKE) * len(self._whole):
             what = f"the function {function_name(function)}"
             self._application.note_mismatch(what, missing, new)
         return None
 
-    def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
+    def without_order(self, function: ConcreteFunction, batch: _Batch) -> ConcreteFunction:
         """Return the function to call where TensorFlow cannot keep the plan's order."""
         print(
             f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
@@ -238,9 +321,8 @@ class _Placer:
             file=sys.stderr,
         )
         self._ordered = False
-        placed = self._exchange(function, flatten(function))
-        self._known[function] = placed
-        return placed
+        self._fitting(function).placed.clear()
+        return self.placed(function, batch)
 
     def give_up(self, function: ConcreteFunction, why: str) -> None:
         """Run a function unplaced from now on, and warn with the reason."""
@@ -250,53 +332,69 @@ class _Placer:
             f"plan says, so it runs without the plan (its first step may have begun twice): {why}"
         )
 
-    def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
+    def _exchange(
+        self, function: ConcreteFunction, fitting: _Fitting, batch: _Batch
+    ) -> ConcreteFunction:
         check_devices(self._devices)  # the script may have hidden or split some
         if is_compiled(function):
             say_dropped("jit_compile")
-        flat = split_flat(function, whole, self._plan.splits)
+        flat, drawing, problem, plan = fitting.flat, fitting.drawing, self.problem, self._plan
+        drawn: list[tf.Tensor] = []
+        if drawing is not None:
+            flat, drawn = drawing.flat, drawing.zeros(fitting.batch or ())
+        if self._wanted and drawing is not None and batch is not None:
+            shapes = dict(batch)
+            whole = drawing.for_batch(shapes)
+            flat, pipeline = pipeline_function(
+                function, whole, shapes, problem, plan, self._wanted, _HOST
+            )
+            problem, plan = pipeline.problem, pipeline.plan
+        else:
+            flat = split_flat(function, flat, plan.splits)
+        names = problem.profile.op_names
+        planned = {
+            name: self._devices[at] for name, at in zip(names, plan.device.tolist(), strict=True)
+        }
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()
         variables = {name: v for name, v in variables.items() if id(v.handle) not in fixed}
         bound = bound_ops(function, flat, variables, _HOST)
         n_moved = sum(
-            self._movers.move(variable, self._planned[name])
+            self._movers.move(variable, planned[name])
             for name, variable in variables.items()
-            if name in self._planned
+            if name in planned
         )
         captured = self.present(function.captured_inputs)
         function.set_external_captures(captured)
-        plan, graph_def = self._plan, flat.graph_def
-        order = device_orders(graph_def, self.problem, plan, plan.position) if self._ordered else []
-        placed_graph = place_graph(graph_def, self._planned | bound, order, _HOST)
-        batch = batch_tensors(function, flat)
+        graph_def = flat.graph_def
+        order = device_orders(graph_def, problem, plan, plan.position) if self._ordered else []
+        placed_graph = place_graph(graph_def, planned | bound, order, _HOST)
+        traced = dict(batch) if batch is not None else batch_tensors(function, flat)
+        given = {name: tf.TensorShape(shape) for name, shape in traced.items()}
         with tf.device(_HOST):
             seen = {
                 name: tf.Variable(tf.zeros([0], tf.int64), trainable=False, shape=[None])
-                for name, shape in batch.items()
+                for name, shape in given.items()
                 if not shape.is_fully_defined()
             }
-        placed = function_of(function, flat, placed_graph, captured, seen)
+        placed = function_of(function, flat, placed_graph, [*captured, *drawn], seen)
 
         def report(partitions: Sequence[GraphDef]) -> None:
-            given = [
-                seen[n].numpy() if n in seen else shape.as_list() for n, shape in batch.items()
+            found = [
+                seen[n].numpy() if n in seen else shape.as_list() for n, shape in given.items()
             ]
-            if other := about_other_batches(self.problem.profile.measured.batch_shapes, given):
+            if drawing is not None and batch is None:
+                return  # a batch of another size than those of the pipeline
+            if other := about_other_batches(self.problem.profile.measured.batch_shapes, found):
                 print(f"enplace: {self._application.path}: {other}", file=sys.stderr)
             self._application.functions.append(
                 PlacedFunction(
                     function_name(function),
                     count_inputs(placed_graph) - count_inputs(graph_def),
                     n_moved,
-                    tuple(op for op, at in bound.items() if at != self._planned.get(op, at)),
-                    check_placement(
-                        partitions,
-                        _step_of(flat),
-                        self.problem.profile.op_names,
-                        plan.device,
-                        self._devices,
-                    ),
+                    tuple(op for op, at in bound.items() if at != planned.get(op, at)),
+                    check_placement(partitions, _step_of(flat), names, plan.device, self._devices),
+                    "" if batch is None or self._wanted is None else str(self._wanted),
                 )
             )
 

@@ -54,7 +54,7 @@ def function_of(
     with graph.as_default():
         import_graph_def(graph_def, name="")
     inner = [graph.get_tensor_by_name(f"{name}:0") for name in (*flat.arguments, *flat.captures)]
-    for old, new in zip(function.inputs, inner, strict=True):
+    for old, new in zip(function.inputs, inner, strict=False):  # batches may be further captures
         copy_handle_data(old, new)
     graph.inputs = inner[: len(flat.arguments)]
     for outer, placeholder in zip(captured, inner[len(flat.arguments) :], strict=True):
@@ -119,7 +119,7 @@ def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dic
     known = {id(variable.handle): variable for variable in function.graph.variables}
     return {
         name: known[id(tensor)]
-        for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
+        for name, tensor in zip(flat.captures, function.captured_inputs, strict=False)
         if id(tensor) in known
     }
 
@@ -157,11 +157,11 @@ def bound_ops(
     """
     device = {
         name: short_name(tensor.device)
-        for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
+        for name, tensor in zip(flat.captures, function.captured_inputs, strict=False)
     }
     resources = {
         name: device.get(name, host)
-        for name, inner in zip((*flat.arguments, *flat.captures), function.inputs, strict=True)
+        for name, inner in zip((*flat.arguments, *flat.captures), function.inputs, strict=False)
         if inner.dtype == tf.resource and name not in variables
     }
     consumers = consumers_of(flat.graph_def)

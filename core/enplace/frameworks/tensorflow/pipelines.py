@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from enplace.errors import PipelineError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.frameworks.microbatches import WHOLE, Microbatches, in_flight, order_parts
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
+from enplace.frameworks.tensorflow.graph import FlatGraph
 from enplace.frameworks.tensorflow.microbatches import (
     CutGraph,
     Shapes,
@@ -27,7 +29,7 @@ from enplace.frameworks.tensorflow.microbatches import (
 )
 from enplace.frameworks.tensorflow.profile import find_edges
 from enplace.frameworks.tensorflow.rewrite import complete_devices
-from enplace.frameworks.tensorflow.shapes import tensor_shapes
+from enplace.frameworks.tensorflow.shapes import shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
 from enplace.frameworks.tensorflow.trace import OpTrace
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
@@ -94,6 +96,32 @@ def pipeline_step(
         step.graph_def, shapes, cut, tensor_shapes(new), problem, plan, wanted, host
     )
     return new, made
+
+
+def pipeline_function(
+    function: ConcreteFunction,
+    flat: FlatGraph,
+    batch: Mapping[str, Sequence[int]],
+    problem: Problem,
+    plan: Plan,
+    wanted: Microbatches,
+    host: str,
+) -> tuple[FlatGraph, Pipeline]:
+    """Cut a traced function into micro-batches; see :func:`pipeline_step`.
+
+    Parameters
+    ----------
+    flat : FlatGraph
+        It gets its batches as inputs: :mod:`enplace.frameworks.tensorflow.drawing`.
+    batch : mapping of str to sequence of int
+        The tensors of a batch, and their shapes.
+    """
+    shapes = shapes_of_function(function, flat, flat.graph_def, batch)
+    cut = cut_graph(flat.graph_def, shapes, batch, wanted.number, flat.outputs)
+    outputs = tuple(cut.renamed.get(name, name) for name in flat.outputs)
+    new = replace(flat, graph_def=cut.graph_def, outputs=outputs)
+    new_shapes = shapes_of_function(function, new, new.graph_def, batch)
+    return new, plan_pipeline(flat.graph_def, shapes, cut, new_shapes, problem, plan, wanted, host)
 
 
 def plan_pipeline(

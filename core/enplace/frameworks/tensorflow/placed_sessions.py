@@ -74,11 +74,16 @@ class _Sessions:
     """
 
     def __init__(
-        self, application: Application, goal: PlanToApply, ordered: bool, run: Callable[..., Any]
+        self,
+        application: Application,
+        goal: PlanToApply,
+        ordered: bool,
+        cut: bool,
+        run: Callable[..., Any],
     ) -> None:
         self._application = application
         self._goal = goal
-        self._ordered = ordered
+        self._ordered, self._cut = ordered, cut
         self._run = run
         self._lock = threading.Lock()  # queues are filled by threads
         self._configs: WeakKeyDictionary[Any, ConfigProto] = WeakKeyDictionary()
@@ -127,12 +132,15 @@ class _Sessions:
         self._looked_at[session] = graph.version
         if not all(map(_finder(graph), self._goal.whole)):
             return None
-        if self._late.get(session) or session.sess_str:
+        if self._cut or self._late.get(session) or session.sess_str:
             self._forget(session)
             self._application.note(
                 f"{self._application.path}: the session runs without the plan, because it "
                 + (
-                    "belongs to a server; a plan is for sessions of this process"
+                    "cannot be cut into micro-batches; use 'enplace run --pipeline', or train with "
+                    "a tf.function"
+                    if self._cut
+                    else "belongs to a server; a plan is for sessions of this process"
                     if session.sess_str
                     else "had changed variables before its graph had all ops of the plan; build "
                     "the whole model before the session's first run"
@@ -186,13 +194,19 @@ def _finder(graph: tf.Graph) -> Callable[[str], bool]:
 
 
 def place_sessions(
-    application: Application, goal: PlanToApply, ordered: bool, for_good: ExitStack
+    application: Application, goal: PlanToApply, ordered: bool, cut: bool, for_good: ExitStack
 ) -> Callable[[], None]:
-    """Apply a plan to all sessions that begin from now on; return what to call at the end."""
+    """Apply a plan to all sessions that begin from now on; return what to call at the end.
+
+    Parameters
+    ----------
+    cut : bool
+        Whether steps are to be cut into micro-batches; those of sessions cannot be.
+    """
     run, begin, close, make = (
         getattr(SESSION, name) for name in ("run", "__init__", "close", "make_callable")
     )
-    sessions = _Sessions(application, goal, ordered, run)
+    sessions = _Sessions(application, goal, ordered, cut, run)
 
     @wraps(begin)
     def watched_begin(

@@ -142,6 +142,7 @@ def run_plan(
     if microbatches is None:
         step = split_step(step, plan.splits)
     else:
+        progress(f"Cutting each batch into {microbatches}", None)
         step, pipeline = pipeline_step(step, problem, plan, microbatches, devices.host)
         problem, plan = pipeline.problem, pipeline.plan
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))

@@ -313,7 +313,7 @@ def _run(source: Source) -> None:
         patch.object(sys, "argv", [source.path, *source.words]),
         patch.object(sys, "path", [str(place_of(source)), *sys.path]),
         # A plan that the script applies is not part of the model.
-        patch.object(enplace, "apply", lambda path, order=True: None),
+        patch.object(enplace, "apply", lambda *_, **__: None),
     ):
         if source.kind == "script":
             runpy.run_path(source.path, run_name="__main__")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.importer import import_graph_def
+from tensorflow.python.ops.handle_data_util import copy_handle_data
 
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.graph import FlatGraph
 from enplace.frameworks.tensorflow.step import LoadError, Step
 
 
@@ -55,6 +60,33 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
     except ValueError as error:
         reason = first_line(error)
         raise LoadError(f"{step.name}: it cannot take its batches: {reason}") from None
+    return shapes_in(graph)
+
+
+def shapes_of_function(
+    function: ConcreteFunction,
+    flat: FlatGraph,
+    graph_def: GraphDef,
+    given: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, TensorShape]:
+    """Find shape, type and bytes of every tensor in a graph that gets a traced function's inputs.
+
+    Parameters
+    ----------
+    given : mapping of str to sequence of int, optional
+        Shapes of inputs (``op:0``) that the trace leaves open.
+    """
+    graph = FuncGraph("shapes")
+    fed = {}
+    with graph.as_default():
+        with tf.name_scope("enplace_fed"):
+            # Further captures than the function's own are placeholders with shapes.
+            names = (*flat.arguments, *flat.captures)
+            for old, name in zip(function.inputs, names, strict=False):
+                shape = (given or {}).get(f"{name}:0", old.shape)
+                fed[f"{name}:0"] = new = tf.compat.v1.placeholder(old.dtype, shape)
+                copy_handle_data(old, new)
+        import_graph_def(graph_def, input_map=fed, name="")
     return shapes_in(graph)
 
 

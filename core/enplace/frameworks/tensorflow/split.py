@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
-from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.framework.importer import import_graph_def
-from tensorflow.python.ops.handle_data_util import copy_handle_data
 
 from enplace.errors import SplitError
 from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
-from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_in, tensor_shapes
+from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
 from enplace.values.splits import Split, find_rule, part_names
 from enplace.values.splits.graph import cut_name, join_name
@@ -109,7 +106,7 @@ def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Spl
     graph_def, renamed = _split_graph(
         flat.graph_def,
         splits,
-        lambda graph_def: _shapes_of(function, flat, graph_def),
+        lambda graph_def: shapes_of_function(function, flat, graph_def),
         flat.outputs,
     )
     outputs = tuple(renamed.get(name, name) for name in flat.outputs)
@@ -127,20 +124,6 @@ def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, in
     """
     work = _Splitting(graph_def, {}, shapes)
     return {node.name: work.lengths(node) for node in graph_def.node if node.op in RULES}
-
-
-def _shapes_of(function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef) -> Shapes:
-    """Find the shapes in a graph whose placeholders get the function's inputs."""
-    graph = FuncGraph("shapes")
-    fed = {}
-    with graph.as_default():
-        with tf.name_scope("enplace_fed"):
-            names = (*flat.arguments, *flat.captures)
-            for old, name in zip(function.inputs, names, strict=True):
-                fed[f"{name}:0"] = new = tf.compat.v1.placeholder(old.dtype, old.shape)
-                copy_handle_data(old, new)
-        import_graph_def(graph_def, input_map=fed, name="")
-    return shapes_in(graph)
 
 
 def _split_graph(

@@ -116,6 +116,33 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     assert summary in stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("style", ["fit", "custom"])
+def test_an_unchanged_script_trains_as_a_pipeline(style, tmp_path, run_python):
+    def write(asked):
+        script = write_script(tmp_path, style, f"import enplace\n{asked}\n", REPORT)
+        # The last batch is half as large as the others.
+        script.write_text(script.read_text().replace("80", "76"))
+        return script
+
+    script = write("applied = enplace.apply('plan.json')")
+    problem = problem_of(load(source_of(str(script))), parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, policy="strict")
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
+    found = []
+    for asked in ("", ", pipeline='1f1b', microbatches=4"):
+        script = write(f"applied = enplace.apply('plan.json'{asked})")
+        done = run_python(tmp_path, str(script))
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    whole, cut = found
+    np.testing.assert_allclose(cut["losses"], whole["losses"], rtol=1e-5)
+    for ours, theirs in zip(cut["weights"], whole["weights"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert cut["as_planned"] == cut["checked"] > whole["checked"]
+    assert cut["summary"].endswith("4 micro-batches, 1f1b")
+    assert done.stderr.count("batches of other shapes than") == (style == "fit")
+
+
 @pytest.mark.parametrize(
     ("style", "plain", "asking", "said"),
     [
