@@ -19,13 +19,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import ProblemError
+from enplace.machine.interleaving import order_interleaved
 from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
 from enplace.machine.patterns import Item, Use, find_starts, least_period_us
+from enplace.machine.pipeline_memory import find_memory
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 
 KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "gpipe")
 """Inference, where samples follow each other through the graph, and the training schedules."""
@@ -93,6 +97,8 @@ class PipelineSchedule:
         For each device, the most microbatches at a time whose forward ops it has begun and whose
         backward ops it has not finished; it holds their activations. For inference, those in a
         stage.
+    memory : tuple of MemoryCurve
+        What each device holds over time: :mod:`enplace.machine.pipeline_memory`.
     """
 
     kind: str
@@ -103,6 +109,12 @@ class PipelineSchedule:
     makespan_us: float
     time_per_sample_us: float
     in_flight: tuple[int, ...]
+    memory: tuple[MemoryCurve, ...]
+
+    @property
+    def peak_bytes(self) -> IntArray:
+        """The most that each device holds at a time; shape (n_devices,)."""
+        return np.array([curve.peak_bytes for curve in self.memory], dtype=np.int64)
 
     def slots_of(self, device: int) -> list[Slot]:
         """List a device's slots, computing and transfers."""
@@ -149,7 +161,18 @@ def simulate_pipeline(
         max(done_us.values()),
         play.time_per_sample_us(),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
+        find_memory(problem, plan, stages, _times(slots), n_microbatches),
     )
+
+
+def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]:
+    """Return the start and finish of parts by microbatch, stage and part; sends are one part."""
+    times: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for slot in slots:
+        key = slot.microbatch, slot.stage, slot.part
+        start_us, _ = times.get(key, (slot.start_us, 0.0))
+        times[key] = start_us, slot.finish_us
+    return times
 
 
 def planned_rule(plan: Plan) -> LoadRule:
@@ -170,9 +193,8 @@ class _Play:
         self._stages, self._kind, self._rule, self._owner = stages, kind, rule, owner
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
-        if kind == "interleaved":
-            # Samples start in groups, so that all devices have work early (Megatron).
-            self._together *= len({stage.devices for stage in stages})
+        n_devices = len({stage.devices for stage in stages})
+        self._in_turns = kind == "interleaved" and bool(order_interleaved(stages, n_devices))
         same_way = _goes_same_way(stages) and kind != "gpipe"
         back = (stage for stage in stages if stage.backward and same_way)
         self._returns = {stage.devices: _stage_us(stage) for stage in back}
@@ -183,7 +205,7 @@ class _Play:
 
     def time_per_sample_us(self) -> float:
         """Return the time that each further microbatch adds to a full pipeline."""
-        if len(self._patterns) == 1 and self._patterns[0].is_tight:
+        if len(self._patterns) == 1 and not self._in_turns and self._patterns[0].is_tight:
             return self._patterns[0].period_us / self._together
         return self._measured_us()
 
@@ -195,6 +217,8 @@ class _Play:
         have passed.
         """
         n_stages, together = len(self._stages), self._together
+        if self._in_turns:
+            together = math.lcm(together, len({stage.devices for stage in self._stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
         enough = together * max(1, rounds)
         once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
@@ -242,6 +266,9 @@ class _Play:
 
     def _in_order(self, n: int) -> Iterator[_Part]:
         """Yield the parts of all microbatches in the order in which devices process them."""
+        if self._in_turns and (order := order_interleaved(self._stages, n)):
+            yield from ((m, s, part) for m, s in order for part in _PARTS)
+            return
         for pattern in self._patterns:
             slots = [
                 (start_us + m // self._together * pattern.period_us, m, s, at)

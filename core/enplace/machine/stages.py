@@ -25,6 +25,8 @@ FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 
 N_PASSES = 3
 
+PASS_NAMES = ("forward", "backward", "weights")
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -97,6 +99,8 @@ def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> t
     edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
     part_us = _parts_of_devices_us(problem, plan, stage, on)
+    for d in plan.recompute:
+        _run_forward_again(part_us, np.flatnonzero(on == d), of, groups.get(d, (d,)))
     found = []
     for s, d in enumerate(on.tolist()):
         replicas = groups.get(d, (d,))
@@ -120,10 +124,22 @@ def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> t
     return tuple(found)
 
 
+def _run_forward_again(
+    part_us: dict[int, FloatArray], here: IntArray, of: IntArray, devices: tuple[int, ...]
+) -> None:
+    """Add the compute time of a device's forward stages to its first backward stage."""
+    back = here[of[here] != FORWARD]
+    if len(back):
+        for device in devices:
+            compute_us = part_us[device][COMPUTE]
+            compute_us[back[0]] += compute_us[here[of[here] == FORWARD]].sum()
+
+
 def _forward_first(edges: IntArray, of: IntArray) -> IntArray:
     """Let backward stages wait for all forward stages if none of them waits for any."""
     back = np.flatnonzero(of)
-    if not len(back) or (of[edges[:, 0]] < of[edges[:, 1]]).any():
+    turns = (of[edges[:, 0]] == FORWARD) & (of[edges[:, 1]] != FORWARD)
+    if not len(back) or turns.any():
         return edges
     pairs = np.stack(np.meshgrid(np.flatnonzero(of == FORWARD), back), axis=-1).reshape(-1, 2)
     return np.concatenate([edges, pairs])

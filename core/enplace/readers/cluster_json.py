@@ -98,7 +98,7 @@ def _device(value: Any, where: str) -> Device:
         return Device(
             name=take(obj, "name", str, where),
             kind=take(obj, "kind", str, where),
-            capacity_bytes=whole(obj, "capacity_bytes", where),
+            capacity_bytes=whole(obj, "capacity_bytes", where, high=MAX_BYTES),
             speed=float(number(obj, "speed", where, 1.0)),
             lanes=whole(obj, "lanes", where, 1),
             chip=take(obj, "chip", str, where, ""),
