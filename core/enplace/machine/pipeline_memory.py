@@ -194,10 +194,7 @@ def received_bytes(problem: Problem, device: IntArray, where: int) -> int:
     profile, forward = problem.profile, ~backward_ops(problem)
     read = forward[profile.edge_op] & (device[profile.edge_op] == where)
     read &= device[profile.edge_source] != where
-    of_op = np.zeros(profile.n_ops, dtype=np.int64)
-    tensor = profile.edge_tensor[read]
-    np.maximum.at(of_op, profile.tensor_op[tensor], profile.tensor_bytes[tensor])
-    return int(of_op.sum())
+    return int(profile.tensor_bytes[np.unique(profile.edge_tensor[read])].sum())
 
 
 def _curve(rows: list[tuple[float, int, int]], resident: int) -> MemoryCurve:

@@ -10,7 +10,7 @@ from enplace.errors import ClusterError, FileError
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
 from enplace.values.device_names import is_task
-from enplace.values.profile import KINDS
+from enplace.values.profile import KINDS, MAX_BYTES
 
 NAME, VERSION = "enplace-cluster", 1
 

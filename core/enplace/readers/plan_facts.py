@@ -98,4 +98,5 @@ def _load_rule(load: Any) -> LoadRule | None:
         rule = LoadRule(**load)
     except TypeError:
         return None
-    return rule if rule.transfers in TRANSFERS and rule.pipeline in PIPELINES else None
+    known = rule.transfers in TRANSFERS and rule.pipeline in PIPELINES
+    return rule if known and _positive(rule.microbatches) else None

@@ -29,6 +29,11 @@ class LoadRule:
         One of :data:`PIPELINES`.
     replicate : bool
         Whether a stage may have replicas on several devices (appendix C.2).
+    recompute : bool
+        Whether a stage may keep only what its forward ops receive, and run them again before its
+        backward ops.
+    microbatches : int
+        Samples that are all in flight with GPipe; they count towards memory.
     two_level : bool
         Whether tensors between machines also occupy each machine's network (appendix C.3).
     """
@@ -37,6 +42,8 @@ class LoadRule:
     pipeline: str = "1f1b"
     replicate: bool = False
     two_level: bool = False
+    recompute: bool = False
+    microbatches: int = 8
 
     @property
     def n_passes(self) -> int:

@@ -33,7 +33,7 @@ from enplace.placers.max_load.stages import Replicas
 from enplace.placers.max_load.two_level import has_machines, partition_over_machines
 from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, limits_of, report_plan
 from enplace.placing.candidates import make_replicas, unordered
-from enplace.placing.options import REPLICA_OPTIONS, SOLVER, PlaceOptions, Progress
+from enplace.placing.options import SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count, finite
@@ -52,7 +52,7 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
     capabilities=(MEMORY, PROOF),
-    options=REPLICA_OPTIONS,
+    options=STAGE_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous partition whose busiest device has the least load."""
@@ -65,7 +65,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY,),
-    options=REPLICA_OPTIONS,
+    options=STAGE_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best partition along one depth-first order (DPL)."""

@@ -188,7 +188,9 @@ def _build_machines(task: Task) -> _Machines:
     return _Machines(
         devices,
         [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
-        build_node_costs(problem, nodes, task.rule, most),
+        build_node_costs(
+            problem, nodes, replace(task.rule, recompute=False), most, np.ones(len(used), np.int64)
+        ),
         build_transfer_costs(hyperedges, nodes.n_nodes),
         bool((sizes == most).all() and (each_us == slowest_us).all()),
     )
