@@ -151,13 +151,21 @@ MICROBATCHES = Option(
     "Samples that are all in flight with GPipe, whose activations count towards memory.",
     THROUGHPUT,
 )
+IN_FLIGHT = Option(
+    "in-flight",
+    SWITCH,
+    True,
+    "Count the activations of all samples in flight towards memory, not only those of one sample as "
+    "in the paper.",
+    THROUGHPUT,
+)
 LOAD_OPTIONS = (LOAD, PIPELINE)
 """Options of every placer that serves the objective throughput."""
 
 REPLICA_OPTIONS = (*LOAD_OPTIONS, REPLICATE, TWO_LEVEL)
 """Options of the placers that support replicas and several machines."""
 
-STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, MICROBATCHES)
+STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, MICROBATCHES, IN_FLIGHT)
 """Options of the placers that count samples in flight stage by stage."""
 
 SOLVER = Option(
@@ -293,6 +301,7 @@ class PlaceOptions:
             replicate=self.is_on(REPLICATE),
             two_level=self.is_on(TWO_LEVEL),
             recompute=self.is_on(RECOMPUTE),
+            in_flight=self.is_on(IN_FLIGHT),
             microbatches=max(1, int(self.value(MICROBATCHES))),
         )
 

@@ -34,6 +34,9 @@ class LoadRule:
         backward ops.
     microbatches : int
         Samples that are all in flight with GPipe; they count towards memory.
+    in_flight : bool
+        Whether the activations of all samples in flight count towards memory, or, as in the paper,
+        those of one sample.
     two_level : bool
         Whether tensors between machines also occupy each machine's network (appendix C.3).
     """
@@ -44,6 +47,7 @@ class LoadRule:
     two_level: bool = False
     recompute: bool = False
     microbatches: int = 8
+    in_flight: bool = True
 
     @property
     def n_passes(self) -> int:

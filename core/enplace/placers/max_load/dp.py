@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.machine.loads import busiest_us
+from enplace.machine.passes import links_passes
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
@@ -147,27 +148,30 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     cluster, nodes = problem.cluster, contract(problem, rule)
     devices = np.array([len(cluster.gpus), len(cluster.cpus)])
-    costs = build_node_costs(problem, nodes, rule, devices, _samples(nodes, rule, devices))
+    costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, nodes, rule, devices))
     least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
-    if least_bytes <= costs.capacity_bytes:
-        # Everything fits anywhere, so the search need not count the stages.
+    if not rule.in_flight or least_bytes <= costs.capacity_bytes:
+        # If everything fits anywhere, the search need not count the stages.
         costs = costs._replace(
             samples=np.ones_like(costs.samples), recompute=False, is_plain=True
         )
     return Task(problem, rule, nodes, costs, floor_us(costs))
 
 
-def _samples(nodes: Nodes, rule: LoadRule, devices: IntArray) -> IntArray:
+def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> IntArray:
     """Count the samples in flight on a stage, by the cell before it; shape (n_cells,).
 
     If forward and backward alternate, as many as there are stages from this one on
     (:mod:`enplace.machine.patterns` holds no more); with overlapping transfers, each stage counts
-    three times. If the gradients of weights wait, it is as many as on the first stage.
+    three times. If the gradients of weights wait, it is as many as on the first stage. If backward
+    ops read nothing of the forward pass, and so go the same way, each stage holds about half.
     """
     gpus, cpus = np.divmod(np.arange(count_cells(devices)), devices[1] + 1)
     stages = devices.sum() - (gpus + cpus)
     if rule.pipeline == "gpipe":
         stages = np.full_like(stages, rule.microbatches)
+    elif not links_passes(problem):
+        stages = np.full_like(stages, (devices.sum() + 1) // 2 + 1)
     elif rule.pipeline != "1f1b":
         stages = np.full_like(stages, devices.sum())
     if not nodes.kept_bytes.any():
