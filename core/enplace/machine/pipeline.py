@@ -22,7 +22,7 @@ from enplace.errors import ProblemError
 from enplace.machine.interleaving import order_interleaved
 from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
-from enplace.machine.patterns import Item, Use, find_starts, least_period_us
+from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us
 from enplace.machine.pipeline_memory import find_memory
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
@@ -351,16 +351,17 @@ class _Play:
         that is then left fills the time in which the last samples leave the pipeline.
         """
         begun_us: dict[tuple[int, int], float] = {}
-        for (sample, number, _), start_us in zip(keys, starts, strict=True):
+        ended_us: dict[tuple[int, int], float] = {}
+        for (sample, number, _), item, start_us in zip(keys, items, starts, strict=True):
             key = sample, self._stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
+            ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
         most = len({stage.devices for stage in self._stages})
         for i, (sample, number, _) in enumerate(keys):
-            stage = self._stages[number]
+            stage, key = self._stages[number], (sample, self._stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:
-                held_us = starts[i] + items[i].us - begun_us[sample, stage.devices[0]]
-                spare = math.floor(most - held_us / period_us + 1e-9)
-                starts[i] += max(spare, 0) * period_us
+                held = (ended_us[key] - begun_us[key]) / period_us
+                starts[i] += max(math.floor(most - held + CLOSE), 0) * period_us
 
 
 _Resource = tuple[str, int, int]
