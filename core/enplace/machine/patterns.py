@@ -138,7 +138,9 @@ class _Circle:
         if not order:
             return [self.period_us]
         following = [*order[1:], (order[0][0] + self.period_us, 0.0)]
-        return [after - (start + us) for (start, us), (after, _) in zip(order, following, strict=True)]
+        return [
+            after - (start + us) for (start, us), (after, _) in zip(order, following, strict=True)
+        ]
 
 
 _Circles = dict[Resource, _Circle]

@@ -200,7 +200,9 @@ class _Play:
         self._returns = {stage.devices: _stage_us(stage) for stage in back}
         passes: list[list[int]] = [list(range(len(stages)))]
         if kind == "gpipe":
-            passes = [[s for s in passes[0] if stages[s].backward == late] for late in (False, True)]
+            passes = [
+                [s for s in passes[0] if stages[s].backward == late] for late in (False, True)
+            ]
         self._patterns = [self._find_pattern(numbers) for numbers in passes if numbers]
 
     def time_per_sample_us(self) -> float:

@@ -136,7 +136,9 @@ def _find_holds(
         for device, there in readers.items():
             sent = device == first[maker] and len(readers) > 1
             again = stages[min(there)].of == FORWARD and device in plan.recompute
-            for hold in _holds_of(stages, maker, sorted(there), device == first[maker], sent, again):
+            for hold in _holds_of(
+                stages, maker, sorted(there), device == first[maker], sent, again
+            ):
                 holds[device][hold] += int(profile.held_bytes[tensor])
     for number, stage in enumerate(stages):
         if temporary := int(profile.temporary_bytes[stage.ops].max(initial=0)):

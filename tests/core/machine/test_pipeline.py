@@ -344,6 +344,9 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
                 continue
             total += int(profile.held_bytes[tensor]) * (begin <= at_us < max(ends))
         for s, stage in enumerate(found.stages):
-            if stage.devices == (d,) and slots[m, s, 0].start_us <= at_us < slots[m, s, 0].finish_us:
+            if (
+                stage.devices == (d,)
+                and slots[m, s, 0].start_us <= at_us < slots[m, s, 0].finish_us
+            ):
                 total += int(profile.temporary_bytes[stage.ops].max())
     return total

@@ -152,9 +152,7 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
     if not rule.in_flight or least_bytes <= costs.capacity_bytes:
         # If everything fits anywhere, the search need not count the stages.
-        costs = costs._replace(
-            samples=np.ones_like(costs.samples), recompute=False, is_plain=True
-        )
+        costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
 
 

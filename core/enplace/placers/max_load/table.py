@@ -441,9 +441,7 @@ def _is_below(
 
 
 @step
-def _gpu_load_us(
-    share: _Share, p: int, again_us: float
-) -> float:  # pragma: no cover - compiled
+def _gpu_load_us(share: _Share, p: int, again_us: float) -> float:  # pragma: no cover - compiled
     """Return an accelerator's load in a pass: compute shares the first resource with transfers.
 
     ``again_us`` is the time of forward ops that run again.

@@ -44,9 +44,7 @@ def least_load(layers, capacity, gpus, recompute):
         for cut in combinations(range(1, n), k - 1):
             stages = [range(a, b) for a, b in pairwise([0, *cut, n])]
             for again in product((False, True) if recompute else (False,), repeat=k):
-                loads = [
-                    stage_load(layers, stages[i], k - i, capacity, again[i]) for i in range(k)
-                ]
+                loads = [stage_load(layers, stages[i], k - i, capacity, again[i]) for i in range(k)]
                 best = min(best, max(loads))
     return best
 
