@@ -122,9 +122,9 @@ PIPELINE = Option(
     "pipeline",
     PIPELINES,
     "1f1b",
-    "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages for "
-    "each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples forward "
-    "first (GPipe).",
+    "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages "
+    "on each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples "
+    "forward first (GPipe).",
     THROUGHPUT,
 )
 REPLICATE = Option(
@@ -141,7 +141,7 @@ RECOMPUTE = Option(
     "recompute",
     SWITCH,
     False,
-    "Let a stage keep no activations and run its forward ops again, where memory would not suffice.",
+    "Let a stage keep no activations and run its forward ops again where memory is short.",
     THROUGHPUT,
 )
 MICROBATCHES = Option(
@@ -155,8 +155,8 @@ IN_FLIGHT = Option(
     "in-flight",
     SWITCH,
     True,
-    "Count the activations of all samples in flight towards memory, not only those of one sample as "
-    "in the paper.",
+    "Count the activations of all samples in flight towards memory, not only those of one sample "
+    "as in the paper.",
     THROUGHPUT,
 )
 LOAD_OPTIONS = (LOAD, PIPELINE)

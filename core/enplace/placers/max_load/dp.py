@@ -30,12 +30,14 @@ from enplace.placers.max_load.table import (
     empty_table,
     fill,
 )
+from enplace.system import host_bytes
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
-MOST_IDEALS, MOST_BYTES = 3_000_000, 1 << 28
-"""With more ideals, or more memory for them, only partitions along orders are tried."""
+MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
+"""With more ideals, or if they need more than this share of the machine's memory, only partitions
+along orders are tried."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
@@ -242,9 +244,9 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
         if stopped():
             return best
         if fitting := [each for each in found if each is not None]:
-            chosen = min(fitting, key=lambda each: each.last_us)
+            least = min(fitting, key=lambda each: each.last_us)
             return replace(
-                best, device=chosen.device, replicas=chosen.replicas, recompute=chosen.recompute
+                best, device=least.device, replicas=least.replicas, recompute=least.recompute
             )
     return best
 
@@ -257,10 +259,10 @@ def partition_along_order(
 
 
 def _most_ideals(task: Task, limit: int) -> int:
-    """Return how many ideals fit in :data:`MOST_BYTES` with their cells and lattice."""
+    """Return how many ideals fit in memory with their cells and lattice."""
     each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
     each += (BYTES_PER_CELL + 1) * count_cells(task.costs.devices)
-    return max(1, min(limit, MOST_BYTES // each))
+    return max(1, min(limit, max(LEAST_BYTES, int(MEMORY_SHARE * host_bytes())) // each))
 
 
 def count_orders(task: Task, n_orders: int) -> int:

@@ -46,7 +46,10 @@ from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
-NOTHING_FITS = "no partition was found that fits with its samples in flight, so the memory of one sample counts"
+NOTHING_FITS = (
+    "no partition was found that fits with its samples in flight, so only the memory of one sample "
+    "counts"
+)
 
 MOST_TRIES = 6
 """Most searches with less and less memory, for a pipeline that fits."""
