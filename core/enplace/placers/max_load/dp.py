@@ -231,6 +231,8 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
     if task.rule.n_passes > 1:
         chosen = best.device, task.rule, best.replicas, best.recompute
         limit_us = busiest_us(task.problem, *chosen)
+    if (limit_us <= 0).any():
+        return best
     limit_us = limit_us * (1 + TIED)
     cpu_op_us = float(limit_us.sum()) * int(task.costs.devices.sum())
     some = [lattice] if lattice.n_ideals <= MOST_TIED else list(chains(task, TIED_ORDERS, 0))

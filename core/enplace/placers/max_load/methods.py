@@ -14,11 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import machine_of
 from enplace.machine.loads import max_load_us
-from enplace.machine.pipeline import simulate_pipeline
-from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,
@@ -30,6 +27,7 @@ from enplace.placers.max_load.caveats import (
 from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import Partition, partition_along_order, partition_exactly
 from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
+from enplace.placers.max_load.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
@@ -159,7 +157,7 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
     rule, whole = options.load_rule, problem
     alone = replace(rule, in_flight=False, recompute=False)
     found = _find_partition(problem, rule, options, along_order)
-    if not rule.in_flight or not forward_bytes(problem).any():
+    if not samples_matter(problem, rule):
         return found
     for _ in range(MOST_TRIES):
         excess = np.inf if np.isinf(found.load_us) else _find_excess(whole, found, rule)
@@ -169,8 +167,6 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
         found = _find_partition(problem, rule, options, along_order)
         found = replace(found, optimal=False, bound_us=0.0)
     if excess <= 1.0:
-        if problem is whole and not _binds(whole, rule):
-            return found
         free = _find_partition(whole, alone, options, along_order)
         if free.load_us < found.load_us * (1 - PROVEN_GAP):
             return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
@@ -179,15 +175,6 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
     if np.isinf(free.load_us) or _find_excess(whole, free, rule) <= 1.0:
         return free
     return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
-
-
-def _binds(problem: Problem, rule: LoadRule) -> bool:
-    """Whether samples in flight may need more memory than a GPU has."""
-    kept, stages = int(forward_bytes(problem).sum()), problem.cluster.n_devices
-    samples = rule.microbatches if rule.pipeline == "gpipe" else 3 * stages
-    gpus = problem.cluster.gpus
-    one = int(op_memory_bytes(problem).sum())
-    return one + samples * kept > int(problem.cluster.capacity_bytes[gpus].min())
 
 
 def _join(*notes: str) -> str:
@@ -200,14 +187,8 @@ def _cost_of_samples(free_us: float, rule: LoadRule) -> str:
     return f"with memory for one sample only, the time per sample would be {ms(free_us)}{hint}"
 
 
-def _find_excess(problem: Problem, partition: Partition, rule: LoadRule) -> float:
-    """Return the largest share of an accelerator's memory that the pipeline needs."""
-    (plan,) = unordered(problem, partition.device, "")
-    plan = replace(plan, replicas=partition.replicas, recompute=partition.recompute)
-    n = rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
-    found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
-    gpus = problem.cluster.gpus
-    return float((found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]).max())
+def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    return find_fullest(problem, found.device, rule, found.replicas, found.recompute)
 
 
 def _with_less_memory(problem: Problem, factor: float) -> Problem:
