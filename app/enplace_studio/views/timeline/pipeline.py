@@ -181,8 +181,8 @@ class PipelineView(QWidget):
         texts.append(why_not_the_load(schedule, found))
         if broken:
             texts.append(
-                f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. What leaves such a "
-                f"device comes back to it, so it has several stages."
+                f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. What leaves such "
+                f"a device comes back to it, so it has several stages."
             )
         texts.append(what_exceeds(schedule, found))
         self.message.setText(" ".join(filter(None, texts)))

@@ -40,9 +40,10 @@ PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
 
 NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16
-ROW_PX, TALLEST_ROW_PX, AXIS_PX, MEMORY_PX = 25, 64, 15, 7
-"""The least and the greatest height of a row; the heights of the time axis and of the memory below
-a row's stages."""
+ROW_PX, TALLEST_ROW_PX, AXIS_PX = 25, 64, 15
+"""The least and the greatest height of a row, and the height of the time axis."""
+MEMORY_SHARE = 0.23
+"""Share of a row for the memory below the stages."""
 TRANSFER_PX, HATCH_PX = 5, 5
 NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
 """Stages at least this wide show their sample's number, with visible hatching around it."""
@@ -137,7 +138,8 @@ class PipelineCanvas(TimeCanvas):
 
     def lane(self, device: int) -> QRectF:
         """Return the area of a device's stages."""
-        return self.row(device).adjusted(0, 0, 0, -MEMORY_PX * theme.scale)
+        row = self.row(device)
+        return row.adjusted(0, 0, 0, -row.height() * MEMORY_SHARE)
 
     def box(self, slot: Slot) -> QRectF:
         """Return the area of a slot."""
@@ -184,12 +186,13 @@ class PipelineCanvas(TimeCanvas):
             painter.drawLine(QPointF(x, 0), QPointF(x, self.row(self._rows[-1]).bottom()))
 
     def _paint_memory(self, painter: QPainter, device: int) -> None:
-        """Paint what a device holds over time; its capacity is the height of the strip."""
-        assert self.pipeline is not None and self.schedule is not None
+        """Paint what a device holds over time, relative to the fullest; red above its capacity."""
+        assert self.pipeline is not None
+        assert self.schedule is not None
         curve, row = self.pipeline.memory[device], self.row(device)
         capacity = int(self.schedule.problem.cluster.capacity_bytes[device])
-        most = max(capacity, curve.peak_bytes, 1)
-        height = (MEMORY_PX - 1) * theme.scale
+        most = max(1, int(self.pipeline.peak_bytes[self._rows].max()))
+        height = row.height() * MEMORY_SHARE - 1
         ends_us = [*curve.time_us[1:].tolist(), self.pipeline.makespan_us]
         color = _shade(device, 0.5)
         for begin_us, end_us, held in zip(
@@ -288,7 +291,8 @@ class PipelineCanvas(TimeCanvas):
         return ""
 
     def _memory_tip(self, device: int, when_us: float) -> str:
-        assert self.pipeline is not None and self.schedule is not None
+        assert self.pipeline is not None
+        assert self.schedule is not None
         owner = self.schedule.problem.cluster.devices[device]
         curve = self.pipeline.memory[device]
         at = max(int(np.searchsorted(curve.time_us, when_us, "right")) - 1, 0)
@@ -299,7 +303,8 @@ class PipelineCanvas(TimeCanvas):
         )
 
     def _bubble_tip(self, device: int, when_us: float) -> str:
-        assert self.pipeline is not None and self.schedule is not None
+        assert self.pipeline is not None
+        assert self.schedule is not None
         name = device_label(self.schedule.problem.cluster.devices[device].name)
         share, why = find_bubble(self.pipeline, device, when_us)
         return f"{name} is idle: {why}\nidle {percent(share)} of the time in all"

@@ -21,8 +21,9 @@ def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     kept = int(forward_bytes(problem).sum())
     if not rule.in_flight or not kept:
         return False
-    one, gpus = int(op_memory_bytes(problem).sum()), problem.cluster.gpus
-    return one + _most_samples(problem, rule) * kept > problem.cluster.capacity_bytes[gpus].min()
+    one = int(op_memory_bytes(problem).sum())
+    smallest = int(problem.cluster.capacity_bytes[problem.cluster.gpus].min())
+    return one + _most_samples(problem, rule) * kept > smallest
 
 
 def find_fullest(
