@@ -148,7 +148,7 @@ MICROBATCHES = Option(
     "microbatches",
     WHOLE,
     8,
-    "Samples that are all in flight with GPipe, whose activations count towards memory.",
+    "Samples of a step. With GPipe all are in flight; interleaved stages shorten such a step.",
     THROUGHPUT,
 )
 IN_FLIGHT = Option(

@@ -52,6 +52,14 @@ along some orders are compared."""
 ROOM = (0.5, 0.75, 0.9, 1.0)
 """Shares of the accelerators' memory: a partition that fits into a smaller one is better."""
 
+CHUNKS = 2
+"""Stages of each accelerator if they are interleaved."""
+
+IN_CHUNKS = (
+    "each GPU has two stages, so that the pipeline fills sooner; the busiest stage has the least "
+    "load, not the busiest GPU"
+)
+
 GUESS = 1.3
 """Factor between successive limits."""
 
@@ -115,7 +123,12 @@ class Task:
 
     @property
     def gpus(self) -> IntArray:
-        return np.array(self.problem.cluster.gpus)
+        return np.tile(self.problem.cluster.gpus, CHUNKS if self.is_interleaved else 1)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether stages go to the accelerators in turns, several to each."""
+        return self.rule.pipeline == "interleaved"
 
     @property
     def cpus(self) -> IntArray:
@@ -150,7 +163,12 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     cluster, nodes = problem.cluster, contract(problem, rule)
     devices = np.array([len(cluster.gpus), len(cluster.cpus)])
+    if rule.pipeline == "interleaved":
+        # CPUs would break the turns, so they only take part where some op needs one.
+        devices = devices * [CHUNKS, int(np.isinf(nodes.accelerator_us).any())]
     costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, nodes, rule, devices))
+    if rule.pipeline == "interleaved":
+        costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
     least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
     if not rule.in_flight or least_bytes <= costs.capacity_bytes:
         # If everything fits anywhere, the search need not count the stages.
@@ -205,12 +223,15 @@ def partition_exactly(
     if lattice is None:
         counted = too_many or not stopped()
         why = f"there are more than {limit:,}" if counted else "stopped while counting them"
-        return replace(first, note=f"ideals not searched ({why}): this is {tried}")
+        found = _over_devices(task, first) if task.is_interleaved else first
+        return replace(found, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
     if not finished:
         found = "the best found" if best is not first else tried
         note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
-        return replace(best, note=note)
+        return replace(_over_devices(task, best) if task.is_interleaved else best, note=note)
+    if task.is_interleaved:
+        return replace(_over_devices(task, best), n_ideals=lattice.n_ideals, note=IN_CHUNKS)
     best = _settle_ties(task, lattice, stopped, best)
     best = replace(best, n_ideals=lattice.n_ideals, note="")
     if note := find_unlike(problem, rule):
@@ -257,7 +278,17 @@ def partition_along_order(
     problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never
 ) -> Partition:
     """Find the best partition along one depth-first order (DPL, section 5.1.2)."""
-    return best_in_orders(build_task(problem, rule), 1, 0, stopped)
+    task = build_task(problem, rule)
+    found = best_in_orders(task, 1, 0, stopped)
+    return _over_devices(task, found) if task.is_interleaved else found
+
+
+def _over_devices(task: Task, found: Partition) -> Partition:
+    """Count the load of each accelerator instead of each of its stages; nothing is proven of it."""
+    if np.isinf(found.load_us):
+        return found
+    chosen = found.device, task.rule, found.replicas, found.recompute
+    return replace(found, load_us=float(busiest_us(task.problem, *chosen).sum()), bound_us=0.0)
 
 
 def _most_ideals(task: Task, limit: int) -> int:

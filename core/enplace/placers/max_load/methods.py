@@ -16,6 +16,7 @@ import numpy as np
 
 from enplace.machine.host_links import machine_of
 from enplace.machine.loads import max_load_us
+from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers.max_load.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,
@@ -48,6 +49,8 @@ NOTHING_FITS = (
     "no partition was found that fits with its samples in flight, so only the memory of one sample "
     "counts"
 )
+
+ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
 
 MOST_TRIES = 6
 """Most searches with less and less memory, for a pipeline that fits."""
@@ -191,6 +194,15 @@ def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:
     return find_fullest(problem, found.device, rule, found.replicas, found.recompute)
 
 
+def find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    """Return the time of the rule's microbatches; inf if nothing was found."""
+    if np.isinf(found.load_us):
+        return np.inf
+    (plan,) = unordered(problem, found.device, "")
+    plan = replace(plan, replicas=found.replicas, recompute=found.recompute)
+    return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule).makespan_us
+
+
 def _with_less_memory(problem: Problem, factor: float) -> Problem:
     """Divide the memory of all accelerators by a factor."""
     cluster = problem.cluster
@@ -232,6 +244,10 @@ def _find_partition(
         return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
 
     best = find(rule)
+    if rule.pipeline == "interleaved" and not (rule.two_level and machines):
+        apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
+        apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
+        best = min((best, apart), key=lambda found: find_makespan_us(problem, found, rule))
     if rule.replicate and find_unlike(problem, rule):
         others = [replace(rule, replicate=False), replace(rule, two_level=True)]
         found = min((best, *(find(other) for other in others if other != rule)), key=load_us)
