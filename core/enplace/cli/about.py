@@ -38,6 +38,7 @@ def methods() -> Answer:
     found = [
         {
             "name": placer.name,
+            "good": placer.good,
             "source": placer.source,
             "objectives": list(placer.objectives),
             "capabilities": list(placer.capabilities),

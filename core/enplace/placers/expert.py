@@ -68,6 +68,10 @@ _KINDS = {
 @placer(
     "expert",
     title="Expert, by layer",
+    good=(
+        "As the reference that other methods are compared with: it is what a person would do by "
+        "hand. Where it is close to the bound, keep it, because everybody understands it."
+    ),
     source="Pesto, section 5.2 (Middleware 2021); Tarnawski 2020, section 6",
     objectives=EVERY,
     options=(FAMILY, RULES),

@@ -72,6 +72,10 @@ Partition = Callable[[Weighted], IntArray]
 @placer(
     "metis",
     title="METIS, graph partitioning",
+    good=(
+        "To compare with, and for pipelines, where its even parts make small loads. It does not "
+        "know the order of ops, so in a single step the parts often wait for each other."
+    ),
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),
@@ -87,6 +91,7 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
 @placer(
     "scotch",
     title="Scotch, graph partitioning",
+    good=("To compare with, as metis, with another program for the same task."),
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),
