@@ -28,7 +28,7 @@ from enplace.values.problem import Problem
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
 
-LIMITS_S = {STEP_TIME: 5.0, THROUGHPUT: 3.0}
+LIMITS_S = {STEP_TIME: 3.0, THROUGHPUT: 2.0}
 """Time limit of methods that search until it ends."""
 
 QUICK_S, QUICK_SAMPLE = 1.0, "vgg-19"
