@@ -52,6 +52,9 @@ LITERAL = re.compile(r"``([^`]+)``")
 HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
 """Names by which a source is found among the headings of the page on the papers."""
 
+EVERY_COMMAND = {"--json", "--help"}
+"""Options that every command has."""
+
 SCHEMAS = ("profile", "plan", "cluster")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
 
@@ -146,14 +149,15 @@ def command(described: click.Command, context: click.Context) -> Iterator[str]:
 
 def options(params: Iterable[click.Parameter], context: click.Context) -> str:
     """List options with their help."""
-    flags = (each for each in params if isinstance(each, click.Option) and each.name != "help")
+    own = (each for each in params if not EVERY_COMMAND.intersection(each.opts))
+    flags = (each for each in own if isinstance(each, click.Option))
     records = (each.get_help_record(context) for each in flags)
     return "\n\n".join(f"`{r[0]}`\n: {with_code(r[1])}" for r in records if r)
 
 
 def with_code(help_text: str) -> str:
     """Mark what a person types, which help on a terminal puts in quotes."""
-    return re.sub(r"'((?:enplace )?[^' ]*[^']*)'", r"`\1`", help_text)
+    return re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"`\1`", help_text)
 
 
 # Python

@@ -68,7 +68,12 @@ def methods() -> Answer:
 @command("clusters")
 @click.argument("name", type=PresetType(), required=False)
 @click.option("--detect", is_flag=True, help="Describe the GPUs of this machine or, without, ask.")
-@click.option("--gpus", type=click.IntRange(1, 255), help="How many, instead of detecting them.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 255),
+    metavar="N",
+    help="How many GPUs, instead of detecting them.",
+)
 @click.option("--model", metavar="NAME", help="H200, H100, A100, V100 or another name.")
 @click.option("--memory", metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
 @click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")

@@ -16,10 +16,10 @@ from enplace.cli.options import (
     LINK_POLICIES,
     POLICIES,
     MethodsType,
-    MethodType,
     PlacerCommand,
     cluster_option,
     constraint_options,
+    method_option,
     plan_argument,
     profile_argument,
     schedule_option,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @command("place", PlacerCommand)
 @profile_argument
 @cluster_option(required=True)
-@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@method_option
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
@@ -120,6 +120,7 @@ def place(
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 1000),
+    metavar="N",
     default=8,
     show_default=True,
     help="Number of samples in the pipeline.",
