@@ -41,7 +41,7 @@ RESERVED = frozenset((
 Run = Callable[[Problem, PlaceOptions], Plan]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placer:
     """A method in the registry.
 
@@ -74,6 +74,9 @@ class Placer:
     options: tuple[Option, ...] = ()
     why_not: str = ""
     good: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Method {self.name}: {self.title}>"
 
     @property
     def installed(self) -> bool:
