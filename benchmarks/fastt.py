@@ -176,7 +176,8 @@ def _picture(
         axes.axvline(1, color="grey", linewidth=1)
         axes.set(xlabel=f"times as fast on {n} GPUs")
         axes.set_yticks(rows, names, fontsize=8)
-    axes.legend(fontsize="small")
+    shown = axes.get_legend_handles_labels()
+    figure.legend(*shown, fontsize="small", ncols=2, loc="outside upper center")
     return figure
 
 
