@@ -66,7 +66,7 @@ BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
 
 
 class Cell(NamedTuple):
-    """Step time or time per sample in ms, and whether the plan fits; NaN and why, without a plan."""
+    """Step time or time per sample in ms, and whether the plan fits; NaN, and why, without one."""
 
     ms: float
     fits: bool = True

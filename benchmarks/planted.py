@@ -272,9 +272,10 @@ def _watch(found: Planted, limit_s: float) -> list[Look]:
 
 def _describe(case: Case) -> str:
     layers = f", {case.copies} layers" if case.copies > 1 else ""
+    crossing = f"{100 * case.crossing:.0f} % cross"
     return (
-        f"{case.n_ops:,} x {case.n_gpus}, degree {case.degree:g}, {case.crossing:.0%} cross, "
-        f"span {case.span}, {case.transfer_us:g} us{layers}"
+        f"{case.n_ops:,} x {case.n_gpus}, degree {case.degree:g}, {crossing}, "
+        f"span {case.span}, {case.transfer_us:g} µs{layers}"
     )
 
 
