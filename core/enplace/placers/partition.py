@@ -91,7 +91,9 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
 @placer(
     "scotch",
     title="Scotch, graph partitioning",
-    good=("To compare with, as metis, with another program for the same task."),
+    good=(
+        "For the same purposes as metis, and to see what another partitioner makes of the graph."
+    ),
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),
