@@ -15,7 +15,7 @@ from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
-from enplace.disk import remove_abandoned_files, write_atomically
+from enplace.disk import open_to_read, remove_abandoned_files, write_atomically
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
@@ -500,9 +500,9 @@ class Filing(QWidget):
 def _format_of(path: Path) -> str:
     """Return the name of the format that a JSON file begins with; empty if it names none."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             found = _FORMAT.search(file.read(_HEAD_BYTES))
-    except OSError:
+    except (OSError, EnplaceError):  # whoever reads it reports the fault
         return ""
     return found["name"].decode() if found else ""
 
