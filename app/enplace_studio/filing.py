@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QDateTime, QLocale, Signal
+from PySide6.QtCore import QDateTime, QLocale, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
@@ -260,7 +260,7 @@ class Filing(QWidget):
     def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
         """Ask what to do about a file that another program changed; true to write it anyway."""
         is_gone = not os.path.exists(path)
-        box = QMessageBox(self.window())
+        box = _box(self.window())
         box.setWindowTitle("The file is gone" if is_gone else "The file has changed")
         done = "deleted or moved" if is_gone else "changed"
         box.setText(f"Another program or window has {done} {path.name} since you opened it.")
@@ -422,7 +422,7 @@ class Filing(QWidget):
             self._document.add_plan(entry)
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
-        box = QMessageBox(self.window())
+        box = _box(self.window())
         box.setWindowTitle("The plan was made for another graph")
         box.setText(
             f"{path.name} does not place {count(len(found.missing), 'op')} of this model and names "
@@ -495,6 +495,13 @@ class Filing(QWidget):
             self.failed.emit(one_line(text))
         elif added:
             self.done.emit(f"Imported {path.name}")
+
+
+def _box(parent: QWidget) -> QMessageBox:
+    """Make a box that shows names of files as they are, even if they look like HTML."""
+    box = QMessageBox(parent)
+    box.setTextFormat(Qt.TextFormat.PlainText)
+    return box
 
 
 def _format_of(path: Path) -> str:

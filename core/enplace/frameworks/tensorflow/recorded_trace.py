@@ -42,13 +42,13 @@ _REFERENCES = 100
 
 _SLOT = re.compile(r"\d{1,9}", re.ASCII)
 
-_MAX_FILE_BYTES, _MAX_FIELDS, _MAX_ROWS = 128 << 20, 3_000_000, 500_000
+_MAX_FILE_BYTES, _MAX_FIELDS, _MAX_ROWS = 128 << 20, 3_500_000, 500_000
 """Most that a trace may hold: a message takes up to 200 bytes of memory, however small it is in the
-file, and large ones cannot be many. A row or node takes another 1000 bytes. Protobuf crashes where
-it gets no memory.
+file, and large ones cannot be many. An honest row has 15 messages, and counts as 30. A row or node
+takes another 1000 bytes. Protobuf crashes where it gets no memory.
 """
 
-_IS_LENGTH, _LENGTH, _SMALL = 7, 2, 64
+_IS_LENGTH, _LENGTH, _SMALL = 7, 2, 32
 """Bits of a field's first byte that are as given if its length follows, as for a message, and the
 length of a message that is small. In texts, few pairs of characters look so."""
 
