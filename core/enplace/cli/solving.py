@@ -181,7 +181,8 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     head["load"] = rule.transfers
     document = head | {"method": plan.method} | pipeline_document(problem, found)
-    return Answer(document, summary.describe_pipeline(problem, plan, found))
+    fits = YES if document["feasible"] else NO
+    return Answer(document, summary.describe_pipeline(problem, plan, found), fits)
 
 
 @command("compare", PlacerCommand)
