@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -171,7 +171,7 @@ class _Clock:
 
         @wraps(usual)
         def watched(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._within or not tf.executing_eagerly() or not _takes_batch((args, kwargs)):
+            if self._within or not tf.executing_eagerly() or not _samples((args, kwargs)):
                 return usual(function, *args, **kwargs)
             self._within = True
             try:
@@ -193,9 +193,7 @@ class _Clock:
             return call(function, captured)
         begin = time.perf_counter_ns()
         result = call(function, captured)
-        for part in tf.nest.flatten(result, expand_composites=True):
-            if isinstance(part, tf.Tensor) and part.dtype.is_numpy_compatible:
-                part.numpy()  # a GPU may still be at work
+        tf.test.experimental.sync_devices()
         self.times_us.append((time.perf_counter_ns() - begin) / 1e3)
         done = len(self.times_us)
         self._progress("", done / self._steps)
@@ -207,7 +205,8 @@ class _Clock:
         self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
-        shared = tf.nest.map_structure(self._share_out, (args, kwargs))
+        samples = _samples((args, kwargs))
+        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), (args, kwargs))
         if function not in self._shared:
             self._shared[function] = self._on_all(function, shared)
         on_all = self._shared[function]
@@ -227,25 +226,25 @@ class _Clock:
             return None
         return on_all if trains else None
 
-    def _share_out(self, value: Any) -> Any:
-        n, whole = self._strategy.num_replicas_in_sync, value
-        if not _is_batch(value):
+    def _share_out(self, value: Any, samples: int) -> Any:
+        """Give each device its share of an argument with a row for each sample."""
+        n = self._strategy.num_replicas_in_sync
+        if not _is_array(value) or value.shape[0] != samples:
             return value
-        whole = tf.convert_to_tensor(value)
-        if whole.shape[0] % n:
-            raise LoadError(f"its batch of {whole.shape[0]} cannot be shared out to {n} devices")
-        parts = tf.split(whole, n)
+        if samples % n:
+            raise LoadError(f"its batch of {samples} cannot be shared out to {n} devices")
+        parts = tf.split(tf.convert_to_tensor(value), n)
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
 
 
-def _takes_batch(arguments: Any) -> bool:
-    return any(map(_is_batch, tf.nest.flatten(arguments)))
+def _samples(arguments: Any) -> int:
+    """Return the length of the first array among arguments; 0 if there is none."""
+    return next((int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)), 0)
 
 
-def _is_batch(value: Any) -> bool:
-    """Return whether an argument is a tensor or an array with samples."""
+def _is_array(value: Any) -> bool:
     return isinstance(value, tf.Tensor | np.ndarray) and len(value.shape) > 0
 
 
@@ -255,5 +254,7 @@ def _why(error: Exception) -> str:
     return str(error) if isinstance(error, LoadError) else f"tf.distribute refuses it: {first}"
 
 
+@cache
 def _is_replicated(function: Any) -> bool:
+    """Return whether a traced function does its work once per device."""
     return has_replicas(node.name for node in all_nodes(function.graph.as_graph_def()))
