@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import ProblemError
-from enplace.names.passes import writes_variable
+from enplace.names.passes import named_backward, writes_variable
 from enplace.placers.references import ALONE, reference_schedule
 from enplace.values.cluster import Cluster
 from enplace.values.cluster_variants import with_devices
@@ -90,7 +90,8 @@ class Replicas:
 def mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) -> Replicas | None:
     """Predict the model with a replica on every GPU.
 
-    None if there is one GPU, if it has no room for the variables, or if cancelled.
+    None if there is one GPU, if it has no room for the variables, if the profile does not say what
+    the gradients are, or if cancelled.
     """
     return _predicted(problem, len(problem.cluster.gpus), cancelled)
 
@@ -108,7 +109,7 @@ def mirrored_plans(
 
 def _predicted(problem: Problem, number: int, cancelled: Callable[[], bool]) -> Replicas | None:
     whole, profile = problem.cluster, problem.measured_profile
-    if number < 2:
+    if number < 2 or _hides_gradients(profile):
         return None
     size = len(whole.gpus) // number
     groups = [whole.gpus[i * size : (i + 1) * size] for i in range(number)]
@@ -142,6 +143,13 @@ def share_of_batch(profile: Profile, number: int) -> Profile:
     return replace(
         profile.with_costs(time_us), tensor_bytes=tensor_bytes, temporary_bytes=temporary
     )
+
+
+def _hides_gradients(profile: Profile) -> bool:
+    """Return whether ops have no types, or some are backward ones but none writes a variable."""
+    if not any(profile.op_types):
+        return True
+    return bool(named_backward(profile).any()) and not any(map(writes_variable, profile.op_types))
 
 
 def gradient_bytes(profile: Profile) -> int:

@@ -116,6 +116,14 @@ def test_fewer_replicas_have_a_plan_inside():
     assert found[0].each.plan.method == "heft"
 
 
+def test_nothing_is_predicted_if_the_profile_hides_the_gradients():
+    profile = training()
+    untyped = replace(profile, op_types=("",) * profile.n_ops)
+    assert mirrored(Problem(untyped, gpus(2, b0=1.0))) is None
+    backward = replace(training(without=("update", "momentum")), scopes=("gradients",) * 6)
+    assert mirrored(Problem(backward, gpus(2, b0=1.0))) is None
+
+
 def test_one_gpu_has_no_replicas():
     assert mirrored(Problem(training(), gpus(1))) is None
     assert not list(mirrored_plans(Problem(training(), gpus(1))))
