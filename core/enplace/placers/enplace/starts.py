@@ -11,11 +11,13 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
+from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, better_of, given_start
 from enplace.placing.incumbents import is_close, is_enough
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import rearrange
+from enplace.placing.settle import by_placed_rank
 from enplace.text import count, seconds
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -41,6 +43,9 @@ STARTS_SHARE = 0.8
 
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
+
+STACK_OP_S = 4e-5
+"""Seconds per op that placing layers in blocks takes."""
 
 LP_OP_S, LP_SHARE = 2.5e-4, 0.15
 """Seconds per op that the start by a linear program takes, and the share of the time limit that it
@@ -92,6 +97,10 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
             if is_enough(best, options):
                 break
     assert best is not None, "the first method always gives a plan"
+    if options.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
+        for plan in _stacks(problem, best, options):
+            plans.append(plan)
+            best = better_of(problem, plan, best, options, LISTS)
     if problem.profile.n_ops <= SMALL:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
@@ -157,6 +166,16 @@ def _is_over(problem: Problem, options: PlaceOptions, method: str) -> bool:
     if method == LP_START:  # some programs take far longer than most of their size
         share = LP_SHARE
     return options.stopped or not options.has_time(0.0, share)
+
+
+def _stacks(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:
+    """Yield the best plan of layers in blocks, on as many GPUs as that takes."""
+    if len(problem.cluster.gpus) > 1 and not is_enough(best, options):
+        plans = (
+            Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
+            for device in stacks(problem)
+        )
+        yield best_of(problem, plans, options.quiet).plan
 
 
 def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:

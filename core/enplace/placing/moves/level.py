@@ -62,7 +62,11 @@ class Level:
                     members[prefix, side, ""].add(unit)
                     members[prefix, "all", ""].add(unit)
         found = sorted(
-            {tuple(sorted(units)) for units in members.values()},
+            {
+                tuple(sorted(units))
+                for (_, _, kind), units in members.items()
+                if not kind or len(units) > 1
+            },
             key=lambda units: (len(units), units),
         )
         ptr = offsets(np.array([len(units) for units in found]))
