@@ -238,8 +238,15 @@ class InspectorView(ScrollPanel):
     def _add_limit(
         self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
     ) -> Line:
-        names = [each.name for each in among]
-        line = Line(limit.name, value, tip, can_click=True, among=names)
+        line = Line(
+            limit.what,
+            value,
+            tip,
+            can_click=True,
+            among=[each.what for each in among],
+            device=limit.device,
+            where=limit.where,
+        )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         self._shows.addWidget(line)
         return line
