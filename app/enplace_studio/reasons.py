@@ -144,7 +144,10 @@ def _limits(
             what = " → ".join(device_of(schedule, end) for end in ends)
             limits.append(Limit(what, time, within, link=ends))
         else:
-            what, device = _group_name(schedule, grouping, number), int(schedule.plan.device[number])
+            what, device = (
+                _group_name(schedule, grouping, number),
+                int(schedule.plan.device[number]),
+            )
             where = f" on {device_of(schedule, device)}"
             limits.append(Limit(what, time, within, device=device, where=where))
     return limits

@@ -17,6 +17,11 @@ from PySide6.QtWidgets import (
 
 from enplace.text import cell_text, one_line
 from enplace_studio.panel import plain_tip
+from enplace_studio.theme import theme
+
+ROW_PX = 26
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 def to_text(rows: Iterable[Sequence[str]]) -> str:
@@ -55,6 +60,8 @@ class Table(QTableWidget):
         super().__init__(len(rows), len(columns), parent)
         self.setHorizontalHeaderLabels(list(columns))
         self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
+        self.setShowGrid(False)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setTextElideMode(Qt.TextElideMode.ElideLeft)
@@ -65,6 +72,9 @@ class Table(QTableWidget):
         header = self.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        for column, cell in enumerate(rows[0] if rows else ()):
+            side = _RIGHT if isinstance(cell, Number) else _LEFT
+            self.horizontalHeaderItem(column).setTextAlignment(side)
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
         self.setSortingEnabled(True)
         copy_on_request(self, self.shown_rows)
@@ -94,7 +104,7 @@ class _Item(QTableWidgetItem):
         self.setToolTip(plain_tip(self.text()))
         self.setData(Qt.ItemDataRole.UserRole, row)
         if isinstance(cell, Number):
-            self.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            self.setTextAlignment(_RIGHT)
 
     def __lt__(self, other: QTableWidgetItem) -> bool:
         if isinstance(other, _Item) and type(self._key) is type(other._key):

@@ -208,7 +208,7 @@ def paint_empty(painter: QPainter, area: QRectF) -> None:
     """Paint a hint on what will appear here."""
     painter.setFont(theme.font(12))
     painter.setPen(theme.tokens.dim)
-    text = "Open a model and press Solve: each device's ops appear here over time."
+    text = "As soon as there is a plan, each device's ops appear here over time."
     flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
     painter.drawText(area, int(flags), text)
 

@@ -145,7 +145,7 @@ class InspectorView(ScrollPanel):
         current = project.current
         if current is None:
             self._add_text(
-                "There is no plan yet. Press Solve, and Enplace decides which device runs each op."
+                "There is no plan yet. As soon as there is one, you read here what limits it."
             )
         else:
             step = ms(current.schedule.makespan_us)

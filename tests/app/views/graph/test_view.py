@@ -724,3 +724,15 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
     view.canvas.open(0)
     assert view.model.level.of_ops
     assert view.canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
+    canvas = view.canvas
+    view.resize(520, 420)
+    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    QTest.keyClick(canvas, Qt.Key.Key_Right)  # goes to a card that is in view already
+    small = canvas.camera.scale
+    view.resize(1300, 900)
+    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    assert canvas.camera.scale > small
+    assert canvas.visible().contains(view.model.scene.bounds)
