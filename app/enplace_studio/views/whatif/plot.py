@@ -78,10 +78,13 @@ class CurvePlot(TipWidget):
         return self._area.left() + share * self._area.width()
 
     @property
+    def _known(self) -> list[float]:
+        return [us for each in self.curves for us in each.steps_us if us > 0]
+
+    @property
     def _range_us(self) -> tuple[float, float]:
         """The least and the largest step time, at least a tenth apart."""
-        known = [us for each in self.curves for us in each.steps_us if us > 0]
-        low, high = min(known, default=1.0), max(known, default=1.0)
+        low, high = min(self._known), max(self._known)
         return low, max(high, 1.1 * low)
 
     def _y(self, step_us: float) -> float:
@@ -96,7 +99,7 @@ class CurvePlot(TipWidget):
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setFont(theme.font(11))
-            if self.curves:
+            if self._known:
                 self._paint_axes(painter)
                 self._paint_curves(painter)
 
