@@ -58,7 +58,11 @@ class Table(QTableWidget):
         self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], parent: QWidget | None = None
     ) -> None:
         super().__init__(len(rows), len(columns), parent)
-        self.setHorizontalHeaderLabels(list(columns))
+        for column, title in enumerate(columns):
+            head = QTableWidgetItem(title)
+            is_number = bool(rows) and isinstance(rows[0][column], Number)
+            head.setTextAlignment(_RIGHT if is_number else _LEFT)
+            self.setHorizontalHeaderItem(column, head)
         self.verticalHeader().hide()
         self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
         self.setShowGrid(False)
@@ -72,9 +76,6 @@ class Table(QTableWidget):
         header = self.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        for column, cell in enumerate(rows[0] if rows else ()):
-            side = _RIGHT if isinstance(cell, Number) else _LEFT
-            self.horizontalHeaderItem(column).setTextAlignment(side)
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
         self.setSortingEnabled(True)
         copy_on_request(self, self.shown_rows)
