@@ -227,6 +227,14 @@ def set_cluster(
     return _simulate_all(project, problem, cluster, compute, links)
 
 
+def set_scale(project: OpenProject, compute: float, links: float) -> OpenProject:
+    """Scale the speeds of devices and links, and simulate every plan again."""
+    scaled = set_cluster(project, project.cluster, compute, links)
+    for entry in scaled.plans:
+        _ = entry.schedule.fits  # the memory over time, which every view shows
+    return scaled
+
+
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Move the problem to another cluster; drop constraints on devices it does not have."""
     n = cluster.n_devices

@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider
 
 from enplace.text import count, factor
+from enplace_studio import edits
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
@@ -64,6 +65,7 @@ class WhatIfView(ScrollPanel):
         self._methods = MethodSweep(self)
         self._methods.changed.connect(self._show_methods)
         self._sweep = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._scaling = Background(QObject(self))
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         policy = self.reset_button.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
@@ -209,7 +211,8 @@ class WhatIfView(ScrollPanel):
         compute, links = project.scale if project is not None else (1.0, 1.0)
         for slider, value in ((self._compute, compute), (self._links, links)):
             slider.blockSignals(True)
-            slider.setValue(position_of(value))
+            if not slider.isSliderDown() and not self._settle.isActive():  # the hand has moved on
+                slider.setValue(position_of(value))
             slider.setEnabled(project is not None)
             slider.blockSignals(False)
         self._show_texts()
@@ -229,8 +232,25 @@ class WhatIfView(ScrollPanel):
         self._links_text.setText(factor(value_at(self._links.value())))
 
     def _apply(self) -> None:
+        """Simulate all plans in a thread, and show them unless something else has changed."""
+        project = self._document.project
         compute, links = value_at(self._compute.value()), value_at(self._links.value())
-        self._document.set_scale(compute, links, self._drag)
+        if project is None or project.scale == (compute, links):
+            return
+        drag = self._drag
+
+        def show(scaled: OpenProject) -> None:
+            if self._document.project is project:
+                self._document.show_scaled(scaled, drag)
+            else:
+                self._settle.start()
+
+        self._scaling.forget()
+        self._scaling.start(
+            partial(edits.set_scale, project, compute, links),
+            show,
+            lambda error: self._document.failed.emit(str(error)),
+        )
 
 
 def _can_sweep(project: OpenProject, over: Axis) -> bool:
