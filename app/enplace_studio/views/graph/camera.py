@@ -6,7 +6,7 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
 SCALES = (0.05, 3.0)
-READABLE, READABLE_OPS = 0.42, 0.75
+READABLE, READABLE_OPS = 0.65, 0.75
 """Least scales at which one sees what groups and ops are."""
 LARGEST_FIT = 1.5
 """Cards grow with the room up to this scale."""

@@ -63,7 +63,7 @@ class Canvas(TipWidget):
         self.model, self.document = model, model.document
         self.camera = Camera()
         self.current: int | None = None
-        self.fitted: float | None = 0.0
+        self.fitted: float | None = None
         """The least scale for fitting the cards to another size; None once the user has moved."""
         self._press: Press | None = None
         self._panning: QPoint | None = None
@@ -85,8 +85,7 @@ class Canvas(TipWidget):
         return self.model.scene
 
     def _restart(self) -> None:
-        self.current = None
-        self.fitted = 0.0
+        self.current = self.fitted = None
 
     def _follow(self) -> None:
         """Fit the cards, which have moved, or keep in view the one that the user has gone to."""

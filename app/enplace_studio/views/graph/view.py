@@ -27,7 +27,7 @@ from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
 
-_MINIMAP_NEEDS = QSize(560, 360)
+_MINIMAP_NEEDS = QSize(560, 300)
 _CRUMB_STRETCH = 1000
 """How much more space a part of the path gets than the empty end of its line."""
 

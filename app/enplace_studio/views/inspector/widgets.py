@@ -26,6 +26,9 @@ from enplace_studio.theme import theme
 COLUMN_PX = 118
 """Least width of a column of buttons with a name and a note."""
 
+_USUAL_VALUE = "88.8 ms   −88.8 ms"
+"""Room for the values of lines of one list, so that their names have the same."""
+
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
@@ -78,11 +81,12 @@ class Line(QAbstractButton):
 
     def shown_left(self, metrics: QFontMetricsF, width: float) -> str:
         """Return the name as far as it fits."""
-        if metrics.horizontalAdvance(self.left) <= width:
-            return self.left
-        name = self._name
-        if self._among:
-            name = shorten_among(name, self._among, metrics.horizontalAdvance, width)
+        name, where = self._name, self.left.removeprefix(self._name)
+        if self._among:  # all of them leave the same out
+            length = metrics.horizontalAdvance
+            if max(map(length, self._among)) + length(where) <= width:
+                return self.left
+            name = shorten_among(name, self._among, length, width)
         return metrics.elidedText(name, self._elide, width)
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -104,7 +108,9 @@ class Line(QAbstractButton):
         right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
         painter.setPen(theme.tokens.dim)
         painter.drawText(area, _RIGHT, right)
-        left = self.shown_left(metrics, area.width() - metrics.horizontalAdvance(right) - 12)
+        usual = metrics.horizontalAdvance(_USUAL_VALUE) if self._among else 0
+        right_width = max(metrics.horizontalAdvance(right), usual)
+        left = self.shown_left(metrics, area.width() - right_width - 12)
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)
 
