@@ -1476,3 +1476,10 @@ def test_a_choice_for_all_layers_is_offered_and_done_once_accepted(window):
     window.offer.accept.click()
     assert not window.offer.isVisible()
     assert document.problem.pins == {0: 1, 2: 1, 4: 1}
+
+
+def test_escape_clears_the_selection_wherever_the_focus_is(window):
+    window.document.select([0, 1])
+    window.header.solve_button.setFocus()
+    QTest.keyClick(window.header.solve_button, Qt.Key.Key_Escape)
+    assert window.document.selection == frozenset()
