@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.machine.pipeline import PipelineSchedule
+    from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.profile import IntArray
@@ -29,11 +31,17 @@ def expert_schedule(
     return reference_schedule(problem, EXPERT, cancelled)
 
 
-def against_one_device(step_us: float, alone: Schedule | None) -> str:
-    """Say whether a plan is predicted to be worth it; empty if one device cannot hold the model."""
+def worth_it(step_us: float, alone: Schedule | None, shared: Replicas | None) -> str:
+    """Say whether a plan is predicted to be faster than one device, and than data parallelism.
+
+    What does not fit in memory does not count.
+    """
     from enplace.placers.references import verdict
 
-    return verdict(step_us, alone.makespan_us) if alone and alone.fits else ""
+    alone_us = alone.makespan_us if alone and alone.fits else math.nan
+    shared_us = shared.step_time_us if shared and shared.fits else math.nan
+    inside = shared is not None and shared.gpus_each > 1
+    return verdict(step_us, alone_us, replicas_us=shared_us, inside=inside)
 
 
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
@@ -156,7 +164,12 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
-def describe(result: Result, expert: Schedule | None, alone: Schedule | None) -> str:
+def describe(
+    result: Result,
+    expert: Schedule | None,
+    alone: Schedule | None,
+    shared: Replicas | None = None,
+) -> str:
     """Show a headline, whether the plan is worth it, the figures, and a line for each device."""
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
@@ -175,7 +188,7 @@ def describe(result: Result, expert: Schedule | None, alone: Schedule | None) ->
     about_times = problem.measured_profile.measured.about_times
     note = [*filter(None, [plan.note, about_times])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
-    first = against_one_device(schedule.makespan_us, alone)
+    first = worth_it(schedule.makespan_us, alone, shared)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
 
 
@@ -290,8 +303,13 @@ def _objective_change(result: Result, expert: Schedule | None) -> str:
     return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
 
 
-def comparison(results: Sequence[Result], expert: Schedule | None, objective: str) -> str:
-    """Show one line for each result: how the methods differ."""
+def comparison(
+    results: Sequence[Result],
+    expert: Schedule | None,
+    objective: str,
+    rivals: Sequence[Replicas] = (),
+) -> str:
+    """Show one line for each result: how the methods differ; then data parallelism."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     measured = results[0].schedule.problem.measured_profile.measured
     step = measured.title_of("step time")
@@ -318,4 +336,36 @@ def comparison(results: Sequence[Result], expert: Schedule | None, objective: st
         for result in results
         for schedule in (result.schedule,)
     ]
+    rows += [_replicas_row(shared, expert) for shared in rivals]
     return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")
+
+
+def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
+    """Show data parallelism among methods whose objective is the step time."""
+    known = expert is not None and expert.makespan_us > 0
+    change = shared.step_time_us / expert.makespan_us - 1 if expert and known else None
+    return [
+        shared.name,
+        ms(shared.step_time_us),
+        "" if change is None else percent(change, signed=True),
+        "",
+        "",
+        size(float(shared.sent_bytes)),
+        size(float(shared.each.peak_bytes.max())),
+        "yes" if shared.fits else "no",
+        "",
+    ]
+
+
+def replicas_numbers(shared: Replicas) -> dict[str, Any]:
+    """Return data parallelism as plain data; times in µs."""
+    return {
+        "name": shared.name,
+        "replicas": shared.number,
+        "gpus_each": shared.gpus_each,
+        "step_time_us": shared.step_time_us,
+        "sum_us": shared.sum_us,
+        "gradient_bytes": shared.gradient_bytes,
+        "sent_bytes": shared.sent_bytes,
+        "feasible": shared.fits,
+    }

@@ -1,10 +1,8 @@
 """Pipelines with the highest throughput (Tarnawski et al. 2020, section 5).
 
-The partitions that the other modules of this folder find become plans, which also order the ops of
-one sample. The dynamic programs ignore pins and forbidden devices; ops that break them move
-afterwards, and the partition is then no longer proven optimal. If there is no contiguous partition
-at all, all ops that can go to the first GPU do so. The latency of the exact partition is a baseline
-of section 7.
+The load of a device is what it does for one sample: its ops, and the transfers to and from it. In
+a full pipeline, the busiest device decides the time per sample. A plan also orders the ops of one
+sample. If there is no contiguous partition at all, all ops that can go to the first GPU do so.
 """
 
 from __future__ import annotations
@@ -61,39 +59,72 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 @placer(
     "max-load-dp",
     title="Max-load DP, contiguous",
+    good=(
+        "The first choice for a pipeline. If the graph can be cut in few ways, as a chain of "
+        "layers, it proves within seconds that no split into consecutive stages is better."
+    ),
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
     capabilities=(MEMORY, PROOF),
     options=STAGE_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
-    """Find the contiguous partition whose busiest device has the least load."""
+    """Find the contiguous partition whose busiest device has the least load.
+
+    An ideal is a set of ops that holds all predecessors of each; the ops between two ideals can be
+    one stage. The dynamic program fills a table of the best partition of every ideal for every
+    number of devices (section 5.1.1). A partition along a few dozen orders bounds it, so most of
+    the table is never looked at. If a graph has more than three million ideals, the best of these
+    orders is the answer.
+
+    Pins and forbidden devices are ignored at first. Ops that break them move afterwards, and the
+    partition is then no longer proven optimal. Its latency is a baseline of section 7.
+    """
     return _partition_plan(problem, "max-load-dp", options)
 
 
 @placer(
     "max-load-dpl",
     title="Max-load DPL, along an order",
+    good=(
+        "For pipelines of graphs with so many branches that max-load-dp would take long. It is "
+        "fast on graphs of any size, and on our samples its loads are at most a few per cent "
+        "above those of max-load-dp."
+    ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY,),
     options=STAGE_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
-    """Find the best partition along one depth-first order (DPL)."""
+    """Find the best partition along one depth-first order (DPL).
+
+    Stages are consecutive ops of that order, so the dynamic program has one ideal for each op
+    (section 5.1.2). Pins and forbidden devices are treated as by ``max-load-dp``.
+    """
     return _partition_plan(problem, "max-load-dpl", options, along_order=True)
 
 
 @placer(
     "max-load-ip",
     title="Max-load IP, contiguous",
+    good=(
+        "For a pipeline of GPUs that differ, or whose links do: the dynamic programs only "
+        "approximate these. On equal GPUs it begins with the split of max-load-dp, and seldom "
+        "improves it."
+    ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
-    """Improve the DP's partition with the integer program of Fig. 6; by default with CP-SAT."""
+    """Improve the DP's partition with the integer program of Fig. 6; by default with CP-SAT.
+
+    The program begins with the partition of ``max-load-dp``. Its stages are contiguous in the
+    weaker sense of definition 3.1: two devices may depend on each other both ways. It respects pins
+    and forbidden devices.
+    """
     solver = options.solver_or(CP_SAT)
     return _search_plan(problem, "max-load-ip", options, solver, search_contiguous, CONTIGUOUS)
 
@@ -101,13 +132,23 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 @placer(
     "max-load-ip-noncontiguous",
     title="Max-load IP, not contiguous",
+    good=(
+        "When throughput is all that counts, and a device may work on a sample more than once: "
+        "no other method has smaller loads. The stages are more, so each sample takes longer, "
+        "as enplace simulate --pipeline shows."
+    ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
-    """Find the placement whose busiest device has the least load, by annealing and Fig. 6."""
+    """Find the placement whose busiest device has the least load, by annealing and Fig. 6.
+
+    It begins with a contiguous partition. Annealing moves single ops; meanwhile, HiGHS solves the
+    integer program without its rows for contiguity, and takes over what annealing finds. It
+    respects pins and forbidden devices.
+    """
     solver = options.solver_or("HiGHS")
     return _search_plan(problem, "max-load-ip-noncontiguous", options, solver, search_anywhere, ALL)
 
