@@ -32,7 +32,7 @@ def optimiser_ops(problem: Problem) -> BoolArray:
 
 
 def links_passes(problem: Problem) -> bool:
-    """Whether backward ops read tensors of forward ops; those of the layer graphs of 2020 do not."""
+    """Whether backward ops read tensors of forward ops; in the layer graphs of 2020 none do."""
     profile, backward = problem.profile, backward_ops(problem)
     return bool((~backward[profile.edge_source] & backward[profile.edge_op]).any())
 

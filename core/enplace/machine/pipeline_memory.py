@@ -185,9 +185,8 @@ def _further_samples(
 
 def sample_bytes(problem: Problem, plan: Plan, device: int) -> int:
     """Return the bytes of each further sample in flight on a device, in the inputs of 2020."""
-    profile, here = problem.profile, plan.device == device
     if device not in plan.recompute:
-        return int(forward_bytes(problem)[here].sum())
+        return int(forward_bytes(problem)[plan.device == device].sum())
     return int(received_bytes(problem, plan.device, device))
 
 

@@ -16,9 +16,8 @@ from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops, optimiser_ops
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
-
 
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 """Passes: the gradients of weights are a pass of their own if other gradients go before them."""

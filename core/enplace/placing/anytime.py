@@ -74,7 +74,7 @@ class Limits:
         return self.cancelled() or self.left_s() <= 0
 
     def part(self, share: float) -> Limits:
-        """Return limits for a search that takes a share of the time left now, and reports nothing."""
+        """Return limits for a search that takes a share of the time left, and reports nothing."""
         reserve_s = (1 - share) * self.left_s()
         return Limits(lambda: self.left_s() - reserve_s, self.cancelled, lambda _: None)
 

@@ -14,7 +14,7 @@ from enplace.bounds import Proofs
 from enplace.errors import CancelledError, EnplaceError
 from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import SOLVERS, installed
-from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL, LoadRule
+from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT
 
@@ -122,9 +122,9 @@ PIPELINE = Option(
     "pipeline",
     PIPELINES,
     "1f1b",
-    "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages for "
-    "each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples forward "
-    "first (GPipe).",
+    "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages "
+    "on each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples "
+    "forward first (GPipe).",
     THROUGHPUT,
 )
 REPLICATE = Option(
@@ -141,22 +141,22 @@ RECOMPUTE = Option(
     "recompute",
     SWITCH,
     False,
-    "Let a stage keep no activations and run its forward ops again, where memory would not suffice.",
+    "Let a stage keep no activations and run its forward ops again where memory is short.",
     THROUGHPUT,
 )
 MICROBATCHES = Option(
     "microbatches",
     WHOLE,
     8,
-    "Samples that are all in flight with GPipe, whose activations count towards memory.",
+    "Samples of a step. With GPipe all are in flight; interleaved stages shorten such a step.",
     THROUGHPUT,
 )
 IN_FLIGHT = Option(
     "in-flight",
     SWITCH,
     True,
-    "Count the activations of all samples in flight towards memory, not only those of one sample as "
-    "in the paper.",
+    "Count the activations of all samples in flight towards memory, not only those of one sample "
+    "as in the paper.",
     THROUGHPUT,
 )
 LOAD_OPTIONS = (LOAD, PIPELINE)
@@ -353,6 +353,6 @@ class PlaceOptions:
 
 def load_values(rule: LoadRule) -> dict[str, Value]:
     """Return the values of :data:`STAGE_OPTIONS` for a rule, leaving out those by default."""
-    usual, values = asdict(USUAL), asdict(rule)
+    usual, values = asdict(LoadRule()), asdict(rule)
     options = zip(STAGE_OPTIONS, usual, strict=True)
     return {option.name: values[key] for option, key in options if values[key] != usual[key]}

@@ -68,5 +68,5 @@ class LoadRule:
         return min(of, self.n_passes - 1)
 
 
-USUAL = LoadRule()
-"""The rule of the paper's tables."""
+USUAL = LoadRule(in_flight=False)
+"""The rule of the paper's tables, which counts the memory of one sample."""

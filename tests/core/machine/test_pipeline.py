@@ -329,7 +329,7 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
     for m in range(found.n_microbatches):
         for tensor in range(profile.n_tensors):
             op = int(profile.tensor_op[tensor])
-            readers = [int(o) for t, o in zip(profile.edge_tensor, profile.edge_op) if t == tensor]
+            readers = profile.edge_op[profile.edge_tensor == tensor].tolist()
             there = sorted({stage_of[o] for o in readers if plan.device[o] == d})
             if plan.device[op] == d:
                 begin = slots[m, stage_of[op], 0].start_us

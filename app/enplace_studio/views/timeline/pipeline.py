@@ -15,7 +15,7 @@ from enplace.machine.loads import (
 from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.machine.stages import stages_of
-from enplace.text import count, ms
+from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
@@ -24,7 +24,12 @@ from enplace_studio.panel import Column, label, number_field, paragraph, plain_t
 from enplace_studio.theme import theme
 from enplace_studio.views.timeline.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
 
-TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
+TRAINING = {
+    "1f1b": "Training, 1F1B (PipeDream)",
+    "interleaved": "Training, interleaved 1F1B (Megatron)",
+    "zb-h1": "Training, zero bubble (ZB-H1)",
+    "gpipe": "Training, GPipe",
+}
 INFERENCE = {"inference": "Inference"}
 
 SLOWER = 1.02
@@ -42,7 +47,9 @@ LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched,
 LEGEND_TIP = (
     "Bars on the left: what each device computes, receives and sends for one sample.\n"
     "On the right: its work over time. Numbers are samples; forward is solid, backward hatched, "
-    "transfers are thin; an outline marks a further subgraph of its device."
+    "transfers are thin; an outline marks a further subgraph of its device. The strip below is the "
+    "device's memory over time.\n"
+    "Ctrl+wheel or W and S zoom, Shift+wheel or A and D move, 0 shows all."
 )
 
 
@@ -173,7 +180,11 @@ class PipelineView(QWidget):
         texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))
         if broken:
-            texts.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
+            texts.append(
+                f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}. What leaves such "
+                f"a device comes back to it, so it has several stages."
+            )
+        texts.append(what_exceeds(schedule, found))
         self.message.setText(" ".join(filter(None, texts)))
         self.message.setVisible(bool(self.message.text()))
         self.legend.show()
@@ -204,6 +215,17 @@ class PipelineView(QWidget):
         if found is not None:
             ops = [found.stages[stage].ops for stage in further_stages(found)]
             self._document.select(np.concatenate(ops).tolist())
+
+
+def what_exceeds(schedule: Schedule, found: PipelineSchedule) -> str:
+    """Name the devices whose memory the samples in flight exceed; empty if none."""
+    devices = schedule.problem.cluster.devices
+    needs = [
+        f"{device_label(device.name)} needs {size(int(peak))} of {size(device.capacity_bytes)}"
+        for device, peak in zip(devices, found.peak_bytes, strict=True)
+        if peak > device.capacity_bytes
+    ]
+    return f"Does not fit with its samples in flight: {listed(needs)}." if needs else ""
 
 
 def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
 
 from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.loads import (
@@ -15,34 +24,37 @@ from enplace.machine.loads import (
     shared_parts_us,
 )
 from enplace.machine.pipeline import PipelineSchedule, Slot, planned_rule
-from enplace.text import count, ms
+from enplace.text import count, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.hatch import paint_hatching
-from enplace_studio.panel import TipWidget
 from enplace_studio.theme import blend, theme
+from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.paint import ink_on
+from enplace_studio.timelines.scale import TimeScale, tick_texts
 
 PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
 
 NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16
-ROW_PX, TALLEST_ROW_PX = 20, 52
-"""The least and the greatest height of a row."""
+ROW_PX, TALLEST_ROW_PX, AXIS_PX = 25, 64, 15
+"""The least and the greatest height of a row, and the height of the time axis."""
+MEMORY_SHARE = 0.23
+"""Share of a row for the memory below the stages."""
 TRANSFER_PX, HATCH_PX = 5, 5
 NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
 """Stages at least this wide show their sample's number, with visible hatching around it."""
 
 
-class PipelineCanvas(TipWidget):
-    """A row for each device in use: its name, the parts of its load, and its work over time."""
+class PipelineCanvas(TimeCanvas):
+    """A row for each device in use: its name, the parts of its load, its work and its memory."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setMouseTracking(True)
+        super().__init__("Pipeline")
+        self._scale = TimeScale.fit(1.0, 1.0)
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
         self._rows: list[int] = []
@@ -51,7 +63,6 @@ class PipelineCanvas(TipWidget):
         self._parts_us: FloatArray = np.zeros((0, 3))
         self._loads_us: FloatArray = np.zeros(0)
         self._further: set[int] = set()
-        theme.changed.connect(self.update)
 
     def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
         """Show this pipeline, or nothing if there is none."""
@@ -69,7 +80,9 @@ class PipelineCanvas(TipWidget):
             self._loads_us = device_loads_us(
                 problem, plan.device, planned_rule(plan), plan.replicas
             )
-        self.setMinimumHeight(round(len(self._rows) * ROW_PX * theme.scale))
+        height = AXIS_PX + len(self._rows) * ROW_PX if self._rows else 0
+        self.setMinimumHeight(round(height * theme.scale))
+        self.fit()
         self.setAccessibleName(
             "" if pipeline is None else f"Pipeline of {count(len(pipeline.stages), 'stage')}"
         )
@@ -81,20 +94,58 @@ class PipelineCanvas(TipWidget):
     # Geometry
 
     @property
-    def _left(self) -> float:
+    def scale(self) -> TimeScale:
+        return self._scale
+
+    @property
+    def left(self) -> float:
         return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
+
+    def set_scale(self, scale: TimeScale) -> None:
+        self._scale = scale
+        self.update()
+
+    def scroll_by(self, pixels: float) -> None:
+        """Leave scrolling up and down to the area around this."""
+
+    def fit(self) -> None:
+        self.set_scale(TimeScale.fit(self._whole_us, self.width() - self.left))
+
+    def focus_selection(self) -> None:
+        self.fit()
+
+    def escape(self) -> None:
+        self.fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._scale = self._scale.resized(self._whole_us, self.width() - self.left)
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        held = event.modifiers()
+        zooms = bool(held & Qt.KeyboardModifier.ControlModifier)
+        if zooms or held & Qt.KeyboardModifier.ShiftModifier:
+            self.wheel(event, zooms, not zooms)
+        else:
+            event.ignore()
+
+    def row(self, device: int) -> QRectF:
+        """Return the area of a device: its stages, and its memory below them."""
+        axis = AXIS_PX * theme.scale
+        room = (self.height() - axis) / max(len(self._rows), 1)
+        height = min(room, TALLEST_ROW_PX * theme.scale)
+        top = axis + self._rows.index(device) * height
+        return QRectF(self.left, top + 2, self.width() - self.left, height - 4)
 
     def lane(self, device: int) -> QRectF:
         """Return the area of a device's stages."""
-        height = min(self.height() / max(len(self._rows), 1), TALLEST_ROW_PX * theme.scale)
-        top = self._rows.index(device) * height
-        return QRectF(self._left, top + 2, self.width() - self._left, height - 4)
+        row = self.row(device)
+        return row.adjusted(0, 0, 0, -row.height() * MEMORY_SHARE)
 
     def box(self, slot: Slot) -> QRectF:
         """Return the area of a slot."""
-        lane, whole_us = self.lane(slot.device), self._whole_us
-        left = lane.left() + slot.start_us / whole_us * lane.width()
-        width = max((slot.finish_us - slot.start_us) / whole_us * lane.width(), 1.0)
+        lane = self.lane(slot.device)
+        left = lane.left() + self._scale.x(slot.start_us)
+        width = max((slot.finish_us - slot.start_us) / self._scale.us_per_px, 1.0)
         thin = TRANSFER_PX * theme.scale
         if slot.part == COMPUTE:
             return QRectF(left, lane.top(), width, lane.height() - thin)
@@ -112,8 +163,45 @@ class PipelineCanvas(TipWidget):
         with QPainter(self) as painter:
             for device, name in zip(self._rows, self._names, strict=True):
                 self._paint_row(painter, device, name)
+            painter.setClipRect(QRectF(self.left, 0, self.width() - self.left, self.height()))
+            if self._rows:
+                self._paint_axis(painter)
+            for device in self._rows:
+                self._paint_memory(painter, device)
             for slot in self._slots():
-                self._paint_slot(painter, slot)
+                if self.box(slot).right() >= self.left:
+                    self._paint_slot(painter, slot)
+
+    def _paint_axis(self, painter: QPainter) -> None:
+        """Paint moments above the rows, and a line through the rows at each."""
+        tokens, ticks = theme.tokens, self._scale.ticks()
+        painter.setFont(theme.font(10))
+        metrics = QFontMetricsF(painter.font())
+        for us, text in zip(ticks.tolist(), tick_texts(ticks), strict=True):
+            x = self.left + self._scale.x(us)
+            painter.setPen(tokens.dim)
+            end = self.width() - metrics.horizontalAdvance(text) - 2
+            painter.drawText(QPointF(min(x + 3, end), metrics.ascent()), text)
+            painter.setPen(QPen(tokens.line, 1))
+            painter.drawLine(QPointF(x, 0), QPointF(x, self.row(self._rows[-1]).bottom()))
+
+    def _paint_memory(self, painter: QPainter, device: int) -> None:
+        """Paint what a device holds over time, relative to the fullest; red above its capacity."""
+        assert self.pipeline is not None
+        assert self.schedule is not None
+        curve, row = self.pipeline.memory[device], self.row(device)
+        capacity = int(self.schedule.problem.cluster.capacity_bytes[device])
+        most = max(1, int(self.pipeline.peak_bytes[self._rows].max()))
+        height = row.height() * MEMORY_SHARE - 1
+        ends_us = [*curve.time_us[1:].tolist(), self.pipeline.makespan_us]
+        color = _shade(device, 0.5)
+        for begin_us, end_us, held in zip(
+            curve.time_us.tolist(), ends_us, curve.bytes.tolist(), strict=True
+        ):
+            left, right = self._scale.x(begin_us), self._scale.x(end_us)
+            high = held / most * height
+            area = QRectF(self.left + left, row.bottom() - high, right - left, high)
+            painter.fillRect(area, theme.tokens.bad if held > capacity else color)
 
     def _paint_row(self, painter: QPainter, device: int, name: str) -> None:
         tokens, lane = theme.tokens, self.lane(device)
@@ -188,6 +276,11 @@ class PipelineCanvas(TipWidget):
                 )
         for device in self._rows:
             lane = self.lane(device)
+            if self.row(device).contains(at):
+                when_us = self._scale.time(at.x() - self.left)
+                if at.y() > lane.bottom():
+                    return self._memory_tip(device, when_us)
+                return self._bubble_tip(device, when_us)
             if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
                 parts, load_us = self._parts_us[device], float(self._loads_us[device])
                 return (
@@ -196,6 +289,50 @@ class PipelineCanvas(TipWidget):
                     f"out   {ms(float(parts[OUT]))}"
                 )
         return ""
+
+    def _memory_tip(self, device: int, when_us: float) -> str:
+        assert self.pipeline is not None
+        assert self.schedule is not None
+        owner = self.schedule.problem.cluster.devices[device]
+        curve = self.pipeline.memory[device]
+        at = max(int(np.searchsorted(curve.time_us, when_us, "right")) - 1, 0)
+        return (
+            f"{device_label(owner.name)} holds {size(int(curve.bytes[at]))} at {ms(when_us)}\n"
+            f"at most {size(curve.peak_bytes)} of {size(owner.capacity_bytes)}, "
+            f"for {count(self.pipeline.in_flight[device], 'sample')} in flight"
+        )
+
+    def _bubble_tip(self, device: int, when_us: float) -> str:
+        assert self.pipeline is not None
+        assert self.schedule is not None
+        name = device_label(self.schedule.problem.cluster.devices[device].name)
+        share, why = find_bubble(self.pipeline, device, when_us)
+        return f"{name} is idle: {why}\nidle {percent(share)} of the time in all"
+
+
+def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tuple[float, str]:
+    """Return the share of the time in which a device neither computes nor transfers, and why now.
+
+    The reason is a part of a sentence: what the next stage on the device waits for.
+    """
+    slots = sorted(pipeline.slots_of(device), key=lambda slot: slot.start_us)
+    busy_us = sum(slot.finish_us - slot.start_us for slot in slots)
+    share = max(0.0, 1 - busy_us / pipeline.makespan_us) if pipeline.makespan_us else 0.0
+    coming = next((slot for slot in slots if slot.start_us >= when_us), None)
+    if coming is None:
+        return share, "the last sample has left it"
+    before = [
+        slot
+        for row in (*pipeline.computing, pipeline.transfers)
+        for slot in row
+        if slot.microbatch == coming.microbatch
+        and slot.stage in pipeline.stages[coming.stage].after
+    ]
+    if not before:
+        return share, "its turn has not come"
+    last = max(before, key=lambda slot: slot.finish_us)
+    way = "backward" if last.backward else "forward"
+    return share, f"it waits for sample {last.microbatch + 1} in stage {last.stage + 1}, {way}"
 
 
 def _parts_us(problem: Problem, plan: Plan) -> FloatArray:

@@ -26,15 +26,11 @@ from enplace.placing.anytime import (
     take_each,
 )
 from enplace.solvers.background import BackgroundRuns
-from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS = 300_000
 """Annealing steps of one run."""
-
-ONE_SAMPLE = LoadRule(in_flight=False)
-"""A query is one sample, so no others are in flight."""
 
 CONTIGUOUS_SHARE = 0.5
 """Share of the time for one subgraph on each accelerator, if several are allowed."""
@@ -102,7 +98,7 @@ def search_latency(
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
     """Return the places of the best pipeline along one order, a baseline of section 7."""
-    return _places_of(problem, groups, partition_along_order(problem, ONE_SAMPLE, stopped=stopped))
+    return _places_of(problem, groups, partition_along_order(problem, stopped=stopped))
 
 
 def _places_of(problem: Problem, groups: Groups, found: Partition | Incumbent) -> IntArray:

@@ -30,13 +30,15 @@ from enplace.placers.max_load.table import (
     empty_table,
     fill,
 )
+from enplace.system import host_bytes
 from enplace.values.arrays import BoolArray
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
-MOST_IDEALS, MOST_BYTES = 3_000_000, 1 << 28
-"""With more ideals, or more memory for them, only partitions along orders are tried."""
+MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
+"""With more ideals, or if they need more than this share of the machine's memory, only partitions
+along orders are tried."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
@@ -50,6 +52,14 @@ along some orders are compared."""
 
 ROOM = (0.5, 0.75, 0.9, 1.0)
 """Shares of the accelerators' memory: a partition that fits into a smaller one is better."""
+
+CHUNKS = 2
+"""Stages of each accelerator if they are interleaved."""
+
+IN_CHUNKS = (
+    "each GPU has two stages, so that the pipeline fills sooner; the busiest stage has the least "
+    "load, not the busiest GPU"
+)
 
 GUESS = 1.3
 """Factor between successive limits."""
@@ -114,7 +124,12 @@ class Task:
 
     @property
     def gpus(self) -> IntArray:
-        return np.array(self.problem.cluster.gpus)
+        return np.tile(self.problem.cluster.gpus, CHUNKS if self.is_interleaved else 1)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether stages go to the accelerators in turns, several to each."""
+        return self.rule.pipeline == "interleaved"
 
     @property
     def cpus(self) -> IntArray:
@@ -149,7 +164,12 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     cluster, nodes = problem.cluster, contract(problem, rule)
     devices = np.array([len(cluster.gpus), len(cluster.cpus)])
+    if rule.pipeline == "interleaved":
+        # CPUs would break the turns, so they only take part where some op needs one.
+        devices = devices * [CHUNKS, int(np.isinf(nodes.accelerator_us).any())]
     costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, nodes, rule, devices))
+    if rule.pipeline == "interleaved":
+        costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
     least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
     if not rule.in_flight or least_bytes <= costs.capacity_bytes:
         # If everything fits anywhere, the search need not count the stages.
@@ -204,12 +224,15 @@ def partition_exactly(
     if lattice is None:
         counted = too_many or not stopped()
         why = f"there are more than {limit:,}" if counted else "stopped while counting them"
-        return replace(first, note=f"ideals not searched ({why}): this is {tried}")
+        found = _over_devices(task, first) if task.is_interleaved else first
+        return replace(found, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
     if not finished:
         found = "the best found" if best is not first else tried
         note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
-        return replace(best, note=note)
+        return replace(_over_devices(task, best) if task.is_interleaved else best, note=note)
+    if task.is_interleaved:
+        return replace(_over_devices(task, best), n_ideals=lattice.n_ideals, note=IN_CHUNKS)
     best = _settle_ties(task, lattice, stopped, best)
     best = replace(best, n_ideals=lattice.n_ideals, note="")
     if note := find_unlike(problem, rule):
@@ -230,6 +253,8 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
     if task.rule.n_passes > 1:
         chosen = best.device, task.rule, best.replicas, best.recompute
         limit_us = busiest_us(task.problem, *chosen)
+    if (limit_us <= 0).any():
+        return best
     limit_us = limit_us * (1 + TIED)
     cpu_op_us = float(limit_us.sum()) * int(task.costs.devices.sum())
     some = [lattice] if lattice.n_ideals <= MOST_TIED else list(chains(task, TIED_ORDERS, 0))
@@ -243,9 +268,9 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
         if stopped():
             return best
         if fitting := [each for each in found if each is not None]:
-            chosen = min(fitting, key=lambda each: each.last_us)
+            least = min(fitting, key=lambda each: each.last_us)
             return replace(
-                best, device=chosen.device, replicas=chosen.replicas, recompute=chosen.recompute
+                best, device=least.device, replicas=least.replicas, recompute=least.recompute
             )
     return best
 
@@ -254,14 +279,24 @@ def partition_along_order(
     problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never
 ) -> Partition:
     """Find the best partition along one depth-first order (DPL, section 5.1.2)."""
-    return best_in_orders(build_task(problem, rule), 1, 0, stopped)
+    task = build_task(problem, rule)
+    found = best_in_orders(task, 1, 0, stopped)
+    return _over_devices(task, found) if task.is_interleaved else found
+
+
+def _over_devices(task: Task, found: Partition) -> Partition:
+    """Count the load of each accelerator instead of each of its stages; nothing is proven of it."""
+    if np.isinf(found.load_us):
+        return found
+    chosen = found.device, task.rule, found.replicas, found.recompute
+    return replace(found, load_us=float(busiest_us(task.problem, *chosen).sum()), bound_us=0.0)
 
 
 def _most_ideals(task: Task, limit: int) -> int:
-    """Return how many ideals fit in :data:`MOST_BYTES` with their cells and lattice."""
+    """Return how many ideals fit in memory with their cells and lattice."""
     each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
     each += (BYTES_PER_CELL + 1) * count_cells(task.costs.devices)
-    return max(1, min(limit, MOST_BYTES // each))
+    return max(1, min(limit, max(LEAST_BYTES, int(MEMORY_SHARE * host_bytes())) // each))
 
 
 def count_orders(task: Task, n_orders: int) -> int:

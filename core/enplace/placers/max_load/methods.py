@@ -12,11 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import machine_of
 from enplace.machine.loads import max_load_us
 from enplace.machine.pipeline import simulate_pipeline
-from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,
@@ -28,6 +26,7 @@ from enplace.placers.max_load.caveats import (
 from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import Partition, partition_along_order, partition_exactly
 from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
+from enplace.placers.max_load.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
@@ -44,7 +43,12 @@ from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
-NOTHING_FITS = "no partition was found that fits with its samples in flight, so the memory of one sample counts"
+NOTHING_FITS = (
+    "no partition was found that fits with its samples in flight, so only the memory of one sample "
+    "counts"
+)
+
+ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
 
 MOST_TRIES = 6
 """Most searches with less and less memory, for a pipeline that fits."""
@@ -197,7 +201,7 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
     rule, whole = options.load_rule, problem
     alone = replace(rule, in_flight=False, recompute=False)
     found = _find_partition(problem, rule, options, along_order)
-    if not rule.in_flight or not forward_bytes(problem).any():
+    if not samples_matter(problem, rule):
         return found
     for _ in range(MOST_TRIES):
         excess = np.inf if np.isinf(found.load_us) else _find_excess(whole, found, rule)
@@ -207,8 +211,6 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
         found = _find_partition(problem, rule, options, along_order)
         found = replace(found, optimal=False, bound_us=0.0)
     if excess <= 1.0:
-        if problem is whole and not _binds(whole, rule):
-            return found
         free = _find_partition(whole, alone, options, along_order)
         if free.load_us < found.load_us * (1 - PROVEN_GAP):
             return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
@@ -217,15 +219,6 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
     if np.isinf(free.load_us) or _find_excess(whole, free, rule) <= 1.0:
         return free
     return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
-
-
-def _binds(problem: Problem, rule: LoadRule) -> bool:
-    """Whether samples in flight may need more memory than a GPU has."""
-    kept, stages = int(forward_bytes(problem).sum()), problem.cluster.n_devices
-    samples = rule.microbatches if rule.pipeline == "gpipe" else 3 * stages
-    gpus = problem.cluster.gpus
-    one = int(op_memory_bytes(problem).sum())
-    return one + samples * kept > int(problem.cluster.capacity_bytes[gpus].min())
 
 
 def _join(*notes: str) -> str:
@@ -238,14 +231,17 @@ def _cost_of_samples(free_us: float, rule: LoadRule) -> str:
     return f"with memory for one sample only, the time per sample would be {ms(free_us)}{hint}"
 
 
-def _find_excess(problem: Problem, partition: Partition, rule: LoadRule) -> float:
-    """Return the largest share of an accelerator's memory that the pipeline needs."""
-    (plan,) = unordered(problem, partition.device, "")
-    plan = replace(plan, replicas=partition.replicas, recompute=partition.recompute)
-    n = rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
-    found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
-    gpus = problem.cluster.gpus
-    return float((found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]).max())
+def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    return find_fullest(problem, found.device, rule, found.replicas, found.recompute)
+
+
+def find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    """Return the time of the rule's microbatches; inf if nothing was found."""
+    if np.isinf(found.load_us):
+        return np.inf
+    (plan,) = unordered(problem, found.device, "")
+    plan = replace(plan, replicas=found.replicas, recompute=found.recompute)
+    return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule).makespan_us
 
 
 def _with_less_memory(problem: Problem, factor: float) -> Problem:
@@ -289,6 +285,10 @@ def _find_partition(
         return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
 
     best = find(rule)
+    if rule.pipeline == "interleaved" and not (rule.two_level and machines):
+        apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
+        apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
+        best = min((best, apart), key=lambda found: find_makespan_us(problem, found, rule))
     if rule.replicate and find_unlike(problem, rule):
         others = [replace(rule, replicate=False), replace(rule, two_level=True)]
         found = min((best, *(find(other) for other in others if other != rule)), key=load_us)

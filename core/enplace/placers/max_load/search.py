@@ -15,6 +15,7 @@ from enplace.placers.max_load.hypergraph import (
     held_bytes,
     time_per_sample_us,
 )
+from enplace.placers.max_load.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.passes import Pass, find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.program import read_placement, write_program, write_solution
 from enplace.placing.anytime import (
@@ -105,6 +106,7 @@ class _Search:
 
     def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
         self._problem, self._graph, self._limits = problem, graph, limits
+        self._counts_samples = samples_matter(problem, graph.rule)
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
         self._incumbents = Incumbents(first, limits.report)
@@ -114,7 +116,14 @@ class _Search:
         """Whether units are allowed on their devices, and the devices have enough memory."""
         allowed = np.isfinite(self._graph.unit_us[np.arange(len(device)), device]).all()
         fits = (held_bytes(self._graph, device) <= self._graph.capacity_bytes).all()
-        return bool(allowed and fits)
+        return bool(allowed and fits) and self._fits_in_flight(device)
+
+    def _fits_in_flight(self, device: IntArray) -> bool:
+        """Whether the pipeline fits; the program and annealing only count one sample."""
+        if not self._counts_samples:
+            return True
+        of_op = device[self._problem.unit]
+        return find_fullest(self._problem, of_op, self._graph.rule) <= 1.0
 
     def offer(self, device: IntArray) -> None:
         """Keep a placement of the units if it is better."""

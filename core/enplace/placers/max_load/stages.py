@@ -34,8 +34,9 @@ def walk_back(
     while ideal != bottom:
         below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
         again, before = divmod(before, table.best_us.shape[1])
-        used = divmod(cell - before, width)
-        stages.append(NodeStage(_nodes_between(lattice, below, ideal), *used, bool(again)))
+        gpus, cpus = divmod(cell - before, width)
+        nodes = _nodes_between(lattice, below, ideal)
+        stages.append(NodeStage(nodes, gpus, cpus, recomputes=bool(again)))
         ideal, cell = below, before
     return stages[::-1]
 

@@ -216,8 +216,8 @@ def _machine_orders(machines: _Machines) -> list[tuple[int, ...]]:
 
 
 def _in_order(machines: _Machines, order: Sequence[int]) -> _Machines:
-    devices, cells = ([each[m] for m in order] for each in (machines.devices, machines.cells))
-    return replace(machines, devices=devices, cells=cells)
+    devices = [machines.devices[m] for m in order]
+    return replace(machines, devices=devices, cells=[machines.cells[m] for m in order])
 
 
 def _solve_over(task: Task, machines: _Machines, lattice: Lattice, stopped: Stopped) -> Solve:

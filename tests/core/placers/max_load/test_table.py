@@ -14,7 +14,11 @@ from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
-RULES = [LoadRule(), LoadRule("duplex", "gpipe"), LoadRule("overlap", "1f1b", replicate=True)]
+RULES = [
+    LoadRule(in_flight=False),
+    LoadRule("duplex", "gpipe", in_flight=False),
+    LoadRule("overlap", "1f1b", replicate=True, in_flight=False),
+]
 
 
 def draw_task(seed, rule):
@@ -102,7 +106,7 @@ def test_the_table_equals_a_search_of_all_pairs_of_ideals(rule, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_network_loads_are_computed_for_the_nodes_between_two_ideals(seed):
-    task = draw_task(seed, LoadRule("duplex", "gpipe"))
+    task = draw_task(seed, LoadRule("duplex", "gpipe", in_flight=False))
     lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
     sets, hyperedges = find_sets(lattice), task.nodes.hyperedges
     base = lattice.n_ideals // 3
