@@ -53,7 +53,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet $(MANUAL) build/docs
 	@echo "The manual is in build/docs/index.html"
 
-# TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18
+# TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18 PYTHON=python3.12
 test-tensorflow: | system
 	scripts/test-tensorflow.sh $(VERSION) $(PYTEST_ARGS)
 
