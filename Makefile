@@ -45,6 +45,7 @@ test: $(VENV)/.installed-test
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The manual, with the pages that come from the program; a warning or a broken link is an error.
+docs: PACKAGE_LISTS += packaging/debian-bench.txt
 docs: $(VENV)/.installed-docs
 	$(compile_kernels)
 	rm -rf $(MANUAL) && mkdir -p build && cp -R docs $(MANUAL)

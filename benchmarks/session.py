@@ -172,8 +172,9 @@ def _export(window: MainWindow, folder: Path) -> None:
     drawing = window.panes.drawing()
     assert drawing is not None
     for suffix in (".svg", ".png", ".pdf"):
-        write_picture(folder / f"view{suffix}", drawing, drawing.name)
-        QTest.qWait(BEAT_MS)
+        path = folder / f"view{suffix}"
+        writing.start(partial(write_picture, path, drawing, drawing.name), lambda _: None)
+    _wait(lambda: not writing.is_busy)
 
 
 def _write(path: Path, text: Callable[[], str]) -> None:

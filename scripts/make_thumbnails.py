@@ -14,7 +14,7 @@ from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import FOLDER, Sample, samples
 from enplace.values.memory import one_device_peak_bytes
 from enplace.values.problem import Problem
-from enplace_studio.views.graph.layout import CARD_H, grid
+from enplace.writers.graph_layout import CARD_H, grid
 
 WIDTH = 900.0
 SIDE = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,15 +17,16 @@ from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
-from enplace.values.profile import IntArray
+from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio import edits
 from enplace_studio.project import Constraint, OpenProject
 
 
+@lru_cache(maxsize=2)  # several views ask after every edit
 def list_constraints(
-    problem: Problem, grouping: Grouping, locks: Sequence[Constraint] = ()
-) -> list[Constraint]:
+    problem: Problem, grouping: Grouping, locks: tuple[Constraint, ...] = ()
+) -> Sequence[Constraint]:
     """List what a person asked for: pins and orders of one group of ops are one constraint.
 
     Parameters
@@ -36,16 +38,15 @@ def list_constraints(
     locked = {problem.profile.index[name] for lock in held for name, _ in lock.rows}
     pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
     names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-
-    def part(op: int) -> int:
-        return int(grouping.group[op]) if grouping.group[op] >= 0 else -1 - op
-
+    numbers = np.arange(problem.profile.n_ops)
+    part = np.where(grouping.group >= 0, grouping.group, -1 - numbers).tolist()
+    places = list(range(len(devices)))
     return [
         *held,
-        *_join("pin", pins, lambda p: (part(p[0]), p[1]), (names, devices)),
-        *_join("forbid", problem.forbidden, lambda p: (part(p[0]), p[1]), (names, devices)),
+        *_join("pin", pins, (part, places), (names, devices)),
+        *_join("forbid", problem.forbidden, (part, places), (names, devices)),
         *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
-        *_join("before", problem.before, lambda p: (part(p[0]), part(p[1])), (names, names)),
+        *_join("before", problem.before, (part, part), (names, names)),
     ]
 
 
@@ -67,19 +68,24 @@ def _holds(problem: Problem, lock: Constraint) -> bool:
 def _join(
     kind: str,
     pairs: Iterable[tuple[int, int]],
-    key: Callable[[tuple[int, int]], tuple[int, int]],
+    parts: tuple[list[int], list[int]],
     names: tuple[Any, Any],
-) -> list[Constraint]:
-    """Make one constraint of all pairs with the same key."""
-    found: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    for pair in sorted(pairs):
-        found.setdefault(key(pair), []).append((names[0][pair[0]], names[1][pair[1]]))
+) -> Sequence[Constraint]:
+    """Make one constraint of all pairs whose ends are in the same parts."""
+    found: defaultdict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
+    for first, then in sorted(pairs):
+        found[parts[0][first], parts[1][then]].append((names[0][first], names[1][then]))
     return [Constraint(kind, tuple(rows)) for rows in found.values()]
 
 
 def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray]:
     """Return the ops of a constraint, and for an order those that come after them."""
-    index, rows = problem.profile.index, constraint.rows
+    return _find_ops(problem.profile, constraint)
+
+
+@lru_cache(maxsize=100)
+def _find_ops(profile: Profile, constraint: Constraint) -> tuple[IntArray, IntArray]:
+    index, rows = profile.index, constraint.rows
     ends: list[list[str]] = [[row[0] for row in rows], []]
     if constraint.kind == "colocate":
         ends[0] = [name for row in rows for name in row]

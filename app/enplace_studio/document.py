@@ -420,10 +420,12 @@ class Document(QObject):
         if self._project is None or self._project.scale == (compute, links):
             return False
         return self._edit(
-            "change speeds",
-            lambda project: edits.set_cluster(project, project.cluster, compute, links),
-            drag=drag,
+            "change speeds", lambda project: edits.set_scale(project, compute, links), drag=drag
         )
+
+    def show_scaled(self, scaled: OpenProject, drag: int) -> bool:
+        """Show what ``edits.set_scale`` made of the project in another thread."""
+        return self._edit("change speeds", lambda project: scaled, drag=drag)
 
     def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
         """Use the costs measured in a plan's run; simulate all plans again."""

@@ -14,9 +14,11 @@ from PySide6.QtWidgets import QApplication
 from enplace.errors import EnplaceError
 from enplace.text import ms
 from enplace_studio.document import Document
+from enplace_studio.edits import unit_ops
 from enplace_studio.ordering import Slot, reordered_schedule
 from enplace_studio.previews import peak_text
 from enplace_studio.theme import theme
+from enplace_studio.whys import why_not
 
 EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
 """The keys that extend a selection."""
@@ -69,7 +71,9 @@ def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop
     if preview is None:
         return Drop(f"{name}: there is no plan yet, press Solve first", False)
     if not math.isfinite(preview.step_us):
-        return Drop(f"may not run on {name}", False)
+        why = why_not(project.problem, unit_ops(project.problem, ops), device)
+        reason = "" if why is None else f"\n{why.about}: {why.figure}"
+        return Drop(f"may not run on {name}{reason}", False)
     step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
     return Drop(f"{step}\n{peak_text(project, preview.peak_bytes, device)}", preview.fits)
 

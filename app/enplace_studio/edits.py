@@ -18,6 +18,7 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
 from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.whys import why_not
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
@@ -139,6 +140,8 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     if project.current is None:
         raise PlanError("there is no plan to change yet; press Solve first")
     whole = unit_ops(project.problem, ops)
+    if why := why_not(project.problem, whole, device):
+        raise PlanError(f"{why.tip}; choose another device")
     moving = set(whole.tolist())
     pins = {op: d for op, d in project.problem.pins.items() if op not in moving}
     if pin:
@@ -222,6 +225,14 @@ def set_cluster(
     scaled = cluster.scaled(compute, links)
     problem = _on_cluster(project.problem, scaled)
     return _simulate_all(project, problem, cluster, compute, links)
+
+
+def set_scale(project: OpenProject, compute: float, links: float) -> OpenProject:
+    """Scale the speeds of devices and links, and simulate every plan again."""
+    scaled = set_cluster(project, project.cluster, compute, links)
+    for entry in scaled.plans:
+        _ = entry.schedule.fits  # the memory over time, which every view shows
+    return scaled
 
 
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:

@@ -70,7 +70,7 @@ class Panel(QFrame):
     released = Signal()
     """The user no longer asks for it."""
     fold_pressed = Signal()
-    """The user pressed the arrow before the title, or the title."""
+    """The user pressed the line with the title, if the panel can be folded."""
     need_changed = Signal()
     """The contents need another height."""
 
@@ -78,8 +78,8 @@ class Panel(QFrame):
         super().__init__(parent)
         self.setProperty("card", True)
         self.is_folded = self.holds_room = False
-        self._title = _Title(self)
-        self._title.set_text(title)
+        self._title = ElidedLabel("title")
+        self.set_title(title)
         self._arrow = QToolButton(self)
         self._arrow.setProperty("fold", True)
         self._arrow.clicked.connect(self.fold_pressed)
@@ -105,6 +105,12 @@ class Panel(QFrame):
         layout.addWidget(self._contents, 1)
 
     # Folding, and the room it needs
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        """Fold at a click beside the buttons of the first line."""
+        in_header = 0 <= event.position().y() < self.header.geometry().bottom()
+        if in_header and event.button() == Qt.MouseButton.LeftButton:
+            self.fold_pressed.emit()
 
     def hold_room(self, holds: bool) -> None:
         """Have the room that it needs as long as the user asks for what it shows."""
@@ -164,6 +170,7 @@ class Panel(QFrame):
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
 
     def set_title(self, title: str) -> None:
+        self._title.ensurePolished()
         self._title.set_text(title)
 
     @property
@@ -239,24 +246,6 @@ class ElidedLabel(QLabel):
         if shown != self.text():
             self.setText(shown)
             self.setToolTip("" if shown == self.whole else plain_tip(self.whole))
-
-
-class _Title(ElidedLabel):
-    """The title of a panel; pressing it folds the panel, if that can be folded."""
-
-    def __init__(self, panel: Panel) -> None:
-        super().__init__("title")
-        self._panel = panel
-
-    def set_text(self, text: str) -> None:
-        self.ensurePolished()
-        super().set_text(text)
-
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(
-            event.position().toPoint()
-        ):
-            self._panel.fold_pressed.emit()
 
 
 def label(text: str, role: str = "") -> QLabel:

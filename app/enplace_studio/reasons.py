@@ -47,19 +47,29 @@ class Limit:
 
     Attributes
     ----------
-    name : str
-        A group of ops with its device, or a link.
+    what : str
+        A group of ops, or a link.
     time_us : float
     ops : tuple of int
         The ops that run then; for a link, those whose outputs are sent.
     link : tuple of int, optional
         The devices that a link leads from and to.
+    device : int, optional
+        The device of a group.
+    where : str
+        What follows ``what`` to name that device.
     """
 
-    name: str
+    what: str
     time_us: float
     ops: tuple[int, ...]
     link: tuple[int, int] | None = None
+    device: int | None = None
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.what}{self.where}"
 
 
 def step_if_free(schedule: Schedule, limit: Limit) -> float:
@@ -125,15 +135,22 @@ def _limits(
     """Make a limit of all steps of a path with the same number."""
     first = np.unique(at, return_index=True)[1]
     times_us = np.bincount(at, time_us)
-    return [
-        Limit(
-            _name_part(schedule, grouping, int(path.number[step]), bool(path.is_transfer[step])),
-            float(times_us[i]),
-            tuple(np.unique(ops[at == i]).tolist()),
-            _link_of(schedule, int(path.number[step])) if path.is_transfer[step] else None,
-        )
-        for i, step in enumerate(first.tolist())
-    ]
+    limits = []
+    for i, step in enumerate(first.tolist()):
+        within, time = tuple(np.unique(ops[at == i]).tolist()), float(times_us[i])
+        number = int(path.number[step])
+        if path.is_transfer[step]:
+            ends = int(schedule.transfer_from[number]), int(schedule.transfer_to[number])
+            what = " → ".join(device_of(schedule, end) for end in ends)
+            limits.append(Limit(what, time, within, link=ends))
+        else:
+            what, device = (
+                _group_name(schedule, grouping, number),
+                int(schedule.plan.device[number]),
+            )
+            where = f" on {device_of(schedule, device)}"
+            limits.append(Limit(what, time, within, device=device, where=where))
+    return limits
 
 
 @dataclass(frozen=True)
@@ -186,7 +203,7 @@ def find_chain(schedule: Schedule, grouping: Grouping, gap: Gap) -> Chain:
     for i, first in enumerate(np.unique(at, return_index=True)[1].tolist()):
         if path.is_transfer[first]:
             what = _group_name(schedule, grouping, int(ops[first]))
-            steps[i] = replace(steps[i], name=f"{what}: {steps[i].name}")
+            steps[i] = replace(steps[i], what=f"{what}: {steps[i].what}")
     return Chain(path, steps[::-1])
 
 
@@ -242,18 +259,6 @@ def explain_gap(schedule: Schedule, gap: Gap) -> str:
     if gap.op is None:
         return f"{idle_text(schedule, gap)}."
     return explain_start(schedule, gap.op, device_of(schedule, gap.device))
-
-
-def _name_part(schedule: Schedule, grouping: Grouping, number: int, is_transfer: bool) -> str:
-    """Name the link of a transfer, or the group and the device of an op."""
-    if is_transfer:
-        return " → ".join(device_of(schedule, end) for end in _link_of(schedule, number))
-    what = _group_name(schedule, grouping, number)
-    return f"{what} on {device_of(schedule, int(schedule.plan.device[number]))}"
-
-
-def _link_of(schedule: Schedule, transfer: int) -> tuple[int, int]:
-    return int(schedule.transfer_from[transfer]), int(schedule.transfer_to[transfer])
 
 
 def _group_name(schedule: Schedule, grouping: Grouping, op: int) -> str:

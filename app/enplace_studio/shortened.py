@@ -34,22 +34,23 @@ def shorten_among(
 @lru_cache(maxsize=8)
 def _ways(names: tuple[str, ...]) -> list[Callable[[str], str]]:
     """List the ways to shorten, from none to leaving out all words that are shared."""
-    among = Counter(word for name in names for word in set(_words(_abbreviated(name))))
+    among = Counter(word for name in names for word in set(_words(abbreviated(name))))
     shared = [word for word, n in among.most_common() if n >= SHARED * len(names)]
-    first = {word: place for name in names for place, word in enumerate(_words(_abbreviated(name)))}
+    first = {word: place for name in names for place, word in enumerate(_words(abbreviated(name)))}
     shared.sort(key=lambda word: (-among[word], first[word]))
     cuts = [partial(_without, frozenset(shared[:n])) for n in range(len(shared) + 1)]
     return [str, *cuts]
 
 
-def _abbreviated(name: str) -> str:
+def abbreviated(name: str) -> str:
+    """Abbreviate the usual words in a name."""
     for long, short in _ABBREVIATIONS.items():
         name = name.replace(long, short)
     return name
 
 
 def _without(left_out: frozenset[str], name: str) -> str:
-    words = _words(_abbreviated(name))
+    words = _words(abbreviated(name))
     return _joined(words, {at for at, word in enumerate(words[:-1]) if word in left_out})
 
 

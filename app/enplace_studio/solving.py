@@ -347,6 +347,10 @@ def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
     return schedule
 
 
+SHORTEST_LIMIT_S = 2.0
+"""A shorter time is that of a quick method, and depends on the load of the machine."""
+
+
 def distinct_name(
     name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry], way: str = ""
 ) -> str:
@@ -363,14 +367,15 @@ def distinct_name(
     taken = {each.name for each in others}
     methods = {each.plan.method for each in namesakes}
     differs = [way] if way and methods - {plan.method} else []
-    differs += [text for what, text in own.items() if any(each[what] != text for each in known)]
+    others_have = {what: {each[what] for each in known} - {text} for what, text in own.items()}
+    differs += [text for what, text in own.items() if text and others_have[what]]
     longer = ", ".join([name, *differs]) if name in taken else name
     runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
     return next(each for each in (longer, *runs) if each not in taken)
 
 
 def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
-    """Describe what a plan was made for, by what it may differ in from another."""
+    """Describe what a plan was made for, by what it may differ in; a short time is empty."""
     asked = {
         "pins": (len(problem.pins), "pin"),
         "orders": (len(problem.before), "order"),
@@ -383,6 +388,6 @@ def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
     spent_s = plan.solve_seconds or 0.0
     step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
     spent_s = step_s * round(spent_s / step_s)
-    found["time"] = seconds(spent_s).replace(".0", "") if spent_s else "at once"
+    found["time"] = seconds(spent_s).replace(".0", "") if spent_s >= SHORTEST_LIMIT_S else ""
     found["cluster"] = cluster_title(problem.cluster)
     return found

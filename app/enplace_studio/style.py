@@ -121,6 +121,7 @@ QListView, QTableView, QTreeView {{
 QListView[plain="true"] {{ border: none; }}
 QListView[bare="true"] {{ background: transparent; border: none; }}
 QListView::item {{ padding: 5px 8px; border-radius: 4px; }}
+QTableView::item {{ padding: 0 5px; }}
 QListView::item:selected, QTableView::item:selected {{ background: {hover}; color: {text}; }}
 QHeaderView::section {{
     background: {panel}; color: {dim}; border: none; border-bottom: 1px solid {line};

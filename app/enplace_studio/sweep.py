@@ -51,8 +51,8 @@ class Axis:
 
 _TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _GPUS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-COMPUTE = Axis("compute speed", FACTORS, _TICKS, factor, factor)
-LINKS = Axis("link speed", FACTORS, _TICKS, factor, factor)
+COMPUTE = Axis("the compute speed", FACTORS, _TICKS, factor, factor)
+LINKS = Axis("the link speed", FACTORS, _TICKS, factor, factor)
 SPEEDS = (COMPUTE, LINKS)
 GPUS = Axis(
     "the number of GPUs",
@@ -63,7 +63,7 @@ GPUS = Axis(
     lambda problem, n: replace(problem, cluster=with_gpus(problem.cluster, int(n))),
 )
 MEMORY = Axis(
-    "memory",
+    "the memory of the GPUs",
     _TICKS,
     _TICKS,
     factor,

@@ -17,6 +17,11 @@ from PySide6.QtWidgets import (
 
 from enplace.text import cell_text, one_line
 from enplace_studio.panel import plain_tip
+from enplace_studio.theme import theme
+
+ROW_PX = 26
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 def to_text(rows: Iterable[Sequence[str]]) -> str:
@@ -53,8 +58,14 @@ class Table(QTableWidget):
         self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], parent: QWidget | None = None
     ) -> None:
         super().__init__(len(rows), len(columns), parent)
-        self.setHorizontalHeaderLabels(list(columns))
+        for column, title in enumerate(columns):
+            head = QTableWidgetItem(title)
+            is_number = bool(rows) and isinstance(rows[0][column], Number)
+            head.setTextAlignment(_RIGHT if is_number else _LEFT)
+            self.setHorizontalHeaderItem(column, head)
         self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
+        self.setShowGrid(False)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setTextElideMode(Qt.TextElideMode.ElideLeft)
@@ -94,7 +105,7 @@ class _Item(QTableWidgetItem):
         self.setToolTip(plain_tip(self.text()))
         self.setData(Qt.ItemDataRole.UserRole, row)
         if isinstance(cell, Number):
-            self.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            self.setTextAlignment(_RIGHT)
 
     def __lt__(self, other: QTableWidgetItem) -> bool:
         if isinstance(other, _Item) and type(self._key) is type(other._key):

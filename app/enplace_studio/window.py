@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QRect, QSettings, QSize, Qt, QTimer
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QResizeEvent
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
@@ -188,7 +188,14 @@ class MainWindow(QMainWindow):
         buttons = {"solve": header.solve_button, "export": header.export_button}
         return {**self.panes.views, **buttons}
 
-    # Dropped files, and closing
+    # Keys that no view takes, dropped files, and closing
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Clear the selection at Esc, wherever the focus is."""
+        if event.key() == Qt.Key.Key_Escape:
+            self.document.select([])
+        else:
+            super().keyPressEvent(event)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if _dropped_path(event) is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
+    from enplace.values.profile import IntArray
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
@@ -237,6 +238,8 @@ def _span(times_us: tuple[float, ...]) -> str:
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Show a headline, the main figures, and a line for each stage and each device."""
+    from enplace.machine.stages import PASS_NAMES
+
     names = [device_label(device.name) for device in problem.cluster.devices]
     head = (
         f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
@@ -257,7 +260,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
             [
                 str(number),
                 listed([names[device] for device in stage.devices]),
-                "backward" if stage.backward else "forward",
+                PASS_NAMES[stage.of],
                 f"{len(stage.ops):,}",
                 *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
                 _span(stage.reduce_us) if any(stage.reduce_us) else "",
@@ -265,26 +268,32 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         )
     if len(found.stages) > SHOWN_STAGES:
         stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", "", ""])
-    devices = [["device", "computes", "", "transfers", "in flight"]]
+    devices = [["device", "computes", "", "transfers", "in flight", "peak memory", ""]]
     for device, name in enumerate(names):
+        peak, capacity = found.memory[device].peak_bytes, problem.cluster.devices[device]
+        memory = f"{size(peak)} of {size(capacity.capacity_bytes)}"
+        used = percent(peak / capacity.capacity_bytes)
         busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
         sent = sum(s.finish_us - s.start_us for s in found.transfers if s.device == device)
         share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
-        devices.append([name, ms(busy), share, ms(sent), str(found.in_flight[device])])
-    return "\n\n".join(
-        [head, table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrr")]
-    )
+        in_flight = str(found.in_flight[device])
+        devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
+    tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
+    return "\n\n".join([head, *tables, *_lacking(problem, found.peak_bytes)])
 
 
 def overfull(schedule: Schedule) -> list[str]:
     """Name the devices that exceed their memory; empty if the plan fits."""
-    devices = schedule.problem.cluster.devices
+    return _lacking(schedule.problem, schedule.peak_bytes)
+
+
+def _lacking(problem: Problem, peak_bytes: IntArray) -> list[str]:
     return [
         f"Does not fit: {device_label(device.name)} needs {size(float(peak))} "
         f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
         f"({device.capacity_bytes:,} bytes)."
-        for device, peak, over in zip(devices, schedule.peak_bytes, schedule.overfull, strict=True)
-        if over
+        for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)
+        if peak > device.capacity_bytes
     ]
 
 

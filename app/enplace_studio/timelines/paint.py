@@ -5,7 +5,7 @@ Every function draws its arguments within the window of a scale; none keeps stat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,9 @@ from PySide6.QtGui import (
     QStaticText,
 )
 
+from enplace.names.groups import Grouping
 from enplace.values.profile import FloatArray
+from enplace_studio.shortened import abbreviated
 from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.rows import Place, Row
@@ -31,8 +33,8 @@ Pixels = NDArray[np.uint8]
 
 WIDE_PX = 4
 """Bars at least this wide have a gap after them, and an outline when selected."""
-LABEL_PX = 34
-"""Bars at least this wide have a label."""
+LABEL_PX, GROUP_PX = 34, 52
+"""Bars at least this wide have a label, and bars of one group together."""
 DIMMED = 0.55
 """Share of its colour that a bar keeps while others are selected."""
 SECOND_SHADE = 0.78
@@ -168,8 +170,62 @@ def draw_labels(
         if selection and op not in selection:
             ground = blend(ground, theme.tokens.lane, DIMMED)
         painter.setPen(ink_on(ground))
-        text = fitted(names[op], int(right - left - 8), font.key())
+        name = names[op]
+        text = fitted((name, name.rpartition("/")[2]), int(right - left - 8), font.key())
         painter.drawStaticText(QPointF(area.left() + left + 4, top), text)
+
+
+def draw_groups(
+    painter: QPainter,
+    row: Row,
+    groups: Grouping,
+    scale: TimeScale,
+    area: QRectF,
+    grounds: tuple[QColor, QColor],
+) -> None:
+    """Write names of groups over their bars where these are too narrow for names of their own."""
+    font = theme.font(11)
+    height = QFontMetricsF(font).height()
+    if area.height() < height + 4:
+        return
+    painter.setFont(font)
+    top = area.top() + (area.height() - height) / 2
+    for first, start_us, finish_us in _narrow_stretches(row, scale):
+        left = max(scale.x(start_us), 0.0)
+        right = min(scale.x(finish_us), scale.width_px)
+        group = int(groups.group[row.number[first]])
+        if right - left < GROUP_PX or group < 0:
+            continue
+        name, ground = groups.names[group], grounds[int(row.odd[first])]
+        text = fitted((name, abbreviated(name)), int(right - left - 12), font.key())
+        # On a plain ground: the gaps between the bars would run through the letters.
+        plate = QRectF(area.left() + left + 3, top, text.size().width() + 6, height)
+        painter.fillRect(plate, ground)
+        painter.setPen(ink_on(ground))
+        painter.drawStaticText(plate.topLeft() + QPointF(3, 0), text)
+
+
+def _narrow_stretches(row: Row, scale: TimeScale) -> Iterator[tuple[int, float, float]]:
+    """Find bars of one shade after each other, none of them wide enough for a label.
+
+    Yields
+    ------
+    first : int
+        The first of the bars.
+    start_us, finish_us : float
+    """
+    near = row.within(scale.start_us, scale.stop_us)
+    start_us, finish_us = row.start_us[near], row.finish_us[near]
+    if not len(start_us):
+        return
+    firsts = np.flatnonzero(np.diff(row.odd[near].astype(np.int8), prepend=-1))
+    until_us = np.maximum.reduceat(finish_us, firsts)
+    longest_us = np.maximum.reduceat(finish_us - start_us, firsts)
+    wide = until_us - start_us[firsts] >= GROUP_PX * scale.us_per_px
+    wide &= longest_us < LABEL_PX * scale.us_per_px
+    for at in np.flatnonzero(wide)[:_DENSEST_LABELS].tolist():
+        first = int(firsts[at])
+        yield near.start + first, float(start_us[first]), float(until_us[at])
 
 
 LEAST_LETTERS = 6
@@ -177,11 +233,11 @@ LEAST_LETTERS = 6
 
 
 @lru_cache(maxsize=4096)
-def fitted(name: str, width: int, font_key: str) -> QStaticText:
-    """Fit an op's name into a width: in full, or without its scope, or elided in the middle."""
+def fitted(names: tuple[str, ...], width: int, font_key: str) -> QStaticText:
+    """Fit a name into a width: the first form that fits, or the last one elided in the middle."""
     font = theme.font(11)
     metrics = QFontMetricsF(font)
-    shown = name if metrics.horizontalAdvance(name) <= width else name.rpartition("/")[2]
+    shown = next((n for n in names if metrics.horizontalAdvance(n) <= width), names[-1])
     shown = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, width)
     if "…" in shown and len(shown) < LEAST_LETTERS:
         shown = ""

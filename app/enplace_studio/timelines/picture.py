@@ -9,6 +9,7 @@ import numpy as np
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
 
+from enplace.names.groups import Grouping
 from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
@@ -41,6 +42,8 @@ class Picture:
         What the device waits for then; painted instead of the critical path, ``trace``.
     marks : tuple of Mark
         What a reason points at.
+    groups : Grouping or None
+        What bars of one shade after each other belong to; their names stand over narrow bars.
     second : float
         Share of a device's colour in the second of its shades.
     dims : bool
@@ -58,6 +61,7 @@ class Picture:
     gap: Gap | None = None
     chain: PathTrace | None = None
     marks: tuple[Mark, ...] = ()
+    groups: Grouping | None = None
     second: float = paint.SECOND_SHADE
     dims: bool = True
 
@@ -110,6 +114,8 @@ class Picture:
             names = self.schedule.problem.profile.op_names
             selection = self.selection if self.selected and self.dims else ()
             paint.draw_labels(painter, row, wide, names, lanes.scale, area, shades, selection)
+            if self.groups is not None and not dimmed:
+                paint.draw_groups(painter, row, self.groups, lanes.scale, area, shades)
         painter.restore()
 
     def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:
@@ -208,7 +214,7 @@ def paint_empty(painter: QPainter, area: QRectF) -> None:
     """Paint a hint on what will appear here."""
     painter.setFont(theme.font(12))
     painter.setPen(theme.tokens.dim)
-    text = "Open a model and press Solve: each device's ops appear here over time."
+    text = "As soon as there is a plan, each device's ops appear here over time."
     flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
     painter.drawText(area, int(flags), text)
 

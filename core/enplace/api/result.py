@@ -288,6 +288,14 @@ class Catalogue(dict[str, _T]):
     def __repr__(self) -> str:
         return table([[name, self._describe(entry)] for name, entry in self.items()], "ll")
 
+    def _repr_html_(self) -> str:
+        cells = (
+            f'<tr><td style="text-align:left"><code>{escape(name)}</code></td>'
+            f'<td style="text-align:left">{escape(self._describe(entry))}</td></tr>'
+            for name, entry in self.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
+
 
 def _preformatted(text: str) -> str:
     return f'<pre style="line-height:1.35">{escape(text)}</pre>'

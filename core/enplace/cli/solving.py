@@ -17,10 +17,10 @@ from enplace.cli.options import (
     LINK_POLICIES,
     POLICIES,
     MethodsType,
-    MethodType,
     PlacerCommand,
     cluster_option,
     constraint_options,
+    method_option,
     plan_argument,
     profile_argument,
     schedule_option,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @command("place", PlacerCommand)
 @profile_argument
 @cluster_option(required=True)
-@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@method_option
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
@@ -123,6 +123,7 @@ def place(
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 1000),
+    metavar="N",
     default=8,
     show_default=True,
     help="Number of samples in the pipeline.",
@@ -184,7 +185,8 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     head["load"] = rule.transfers
     document = head | {"method": plan.method} | pipeline_document(problem, found)
-    return Answer(document, summary.describe_pipeline(problem, plan, found))
+    fits = YES if document["feasible"] else NO
+    return Answer(document, summary.describe_pipeline(problem, plan, found), fits)
 
 
 @command("compare", PlacerCommand)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from functools import lru_cache
 from typing import Any
 
 from enplace import frameworks as package
@@ -16,9 +17,13 @@ from enplace.writers.registry import Exporter
 
 def frameworks() -> dict[str, Framework]:
     """Return every framework, by the name of its folder; those that run models come first."""
-    folders = (module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg)
-    found = {name: _import(name).FRAMEWORK for name in folders}
+    found = {name: _import(name).FRAMEWORK for name in _folders(tuple(package.__path__))}
     return dict(sorted(found.items(), key=lambda each: not each[1].runs_models))
+
+
+@lru_cache(maxsize=2)  # the studio's menus ask at every edit
+def _folders(paths: tuple[str, ...]) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(paths) if module.ispkg]
 
 
 def _import(folder: str) -> Any:

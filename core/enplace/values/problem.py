@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -150,13 +151,13 @@ class Problem:
         )
 
     def _check_numbers(self) -> None:
-        ops = list(self.pins) + [op for group in self.together for op in group]
-        ops += [op for op, _ in self.forbidden]
-        for op in ops:
-            if not 0 <= op < self.profile.n_ops:
+        n_ops, n_devices = self.profile.n_ops, self.cluster.n_devices
+        off_ops, off_devices = zip(*self.forbidden, strict=True) if self.forbidden else ((), ())
+        for op in chain(self.pins, *self.together, off_ops):
+            if not 0 <= op < n_ops:
                 raise ProblemError(f"a pin or group names op number {op}, which does not exist")
-        for device in list(self.pins.values()) + [device for _, device in self.forbidden]:
-            if not 0 <= device < self.cluster.n_devices:
+        for device in chain(self.pins.values(), off_devices):
+            if not 0 <= device < n_devices:
                 raise ProblemError(f"a pin names device number {device}, which does not exist")
 
     def _check_kinds(self) -> None:

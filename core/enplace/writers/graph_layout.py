@@ -16,6 +16,7 @@ import numpy as np
 
 from enplace.names.group_facts import GroupEdges
 from enplace.names.groups import PART, Grouping
+from enplace.names.passes import UPDATE
 from enplace.names.ports import Ports
 from enplace.names.titles import number_key, unique_leaves
 from enplace.values.profile import FloatArray, IntArray
@@ -199,7 +200,7 @@ def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
     rows: dict[str, list[int]] = {}
     for group in groups:
         rows.setdefault(grouping.rows[group], []).append(group)
-    order = sorted(rows.items(), key=lambda row: float(np.mean(row[1])))
+    order = _in_order(rows)
     aligned = _columns(grouping, [members for _, members in order if len(members) > 1])
     lines: list[_Line] = []
     for single, some in groupby(order, key=lambda row: len(row[1]) == 1):
@@ -208,6 +209,22 @@ def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
         else:
             lines += [_Line(title, aligned[members[0]]) for title, members in some]
     return lines
+
+
+def _in_order(rows: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
+    """Sort rows by execution: gradients follow all rows that have some, and updates come last.
+
+    A few ops of them may run long before, such as a constant.
+    """
+    middle = {row: float(np.mean(groups)) for row, groups in rows.items()}
+    origins = {row.partition(" of ")[2] for row in rows if " of " in row}
+    back = max((middle[row] for row in origins & rows.keys()), default=0.0)
+
+    def key(row: str) -> tuple[bool, float, bool, float]:
+        is_back = " of " in row
+        return row == UPDATE, max(middle[row], back * is_back), is_back, middle[row]
+
+    return sorted(rows.items(), key=lambda each: key(each[0]))
 
 
 def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[int | None, ...]]:

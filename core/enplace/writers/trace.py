@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,13 @@ def chrome_trace(result: Result) -> str:
     """Write JSON text: ops and transfers as slices, flows between them, memory as counters."""
     schedule = result.schedule
     tracks = lane_tracks(schedule) + channel_tracks(schedule)
-    events = [
-        *_names(schedule, tracks),
-        *(event for track in tracks for event in _slices(schedule, track)),
-        *_flows(schedule),
-        *_memory(schedule),
-    ]
-    document = {
-        "traceEvents": events,
+    events = chain(
+        _names(schedule, tracks),
+        *(_slices(schedule, track) for track in tracks),
+        _flows(schedule),
+        _memory(schedule),
+    )
+    about = {
         "displayTimeUnit": "ms",
         "otherData": {
             "model": schedule.problem.profile.name,
@@ -43,7 +43,12 @@ def chrome_trace(result: Result) -> str:
             **({"times": times} if (times := _about_times(schedule)) else {}),
         },
     }
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    # Event by event: encoding all at once would hold up every other thread for long.
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+    texts = [encode(event) for event in events]
+    return ",".join(
+        ['{"traceEvents":[' + texts[0], *texts[1:-1], f"{texts[-1]}],{encode(about)[1:]}\n"]
+    )
 
 
 def _about_times(schedule: Schedule) -> str:

@@ -25,7 +25,7 @@ SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""
 NAME_PX, END_PX = 128, 76
 """Room for a plan's name before its lanes, and for a difference after the end of its step."""
-MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 110, 18
+MEMORY_PX, MOST_MEMORY_PX, GAP_PX = 24, 220, 18
 MEMORY_SHARE = 0.28
 """Share of a block's height for its memory, within these limits."""
 LEAST_ROWS_PX = 40

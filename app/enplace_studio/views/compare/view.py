@@ -38,7 +38,7 @@ from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalP
 from enplace_studio.views.compare.stack import Block, make_blocks
 
 KEYS = "wheel zooms all · W A S D · drag selects time in all"
-TOP_SHARE, TOP_PX = 0.3, 220
+TOP_SHARE, TOP_PX = 0.3, 340
 """Largest share of the height, and height, of the panels above the timelines."""
 SHORT_SHARE = 0.25
 """Largest share of the height of those panels while the table of an interval is shown."""

@@ -6,7 +6,8 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
 SCALES = (0.05, 3.0)
-READABLE = 0.42
+READABLE, READABLE_OPS = 0.65, 0.75
+"""Least scales at which one sees what groups and ops are."""
 LARGEST_FIT = 1.5
 """Cards grow with the room up to this scale."""
 MARGIN = 14.0
@@ -60,9 +61,10 @@ class Camera:
             left = free.width() / 2
         self.corner = bounds.topLeft() - QPointF(left, MARGIN / self.scale)
 
-    def reveal(self, area: QRectF, size: QSizeF) -> None:
-        """Move just far enough to show an area."""
+    def reveal(self, area: QRectF, size: QSizeF) -> bool:
+        """Move just far enough to show an area; return whether it had to."""
         seen = self.visible(size).adjusted(8, 8, -8, -8)
         dx = min(area.left() - seen.left(), 0.0) or max(area.right() - seen.right(), 0.0)
         dy = min(area.top() - seen.top(), 0.0) or max(area.bottom() - seen.bottom(), 0.0)
         self.corner += QPointF(dx, dy)
+        return bool(dx or dy)

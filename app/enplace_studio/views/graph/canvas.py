@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QWidget
 from enplace_studio.dragging import EXTEND
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
-from enplace_studio.views.graph.camera import MARGIN, READABLE, SCALES, Camera
+from enplace_studio.views.graph.camera import MARGIN, READABLE, READABLE_OPS, SCALES, Camera
 from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.paint import paint_scene
@@ -63,8 +63,8 @@ class Canvas(TipWidget):
         self.model, self.document = model, model.document
         self.camera = Camera()
         self.current: int | None = None
-        self.untouched = True
-        """True until the user zooms or moves after the cards were arranged."""
+        self.fitted: float | None = None
+        """The least scale for fitting the cards to another size; None once the user has moved."""
         self._press: Press | None = None
         self._panning: QPoint | None = None
         self.setMouseTracking(True)
@@ -85,21 +85,19 @@ class Canvas(TipWidget):
         return self.model.scene
 
     def _restart(self) -> None:
-        self.current = None
-        self.untouched = True
+        self.current = self.fitted = None
 
     def _follow(self) -> None:
         """Fit the cards, which have moved, or keep in view the one that the user has gone to."""
-        if self.current is not None and not self.untouched:
+        if self.current is not None and self.fitted is None:
             self.reveal(self.current)
         else:
             self.fit_first()
-            self.untouched = True
 
     def fit_first(self) -> None:
-        """Show the cards as one enters: all ops of a group, or groups that can be read."""
+        """Show the cards as one enters: as many as can be read."""
         level = self.model.level
-        self.fit(0.0 if level is not None and level.of_ops else READABLE)
+        self.fit(READABLE_OPS if level is not None and level.of_ops else READABLE)
 
     def fit(self, least: float = 0.0) -> None:
         """Show all cards, or only the first if their scale would be below ``least``."""
@@ -109,6 +107,7 @@ class Canvas(TipWidget):
             if centred:
                 self._move_to_the_first_cards(self.scene)
         self._look()
+        self.fitted = least
 
     def _move_to_the_first_cards(self, scene: Scene) -> None:
         """Move sideways in a graph that is too wide: its left corner may be empty."""
@@ -138,8 +137,9 @@ class Canvas(TipWidget):
         """Make a card or port the current one and scroll it into view."""
         if self.scene is not None:
             self.current = node
-            self.camera.reveal(self.scene.rects[node], QSizeF(self.size()))
-            self._look()
+            if self.camera.reveal(self.scene.rects[node], QSizeF(self.size())):
+                self._look()
+            self.update()
 
     def centre_on(self, point: QPointF) -> None:
         self.camera.centre_on(point, QSizeF(self.size()))
@@ -150,7 +150,7 @@ class Canvas(TipWidget):
         return self.camera.visible(QSizeF(self.size()))
 
     def _look(self) -> None:
-        self.untouched = False
+        self.fitted = None
         self.update()
         self.looked.emit()
 

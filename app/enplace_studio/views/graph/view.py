@@ -27,7 +27,7 @@ from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
 
-_MINIMAP_NEEDS = QSize(560, 360)
+_MINIMAP_NEEDS = QSize(560, 300)
 _CRUMB_STRETCH = 1000
 """How much more space a part of the path gets than the empty end of its line."""
 
@@ -228,11 +228,10 @@ class GraphView(Panel):
 
     def _fill(self) -> None:
         """Fit the cards to the canvas, unless the user has moved or zoomed."""
-        untouched = self.canvas.untouched
+        fitted = self.canvas.fitted
         self.model.set_size(self.canvas.width(), self.canvas.height())
-        if untouched:
-            self.canvas.fit_first()
-            self.canvas.untouched = True
+        if fitted is not None:
+            self.canvas.fit(fitted)
         self._place_overlays()
 
     def _place_overlays(self) -> None:

@@ -183,8 +183,7 @@ def _order_sentences(problem: Problem, chosen: set[int]) -> list[str]:
 
 def _pin_sentence(problem: Problem, ops: IntArray) -> str:
     devices = problem.cluster.devices
-    chosen = set(ops.tolist())
-    pins = {op: device for op, device in problem.pins.items() if op in chosen}
+    pins = {op: problem.pins[op] for op in ops.tolist() if op in problem.pins}
     targets = sorted(set(pins.values()))
     names = " and ".join(device_label(devices[d].name) for d in targets)
     if not pins:

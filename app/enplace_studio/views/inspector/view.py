@@ -145,7 +145,7 @@ class InspectorView(ScrollPanel):
         current = project.current
         if current is None:
             self._add_text(
-                "There is no plan yet. Press Solve, and Enplace decides which device runs each op."
+                "There is no plan yet. As soon as there is one, you read here what limits it."
             )
         else:
             step = ms(current.schedule.makespan_us)
@@ -238,8 +238,15 @@ class InspectorView(ScrollPanel):
     def _add_limit(
         self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
     ) -> Line:
-        names = [each.name for each in among]
-        line = Line(limit.name, value, tip, can_click=True, among=names)
+        line = Line(
+            limit.what,
+            value,
+            tip,
+            can_click=True,
+            among=[each.what for each in among],
+            device=limit.device,
+            where=limit.where,
+        )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         self._shows.addWidget(line)
         return line

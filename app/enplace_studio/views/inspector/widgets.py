@@ -18,12 +18,16 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
 
+from enplace_studio.hatch import paint_notches
 from enplace_studio.panel import plain_tip
 from enplace_studio.shortened import shorten_among
 from enplace_studio.theme import theme
 
 COLUMN_PX = 118
 """Least width of a column of buttons with a name and a note."""
+
+_USUAL_VALUE = "88.8 ms   −88.8 ms"
+"""Room for the values of lines of one list, so that their names have the same."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -33,7 +37,8 @@ class Line(QAbstractButton):
     """A name on the left and a value on the right; with ``can_click``, also a button.
 
     Long texts are elided in the middle; ``elide`` sets another place for the name. A name ``among``
-    others leaves out what they share first.
+    others leaves out what they share first. With a ``device``, a bar has its colour, so ``where``,
+    the words for it after the name, are left out before anything else.
     """
 
     def __init__(
@@ -45,17 +50,20 @@ class Line(QAbstractButton):
         elide: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle,
         can_click: bool = False,
         among: Sequence[str] = (),
+        device: int | None = None,
+        where: str = "",
     ) -> None:
         super().__init__(parent)
-        self.left, self._elide, self.can_click = left, elide, can_click
-        self._among = among
+        self._name, self.left = left, f"{left}{where}"
+        self._elide, self.can_click = elide, can_click
+        self._among, self._device = among, device
         # It may be narrower than its hint, so that a narrow pane clips none.
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
         if can_click:
             self.setCursor(Qt.CursorShape.PointingHandCursor)
             self.setAttribute(Qt.WidgetAttribute.WA_Hover)
-        self.set_right(right, tip or f"{left}: {right}")
+        self.set_right(right, tip or f"{self.left}: {right}")
         theme.changed.connect(self.update)
 
     def set_right(self, right: str, tip: str) -> None:
@@ -73,9 +81,12 @@ class Line(QAbstractButton):
 
     def shown_left(self, metrics: QFontMetricsF, width: float) -> str:
         """Return the name as far as it fits."""
-        name = self.left
-        if self._among:
-            name = shorten_among(name, self._among, metrics.horizontalAdvance, width)
+        name, where = self._name, self.left.removeprefix(self._name)
+        if self._among:  # all of them leave the same out
+            length = metrics.horizontalAdvance
+            if max(map(length, self._among)) + length(where) <= width:
+                return self.left
+            name = shorten_among(name, self._among, length, width)
         return metrics.elidedText(name, self._elide, width)
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -86,6 +97,10 @@ class Line(QAbstractButton):
         area, font = QRectF(self.rect()), theme.font(12)
         if self.can_click and (self.underMouse() or self.hasFocus()):
             painter.fillRect(area, theme.tokens.hover)
+        if self._device is not None:
+            self._paint_bar(painter, self._device, area)
+        if self._among:  # those without a device are in line with the others
+            area.setLeft(area.left() + 10)
         metrics = QFontMetricsF(font)
         least_left = min(metrics.horizontalAdvance(self.left), area.width() * 0.4)
         painter.setFont(font)
@@ -93,9 +108,18 @@ class Line(QAbstractButton):
         right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
         painter.setPen(theme.tokens.dim)
         painter.drawText(area, _RIGHT, right)
-        left = self.shown_left(metrics, area.width() - metrics.horizontalAdvance(right) - 12)
+        usual = metrics.horizontalAdvance(_USUAL_VALUE) if self._among else 0
+        right_width = max(metrics.horizontalAdvance(right), usual)
+        left = self.shown_left(metrics, area.width() - right_width - 12)
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)
+
+    @staticmethod
+    def _paint_bar(painter: QPainter, device: int, area: QRectF) -> None:
+        color = theme.device_color(device)
+        bar = QRectF(area.left(), area.top() + 3, 4, area.height() - 6)
+        painter.fillRect(bar, color)
+        paint_notches(painter, bar, theme.tokens.panel, theme.notches(color))
 
 
 class WhyLine(QAbstractButton):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 
 from PySide6.QtCore import Qt, Signal
@@ -20,6 +21,15 @@ COLUMNS = ("Op", "What", "Memory")
 SIZE = (720, 560)
 MOST_ROWS = 2000
 """Most rows of the table; the last of them sums up the rest."""
+
+
+def sum_by_kind(held: Collection[Holding]) -> str:
+    """Say how much memory each kind of contents takes, the largest first."""
+    sums: dict[str, int] = defaultdict(int)
+    for holding in held:
+        sums[holding.kind] += holding.bytes
+    largest = sorted(sums.items(), key=lambda each: -each[1])
+    return "  +  ".join(f"{kind} {size(n_bytes)}" for kind, n_bytes in largest)
 
 
 class MemoryTable(QDialog):
@@ -44,6 +54,7 @@ class MemoryTable(QDialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 16, 16, 14)
         layout.addWidget(label(heading, "heading"))
+        layout.addWidget(label(sum_by_kind(self._held)))
         layout.addWidget(paragraph("Click rows to select their ops. Ctrl+C copies them as text."))
         layout.addWidget(self.table, 1)
         layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)

@@ -97,7 +97,9 @@ class TimelineCanvas(TimeCanvas):
         project, rows = self.document.project, []
         if project is not None and (current := project.current) is not None:
             rows = rows_of(current.schedule, project.grouping.group, current.run)
-            self.picture = Picture(self.lanes, current.schedule, project.baseline)
+            self.picture = Picture(
+                self.lanes, current.schedule, project.baseline, groups=project.grouping
+            )
             if self.picture.baseline is not None:
                 self.picture.ghosts = device_curves(self.picture.baseline)
             self._path_timer.start()

@@ -15,13 +15,15 @@ from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
 _STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
-_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 90, 14, 110
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 96, 14, 180
+_GRID = 3
+"""Labelled lines across the curves."""
 
 
 class CurvePlot(TipWidget):
     """One line for each plan or method; the first is the current plan's."""
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.curves: Sequence[Curve] = ()
         self.over = COMPUTE
@@ -76,12 +78,20 @@ class CurvePlot(TipWidget):
         return self._area.left() + share * self._area.width()
 
     @property
-    def _highest_us(self) -> float:
-        known = [us for each in self.curves for us in each.steps_us if not math.isnan(us)]
-        return max(known, default=0.0) or 1.0
+    def _known(self) -> list[float]:
+        return [us for each in self.curves for us in each.steps_us if us > 0]
+
+    @property
+    def _range_us(self) -> tuple[float, float]:
+        """The least and the largest step time, at least a tenth apart."""
+        low, high = min(self._known), max(self._known)
+        return low, max(high, 1.1 * low)
 
     def _y(self, step_us: float) -> float:
-        return self._area.bottom() - step_us / self._highest_us * self._area.height()
+        """Return where a time is; equal ratios are equal distances, as on the axis below."""
+        low, high = self._range_us
+        share = math.log(max(step_us, low) / low) / math.log(high / low)
+        return self._area.bottom() - share * self._area.height()
 
     # Painting
 
@@ -89,14 +99,16 @@ class CurvePlot(TipWidget):
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setFont(theme.font(11))
-            if self.curves:
+            if self._known:
                 self._paint_axes(painter)
                 self._paint_curves(painter)
 
     def _paint_axes(self, painter: QPainter) -> None:
         area, tokens = self._area, theme.tokens
         right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        for step_us in (0.0, self._highest_us):
+        low, high = self._range_us
+        for number in range(_GRID):
+            step_us = low * (high / low) ** (number / (_GRID - 1))
             y = self._y(step_us)
             painter.setPen(tokens.line)
             painter.drawLine(QLineF(area.left(), y, area.right(), y))
@@ -129,8 +141,11 @@ class CurvePlot(TipWidget):
             style = _STYLES[max(number - 1, 0) % len(_STYLES)]
             painter.setPen(QPen(QColor(color), 1.3 if number else 2.0, style))
             painter.drawPolyline(QPolygonF(points))
-            if len(points) == 1:
-                painter.drawEllipse(points[0], 2, 2)
+            painter.setPen(QPen(QColor(color), 1.3))
+            painter.setBrush(color)
+            for point in points:
+                painter.drawEllipse(point, 1.5, 1.5)
+            painter.setBrush(Qt.BrushStyle.NoBrush)
             self._paint_name(painter, curve.name, area.right() + 6, middle, color)
 
     def _points(self, curve: Curve) -> list[QPointF]:

@@ -5,6 +5,7 @@ The sweeps are those of Pesto's Fig. 8.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider
 
 from enplace.text import count, factor
+from enplace_studio import edits
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
@@ -30,6 +32,7 @@ from enplace_studio.sweep import (
     now,
     swept_plans,
 )
+from enplace_studio.titles import short_title
 from enplace_studio.views.whatif.methods import MethodSweep
 from enplace_studio.views.whatif.plot import CurvePlot
 
@@ -39,19 +42,18 @@ SETTLE_MS, AGAIN_MS = 40, 200
 
 
 def make_view(document: Document, solver: Solver) -> WhatIfView:
-    """Make the pane; it needs no solver."""
-    return WhatIfView(document)
+    """Make the pane; the solver knows the titles of methods."""
+    return WhatIfView(document, solver.title)
 
 
 class WhatIfView(ScrollPanel):
     """Scales the document's cluster; all numbers follow."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, title_of: Callable[[str], str] = str) -> None:
         super().__init__("What if")
-        self._document = document
+        self._document, self._title_of = document, title_of
         self._drag = 0
         self.curve_buttons: dict[Axis, QPushButton] = {}
-        self._button_texts: dict[Axis, str] = {}
         self._shows = self.column.fill()
         self._compute, self._compute_text = self._row("Compute speed", COMPUTE)
         self._links, self._links_text = self._row("Link speed", LINKS)
@@ -63,11 +65,13 @@ class WhatIfView(ScrollPanel):
         self._methods = MethodSweep(self)
         self._methods.changed.connect(self._show_methods)
         self._sweep = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._scaling = Background(QObject(self))
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         policy = self.reset_button.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
         self.reset_button.setSizePolicy(policy)
         self._shows.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
+        self._add_caption()
         self._shows.addWidget(self.plot)
         # A drag is faster than the simulation of a large schedule.
         self._settle = QTimer(self, interval=SETTLE_MS, singleShot=True)
@@ -95,7 +99,7 @@ class WhatIfView(ScrollPanel):
         value = label("", "dim")
         line = QHBoxLayout()
         line.addWidget(label(title))
-        tip = f"Draw the step time of each plan over the {over.title}; no solving"
+        tip = f"Draw the step time of each plan over {over.title}; no solving"
         line.addWidget(self._curve_button("Curve", over, tip))
         line.addStretch()
         line.addWidget(value)
@@ -120,19 +124,28 @@ class WhatIfView(ScrollPanel):
         line.addStretch()
         self._shows.addLayout(line)
 
+    def _add_caption(self) -> None:
+        self.caption = label("", "dim")
+        self.hide_button = button("Hide", lambda: self.toggle_curve(None), kind="link")
+        self.hide_button.setProperty("flush", True)
+        line = QHBoxLayout()
+        line.addWidget(self.caption)
+        line.addStretch()
+        line.addWidget(self.hide_button)
+        self._shows.addLayout(line)
+
     def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:
         made = button(text, lambda: self.toggle_curve(over), kind="link")
         made.setProperty("flush", True)
         made.setToolTip(tip)
         made.setAccessibleName(f"Curve over {over.title}")
         self.curve_buttons[over] = made
-        self._button_texts[over] = text
         return made
 
     # Curves
 
-    def toggle_curve(self, over: Axis) -> None:
-        """Draw the curves over an axis; stop or hide them if they are those shown."""
+    def toggle_curve(self, over: Axis | None) -> None:
+        """Draw the curves over an axis; with None, or if they are those shown, hide them."""
         self.sweep(None if over is self._swept else over)
         self.hold_room(self._swept is not None)
 
@@ -145,9 +158,10 @@ class WhatIfView(ScrollPanel):
             over = None
         self._swept = over
         self.plot.show_curves((), over or COMPUTE, 1.0)
-        self.plot.setVisible(over is not None)
+        for each in (self.plot, self.caption, self.hide_button):
+            each.setVisible(over is not None)
+        self.caption.setText(f"Step time over {over.title}" if over is not None else "")
         for axis, each in self.curve_buttons.items():
-            each.setText("Hide curve" if axis is over else self._button_texts[axis])
             each.setEnabled(project is not None and _can_sweep(project, axis))
         self.set_legend("")
         if project is None or over is None:
@@ -173,7 +187,11 @@ class WhatIfView(ScrollPanel):
     def _show_methods(self) -> None:
         project, over, left = self._document.project, self._swept, self._methods.left
         if project is not None and over is not None:
-            self.plot.show_curves(tuple(self._methods.curves), over, now(project, over))
+            curves = [
+                replace(each, name=short_title(self._title_of(each.name)))
+                for each in self._methods.curves
+            ]
+            self.plot.show_curves(curves, over, now(project, over))
             self.set_legend(f"{count(left, 'plan')} to make" if left else "")
 
     def _sweep_again(self) -> None:
@@ -193,7 +211,8 @@ class WhatIfView(ScrollPanel):
         compute, links = project.scale if project is not None else (1.0, 1.0)
         for slider, value in ((self._compute, compute), (self._links, links)):
             slider.blockSignals(True)
-            slider.setValue(position_of(value))
+            if not slider.isSliderDown() and not self._settle.isActive():  # the hand has moved on
+                slider.setValue(position_of(value))
             slider.setEnabled(project is not None)
             slider.blockSignals(False)
         self._show_texts()
@@ -213,8 +232,25 @@ class WhatIfView(ScrollPanel):
         self._links_text.setText(factor(value_at(self._links.value())))
 
     def _apply(self) -> None:
+        """Simulate all plans in a thread, and show them unless something else has changed."""
+        project = self._document.project
         compute, links = value_at(self._compute.value()), value_at(self._links.value())
-        self._document.set_scale(compute, links, self._drag)
+        if project is None or project.scale == (compute, links):
+            return
+        drag = self._drag
+
+        def show(scaled: OpenProject) -> None:
+            if self._document.project is project:
+                self._document.show_scaled(scaled, drag)
+            else:
+                self._settle.start()
+
+        self._scaling.forget()
+        self._scaling.start(
+            partial(edits.set_scale, project, compute, links),
+            show,
+            lambda error: self._document.failed.emit(str(error)),
+        )
 
 
 def _can_sweep(project: OpenProject, over: Axis) -> bool:

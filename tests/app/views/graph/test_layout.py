@@ -149,3 +149,10 @@ def test_ports_lie_above_and_below_all_cards():
     y = layout.layered(ports_last, edges).y
     assert y[3] < y[:3].min()
     assert y[4] > y[:3].max()
+
+
+def test_gradients_follow_the_model_and_updates_come_last_even_if_a_few_of_their_ops_run_early():
+    rows = {"update": [0], "gradients of loss": [1], "encoder": [2, 3], "loss": [4]}
+    rows |= {"gradients of encoder": [5, 6]}
+    order = [row for row, _ in layout._in_order(rows)]
+    assert order == ["encoder", "loss", "gradients of loss", "gradients of encoder", "update"]

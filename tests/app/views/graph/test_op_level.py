@@ -14,6 +14,7 @@ from enplace.values.measurement import Measurement
 from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
 from enplace_studio.views.graph import level as level_module
+from enplace_studio.views.graph.camera import READABLE_OPS
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 
@@ -255,3 +256,17 @@ def test_a_long_path_does_not_widen_a_narrow_pane(open_layer):
     view._show_level()
     assert view.minimumSizeHint().width() <= 420
     assert "20 ops" in {one.whole for one in view.crumbs.findChildren(ElidedLabel)}
+
+
+def test_ops_open_at_a_size_one_can_read(opener, qtbot):
+    ops = {f"m/a{n}": 1.0 for n in range(60)}
+    edges = [(f"m/a{n}", f"m/a{n + 1}", KIB) for n in range(59)]
+    document = document_of(
+        profile_of({**ops, "x": 1.0}, edges), cluster_of(2), {**dict.fromkeys(ops, 0), "x": 0}
+    )
+    view = opener(GraphView, document, 700, 500)
+    view.canvas.open(0)
+    qtbot.waitUntil(lambda: view.model.level.of_ops and not view.model.is_arranging)
+    assert view.canvas.camera.scale >= READABLE_OPS
+    first = min(view.model.scene.rects, key=lambda rect: rect.top())
+    assert view.canvas.visible().contains(first)

@@ -18,6 +18,7 @@ from enplace.values.plan import Plan
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.pictures import write_picture
 from enplace_studio.theme import theme
+from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.paint import quiet_ink, tinted
 from enplace_studio.views.graph.view import GraphView
@@ -724,3 +725,25 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
     view.canvas.open(0)
     assert view.model.level.of_ops
     assert view.canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
+    canvas = view.canvas
+    view.resize(520, 420)
+    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    QTest.keyClick(canvas, Qt.Key.Key_Right)  # goes to a card that is in view already
+    small = canvas.camera.scale
+    view.resize(1300, 900)
+    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    assert canvas.camera.scale > small
+    assert canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_groups_open_at_a_size_one_can_read(open_view):
+    names = [f"lstm{layer}/t{step}/op" for layer in range(40) for step in range(4)]
+    document = document_of(
+        profile_of(dict.fromkeys(names, 1.0)), cluster_of(1), dict.fromkeys(names, 0)
+    )
+    view = open_view(document, 500, 260)
+    assert view.canvas.camera.scale == pytest.approx(READABLE)
+    assert view.canvas.visible().contains(view.model.scene.rects[0])

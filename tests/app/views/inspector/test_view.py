@@ -187,11 +187,11 @@ def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     assert "The best of 60 linear orders." in texts(open_view(document))
 
 
-def test_without_a_plan_the_pane_asks_for_one(open_view, qtbot):
+def test_without_a_plan_the_pane_says_so(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(2))
     view = open_view(document)
-    assert "Press Solve" in texts(view)
+    assert "There is no plan yet" in texts(view)
     select(view, document, [0], qtbot)
     assert not any(button.isEnabled() for button in view.where.buttons)
 

@@ -16,10 +16,11 @@ from enplace_studio.sweep import (
     LINKS,
     MEMORY,
     METHODS,
+    Curve,
     find_curve,
     swept_plans,
 )
-from enplace_studio.views.whatif.plot import spread
+from enplace_studio.views.whatif.plot import CurvePlot, spread
 from enplace_studio.views.whatif.view import WhatIfView
 from problems import cluster_of, profile_of
 
@@ -146,3 +147,20 @@ def test_names_beside_the_curves_keep_apart_and_inside():
     places = spread([10.0, 12.0, 95.0, 96.0], 14.0, 93.0)
     assert all(below - above >= 14.0 for above, below in pairwise(places))
     assert places[-1] == 93.0
+
+
+def test_the_caption_says_what_is_swept_and_hides_the_curves(document, opener, qtbot):
+    view = opener(WhatIfView, document, 320, 300)
+    view.curve_buttons[LINKS].click()
+    assert view.caption.text() == "Step time over the link speed"
+    view.hide_button.click()
+    assert not view.plot.isVisible()
+    assert not view.caption.isVisible()
+
+
+def test_equal_ratios_of_step_times_are_equally_far_apart():
+    plot = CurvePlot()
+    plot.resize(300, 200)
+    plot.show_curves([Curve("a", (8.0, 4.0, 2.0))], replace(GPUS, values=(1.0, 2.0, 4.0)), 1.0)
+    first, second, third = (point.y() for point in plot._points(plot.curves[0]))
+    assert second - first == pytest.approx(third - second)
