@@ -45,6 +45,7 @@ test: $(VENV)/.installed-test
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The manual, with the pages that come from the program; a warning or a broken link is an error.
+docs: PACKAGE_LISTS += packaging/debian-bench.txt
 docs: $(VENV)/.installed-docs
 	$(compile_kernels)
 	rm -rf $(MANUAL) && mkdir -p build && cp -R docs $(MANUAL)
@@ -52,7 +53,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet $(MANUAL) build/docs
 	@echo "The manual is in build/docs/index.html"
 
-# TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18
+# TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18 PYTHON=python3.12
 test-tensorflow: | system
 	scripts/test-tensorflow.sh $(VERSION) $(PYTEST_ARGS)
 

@@ -73,7 +73,7 @@ def _compare(
     evaluate: Callable[[], object],
     target: str,
 ) -> None:
-    report.figure(f"{what}: a step", f"{spread([1e6 * s / steps for s in seconds])} us")
+    report.figure(f"{what}: a step", f"{spread([1e6 * s / steps for s in seconds])} µs")
     times = median_s(evaluate) / (float(np.median(seconds)) / steps)
     report.figure(f"{what}: the evaluator takes", f"{times:.0f} x", target)
 

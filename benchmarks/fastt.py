@@ -30,7 +30,7 @@ from enplace.values.profile import Profile
 
 GPUS = (2, 4, 8)
 METHODS = ("os-dpos", "dpos", "enplace")
-LIMIT_S, QUICK_S = 10.0, 2.0
+LIMIT_S, QUICK_S = 5.0, 2.0
 
 PAPER = {
     "inception_v3": ("Inception-v3", (191.0, 323.2, 474.1, 438.3), (28.7, 64.5, 124.8)),
@@ -176,7 +176,8 @@ def _picture(
         axes.axvline(1, color="grey", linewidth=1)
         axes.set(xlabel=f"times as fast on {n} GPUs")
         axes.set_yticks(rows, names, fontsize=8)
-    axes.legend(fontsize="small")
+    shown = axes.get_legend_handles_labels()
+    figure.legend(*shown, fontsize="small", ncols=2, loc="outside upper center")
     return figure
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report, publish
+from enplace.text import percent
 
 MODELS = {
     "rnnlm": ("--batch", "64", "--hidden", "256"),
@@ -57,8 +58,8 @@ def main(report: Report) -> None:
     report.title("All logical CPUs")
     for what, found in errors.items():
         off = [abs(error) for error in found]
-        report.figure(f"{what}: mean error of the step time", f"{statistics.fmean(off):.1%}", "5 %")
-        report.figure(f"{what}: worst error", f"{max(off):.1%}", "11 %")
+        report.figure(f"{what}: mean error of the step time", percent(statistics.fmean(off)), "5 %")
+        report.figure(f"{what}: worst error", percent(max(off)), "11 %")
 
 
 def _run_all(report: Report, model: str, count: int, what: str, folder: Path) -> list[float]:
@@ -88,8 +89,8 @@ def _cells(done: dict[str, Any], error: float) -> tuple[str, ...]:
     predicted, measured = done["predicted_step_time_us"] / 1e3, done["step_time_us"] / 1e3
     return (
         f"{predicted:.1f} / {measured:.1f}",
-        f"{error:+.1%}",
-        f"{done['step_time_us'] / done['facts']['unplaced_step_time_us'] - 1:+.1%}",
+        percent(error, signed=True),
+        percent(done["step_time_us"] / done["facts"]["unplaced_step_time_us"] - 1, signed=True),
         f"{done['loss_difference']:g}",
         str(done["order_violations"]),
         f"{done['ops_on_planned_device']} of {done['ops_checked']}",

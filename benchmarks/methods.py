@@ -28,7 +28,7 @@ from enplace.values.problem import Problem
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
 
-LIMITS_S = {STEP_TIME: 5.0, THROUGHPUT: 3.0}
+LIMITS_S = {STEP_TIME: 3.0, THROUGHPUT: 2.0}
 """Time limit of methods that search until it ends."""
 
 QUICK_S, QUICK_SAMPLE = 1.0, "vgg-19"
@@ -66,10 +66,11 @@ BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
 
 
 class Cell(NamedTuple):
-    """Step time or time per sample in ms, and whether the plan fits; NaN without a plan."""
+    """Step time or time per sample in ms, and whether the plan fits; NaN, and why, without one."""
 
     ms: float
     fits: bool = True
+    why_none: str = ""
 
 
 Column = tuple[str, str, dict[str, Cell]]
@@ -90,6 +91,12 @@ def main(report: Report) -> None:
         report.picture(drawn, alt, f"-{objective}")
         head = ("method", "above the column's best, geometric mean", "plans that fit")
         report.table(head, _means(columns))
+        for profile, cluster, cells in columns:
+            for method, cell in cells.items():
+                if cell.why_none:
+                    report.text(
+                        f"`{method}` has no plan of {profile} on {cluster}: {cell.why_none}."
+                    )
         report.numbers(
             ("profile", "cluster", "method", "ms", "fits"), numbers(columns), f"-{objective}"
         )
@@ -145,8 +152,8 @@ def _cell(problem: Problem, method: str, objective: str, limit_s: float) -> Cell
     options = PlaceOptions(objective, time_limit_s=limit_s if searches else None)
     try:
         plan = place(problem, method, options=options).plan
-    except EnplaceError:
-        return Cell(math.nan, False)
+    except EnplaceError as error:
+        return Cell(math.nan, False, str(error))
     return _step(problem, plan) if objective == STEP_TIME else _sample(problem, plan)
 
 

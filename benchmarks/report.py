@@ -63,6 +63,7 @@ class Report:
         self.name, self.heading, self.how, self.quick = name, heading, how, quick
         self._parts: list[str] = []
         self._figures: list[tuple[str, str, str]] = []
+        self._all_figures: list[tuple[str, str, str]] = []
         self._files: dict[str, bytes] = {}
 
     def pick(self, full: _T, quick: _T) -> _T:
@@ -83,6 +84,7 @@ class Report:
         """Add one figure and its target to a table of them."""
         print(f"{what:<58} {value:>14}   {target}", flush=True)
         self._figures.append((what, value, target))
+        self._all_figures.append((what, value, target))
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[_Cell]]) -> None:
         """Add a table; each row is printed as soon as it is there."""
@@ -115,6 +117,8 @@ class Report:
 
     def write(self, seconds: float, others: float) -> None:
         """Write the section, the numbers and the pictures."""
+        if self._all_figures and not any(name.endswith(".csv") for name in self._files):
+            self.numbers(("what", "value", "target"), self._all_figures)
         folder = ROOT / "build" if self.quick else ROOT / "docs"
         (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():

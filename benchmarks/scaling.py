@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import Report, publish, spread
 from benchmarks.synthetic import HEADS, transformer
+from enplace.bounds import lower_bound_us
 from enplace.coarsen import fuse, merge_batches
 from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
@@ -162,6 +163,7 @@ def _stages(layers: int, folder: Path, leave_out: set[str], runs: int) -> tuple[
         measure(f"list schedule, {name}", partial(_place, problem, name))
     plan = place(problem, "m-topo").plan
     measure("simulate", lambda: simulate(problem, Plan(plan.device, plan.position, "again")))
+    measure("lower bound", lambda: lower_bound_us(_new(problem)))
     measure("search, to its first plan", lambda: _first_plan(_new(problem)))
     measure("write", lambda: write_profile(folder / "again.enplace", profile))
     return profile.n_ops, found

@@ -30,6 +30,7 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
+from enplace.text import percent
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 
@@ -258,7 +259,7 @@ def _check(reported_us: float, evaluated_us: float) -> None:
 
 def _proof(value_us: float, bound_us: float) -> str:
     gap = 1 - bound_us / value_us
-    return "optimal" if gap < 1e-5 else f"gap {gap:.1%}"
+    return "optimal" if gap < 1e-5 else f"gap {percent(gap)}"
 
 
 def _problem(profile: Profile) -> Problem:

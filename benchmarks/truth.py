@@ -22,6 +22,7 @@ from benchmarks.report import SHARED, Report, publish
 from enplace.machine import critical_path, simulate
 from enplace.readers import read_profile, recorded_plan, with_costs_of
 from enplace.readers.clusters import cluster_from
+from enplace.text import percent
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, IntArray, Profile
 
@@ -111,16 +112,19 @@ def _one_device(report: Report, profiles: dict[str, Profile]) -> list[tuple[str,
                 name,
                 f"{_measured_ms(profile):.1f}",
                 f"{gaps[name]:.2f}",
-                *(f"{case.error:+.1%}" for case in (own[-1], held_out[-1])),
-                f"{ratios[-1] - 1:+.1%}",
+                *(percent(case.error, signed=True) for case in (own[-1], held_out[-1])),
+                percent(ratios[-1] - 1, signed=True),
             ]
 
-    head = ("profile", "measured (ms)", "launch gap (us)", "error, fitted", "error, nothing fitted")
+    head = ("profile", "measured (ms)", "launch gap (µs)", "error, fitted", "error, nothing fitted")
     report.table((*head, "error of the memory"), rows())
     _summary(report, "fitted", own)
     _summary(report, "nothing fitted", held_out)
-    report.figure("memory: median error", f"{statistics.median(ratios) - 1:+.1%}")
-    report.figure("memory: least and most", f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}")
+    report.figure("memory: median error", percent(statistics.median(ratios) - 1, signed=True))
+    report.figure(
+        "memory: least and most",
+        f"{percent(min(ratios) - 1, signed=True)} to {percent(max(ratios) - 1, signed=True)}",
+    )
     return [("one GPU, nothing fitted", case) for case in held_out]
 
 
@@ -160,7 +164,7 @@ def _two_devices(
             cases.append(case)
             slowed = _kernel_ms(profiles[name]) - _kernel_ms(base)
             times = (case.simulated_ms, case.measured_ms, case.transfer_ms, slowed)
-            yield [name, *(f"{ms:.1f}" for ms in times), f"{case.error:+.1%}"]
+            yield [name, *(f"{ms:.1f}" for ms in times), percent(case.error, signed=True)]
 
     head = ("run", "simulated (ms)", "measured (ms)", "waits for transfers (ms)")
     report.table((*head, "kernels longer than on one GPU (ms)", "error"), rows())
@@ -206,8 +210,8 @@ def _simulated(name: str, run: Profile) -> Case:
 
 def _summary(report: Report, what: str, cases: list[Case]) -> None:
     sizes = [abs(case.error) for case in cases]
-    report.figure(f"{what}: mean error", f"{statistics.mean(sizes):.1%}", "5 % or less")
-    report.figure(f"{what}: worst error", f"{max(sizes):.1%}", "11 % or less")
+    report.figure(f"{what}: mean error", percent(statistics.mean(sizes)), "5 % or less")
+    report.figure(f"{what}: worst error", percent(max(sizes)), "11 % or less")
 
 
 if __name__ == "__main__":

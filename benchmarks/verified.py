@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.measured import enplace
 from benchmarks.report import Report, publish
+from enplace.text import percent
 
 
 def main(report: Report) -> None:
@@ -21,7 +22,7 @@ def main(report: Report) -> None:
         with tempfile.TemporaryDirectory() as folder:
             found = enplace("verify", "--devices", devices, "-o", str(Path(folder, "report.html")))
         report.figure("plans that ran exactly as planned", f"{found['exact']}", f"{found['plans']}")
-        report.figure("median error of the step time", f"{found['median_error']:.1%}", "15 %")
+        report.figure("median error of the step time", percent(found["median_error"]), "15 %")
         report.figure("time", f"{found['seconds']:.0f} s", "300 s")
 
 

@@ -66,7 +66,7 @@ def section(command: click.Command, context: click.Context) -> Iterator[str]:
         yield escaped(paragraph)
     for parameter in command.get_params(context):
         names, text = parameter.get_help_record(context) or ("", "")
-        if text and parameter.name != "help":
+        if text and "--help" not in parameter.opts:
             yield ".TP"
             yield rf"\fB{escaped(names)}\fR"
             yield escaped(text)

@@ -7,7 +7,7 @@ wheel=$1
 shift
 (($#)) || set -- python3.11 python3.12 python3.13
 for python in "$@"; do
-    "$python" --version || continue
+    "$python" --version 2>/dev/null || { echo "Not tried: there is no $python here" && continue; }
     venv=$(mktemp -d)
     "$python" -m venv "$venv"
     "$venv/bin/pip" install --quiet --only-binary :all: -c constraints.txt "$wheel[studio]"

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
@@ -31,12 +30,12 @@ from enplace.readers import read_profile, readers
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.text import ms, percent
-from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.writers.graph_svg import graph_svg
 from enplace.writers.timeline_svg import timeline_svg
 from enplace_studio.actions import all_actions
 from enplace_studio.key_sheet import topics
-from enplace_studio.method_facts import OBJECTIVES, by_purpose, purpose_of
+from enplace_studio.method_facts import OBJECTIVES, by_purpose
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 PICTURED, CLUSTER = "vgg-19", "pesto"
@@ -47,10 +46,14 @@ SEARCH_S, ROUNDS = 4.0, 1
 
 ROLE = re.compile(r":\w+:`~?([^`]+)`")
 ASIDE = re.compile(rf"\s*\((?:{ROLE.pattern},?\s*)+\)")
-"""A reference to a module, and a bracket of nothing else."""
+LITERAL = re.compile(r"``([^`]+)``")
+"""A reference to a module, a bracket of nothing else, and a name in code."""
 
 HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
 """Names by which a source is found among the headings of the page on the papers."""
+
+EVERY_COMMAND = {"--json", "--help"}
+"""Options that every command has."""
 
 SCHEMAS = ("profile", "plan", "cluster")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
@@ -67,7 +70,7 @@ def main(folder: Path) -> None:
     write(pages / "keys.md", keys())
     write(pages / "methods" / "index.md", method_index())
     anchors = paper_anchors((folder / "explanation" / "papers.md").read_text(encoding="utf-8"))
-    figures = measured_figures(folder)
+    figures = simulated_figures(folder)
     for method in placers().values():
         picture = draw_plan(method, pages / "methods")
         text = method_page(method, anchors, figures, picture)
@@ -146,14 +149,15 @@ def command(described: click.Command, context: click.Context) -> Iterator[str]:
 
 def options(params: Iterable[click.Parameter], context: click.Context) -> str:
     """List options with their help."""
-    flags = (each for each in params if isinstance(each, click.Option) and each.name != "help")
+    own = (each for each in params if not EVERY_COMMAND.intersection(each.opts))
+    flags = (each for each in own if isinstance(each, click.Option))
     records = (each.get_help_record(context) for each in flags)
     return "\n\n".join(f"`{r[0]}`\n: {with_code(r[1])}" for r in records if r)
 
 
 def with_code(help_text: str) -> str:
     """Mark what a person types, which help on a terminal puts in quotes."""
-    return re.sub(r"'((?:enplace )?[^' ]*[^']*)'", r"`\1`", help_text)
+    return re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"`\1`", help_text)
 
 
 # Python
@@ -315,14 +319,15 @@ def method_page(
     yield f"# {method.name}"
     if method.title.lower() != method.name:
         yield f"*{method.title}.*"
-    yield as_rst(inspect.getdoc(method.run) or "", method)
+    yield with_links(method.summary, method)
     yield "## When it is good"
+    yield with_links(method.good, method)
+    yield figures.get(method.name, "")
     aims = ", ".join(map(code, method.objectives))
-    yield f"**Group:** {purpose_of(method)}. **Objectives:** {aims}."  # type: ignore[arg-type]
     can = [f"- It {CAPABILITIES[each]}." for each in CAPABILITIES if each in method.capabilities]
     unaware = ["- It does not look at memory, so its plan may not fit."]
-    yield "\n".join(can + unaware * (MEMORY not in method.capabilities))
-    yield figures.get(method.name, "")
+    missing = unaware * (MEMORY not in method.capabilities)
+    yield "\n".join([*can, *missing, f"- It can be asked for `--objective` {aims}."])
     if picture:
         yield picture
     if method.options:
@@ -330,6 +335,16 @@ def method_page(
         yield "\n\n".join(map(described_option, method.options))
     yield "## How it works"
     yield from background(method, anchors)
+
+
+def with_links(text: str, method: Placer) -> str:
+    """Link the pages of the other methods that a text names; mark commands as code."""
+    others = sorted((name for name in placers() if name != method.name), key=len, reverse=True)
+    pattern = rf"(?<![\w-])({'|'.join(others)})(?![\w-])"
+    text = re.sub(r"enplace \w+ --[\w-]+", r"`\g<0>`", text)
+    parts = text.split("`")
+    parts[::2] = [re.sub(pattern, r"[`\1`](\1.md)", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def described_option(option: Option) -> str:
@@ -343,7 +358,8 @@ def described_option(option: Option) -> str:
 
 
 def background(method: Placer, anchors: dict[str, str]) -> Iterator[str]:
-    """Give the module's own account: the paper's steps, and where we differ."""
+    """Say more than the summary does: the paper's steps, and where we differ."""
+    yield as_rst((inspect.getdoc(method.run) or "").partition("\n\n")[2], method)
     yield as_rst(inspect.getmodule(method.run).__doc__ or "", method)  # type: ignore[union-attr]
     if not method.source:
         return
@@ -360,10 +376,15 @@ def as_rst(text: str, method: Placer) -> str:
         name = found[1].rpartition(".")[2]
         value = getattr(inspect.getmodule(method.run), name, None)
         plain = name.replace("_", "-")
+        if plain in placers():
+            return f":doc:`{plain}`"
         return str(value) if isinstance(value, int | float) else f"``{plain}``"
 
     plain = ROLE.sub(shown, ASIDE.sub("", inspect.cleandoc(text)))
-    return f"```{{eval-rst}}\n{plain}\n```"
+    plain = LITERAL.sub(
+        lambda found: f":doc:`{found[1]}`" if found[1] in placers() else found[0], plain
+    )
+    return f"```{{eval-rst}}\n{plain}\n```" if plain else ""
 
 
 def paper_anchors(page: str) -> dict[str, str]:
@@ -375,15 +396,22 @@ def paper_anchors(page: str) -> dict[str, str]:
     return found
 
 
-def measured_figures(folder: Path) -> dict[str, str]:
-    """Sum up for each method what ``benchmarks.methods`` measured against the expert."""
-    step = ratios(folder / "benchmarks" / "methods-step-time.csv", "expert")
-    where = "on the bundled profiles and three testbeds, as a geometric mean of the plans that fit"
-    found = {}
-    for name, values in step.items():
-        text = f"Measured {where}: {versus(values)} the expert’s step"
-        found[name] = f"{text}, at best {best(values)}." if name != "expert" else ""
-    return found
+def simulated_figures(folder: Path) -> dict[str, str]:
+    """Sum up for each method what ``benchmarks.methods`` found, beside the expert."""
+    found: dict[str, list[str]] = {}
+    for objective, value in ((THROUGHPUT, "time per sample"), (STEP_TIME, "step")):
+        path = folder / "benchmarks" / f"methods-{objective}.csv"
+        for name, values in ratios(path, "expert").items():
+            if name != "expert":
+                found.setdefault(name, []).append(f"its {value} is {versus(values)}")
+    return {
+        name: (
+            f"On the bundled profiles and three testbeds, {' and '.join(reversed(texts))}. "
+            "This is simulated: a geometric mean of the plans that fit, from "
+            "[Benchmarks](../../benchmarks.md#all-methods-models-and-clusters)."
+        )
+        for name, texts in found.items()
+    }
 
 
 def ratios(path: Path, reference: str) -> dict[str, list[float]]:
@@ -401,15 +429,11 @@ def ratios(path: Path, reference: str) -> dict[str, list[float]]:
 
 
 def versus(values: list[float]) -> str:
-    """Return the geometric mean as a distance from the reference."""
+    """Compare a geometric mean with the expert's, and give the best and the worst."""
     mean = math.exp(sum(map(math.log, values)) / len(values)) - 1
-    return f"{percent(abs(mean))} {'below' if mean < 0 else 'above'}"
-
-
-def best(values: list[float]) -> str:
-    """Return the best and the middle change against the reference."""
-    least, middle = (percent(each - 1, signed=True) for each in (min(values), median(values)))
-    return f"{least}, median {middle}"
+    least, most = (percent(each - 1, signed=True) for each in (min(values), max(values)))
+    side = "below" if mean < 0 else "above"
+    return f"{percent(abs(mean))} {side} the expert's ({least} to {most})"
 
 
 def draw_plan(method: Placer, folder: Path) -> str:
@@ -434,6 +458,8 @@ def draw_plan(method: Placer, folder: Path) -> str:
         caption += ". Rows are devices and channels; the line is the critical path."
     else:
         caption += ". Boxes are groups of ops in the colours of their devices."
+    if objective == LATENCY:
+        caption += " A query to this training graph is a forward and a backward pass."
     return f"```{{figure}} {method.name}.svg\n:alt: {caption}\n\n{caption}\n```"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of TensorFlow with another version of it, in an environment of its own.
-# Usage: scripts/test-tensorflow.sh VERSION, such as 2.18; further arguments go to pytest.
+# Runs the tests of TensorFlow, Keras 3 and Keras 2 with other versions, in an environment of their own.
+# Usage: scripts/test-tensorflow.sh VERSION, such as 2.18; further arguments go to pytest. $PYTHON runs it.
 set -euo pipefail
 
 version=${1:?Name a version: make test-tensorflow VERSION=2.18}
@@ -11,7 +11,7 @@ case $version in
 *) older=() ;;
 esac
 
-venv=build/tensorflow-$version
+venv=build/tensorflow-$version-python$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 python=$venv/bin/python
 if [ ! -e "$venv/.installed" ]; then
     [ -e "$python" ] || scripts/make-venv.sh "$venv"
@@ -19,7 +19,7 @@ if [ ! -e "$venv/.installed" ]; then
     own='absl|flatbuffers|gast|grpcio|h5py|immutabledict|keras|ml_dtypes|numpy|ortools|pandas|protobuf|tensorflow|wrapt'
     grep -viE "^($own)" constraints.txt >"$venv/constraints.txt"
     "$python" -m pip install --quiet -c "$venv/constraints.txt" \
-        "tensorflow==$version.*" ${older[@]+"${older[@]}"} -e '.[studio,dev]'
+        "tensorflow==$version.*" "tf_keras==$version.*" ${older[@]+"${older[@]}"} -e '.[studio,dev]'
     touch "$venv/.installed"
 fi
 "$python" -c 'import keras, tensorflow; print("TensorFlow", tensorflow.__version__, "Keras", keras.__version__)' 2>/dev/null

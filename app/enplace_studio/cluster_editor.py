@@ -20,9 +20,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.disk import naming, parse_json, read_bytes, write_atomically
+from enplace.disk import write_atomically
 from enplace.errors import ClusterError, EnplaceError
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.clusters import read_cluster
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
 from enplace_studio.link_patterns import ALL, LinkRow, compress, expand
@@ -39,18 +40,6 @@ LINK_HELP = (
     "earlier one. In the channels, {from} and {to} stand for the two devices."
 )
 LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
-
-
-def read_cluster(path: Path) -> Cluster:
-    """Read a cluster in the custom JSON format.
-
-    Raises
-    ------
-    EnplaceError
-        One line with the file, the place in it and the fix.
-    """
-    with naming(path):
-        return cluster_from_json(parse_json(read_bytes(path)))
 
 
 class ClusterEditor(QDialog):

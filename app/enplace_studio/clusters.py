@@ -15,10 +15,10 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.errors import EnplaceError
-from enplace.readers.clusters import cluster_from, presets
+from enplace.readers.clusters import cluster_from, presets, read_cluster
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
-from enplace_studio.cluster_editor import FILE_FILTER, ClusterEditor, read_cluster
+from enplace_studio.cluster_editor import FILE_FILTER, ClusterEditor
 from enplace_studio.cluster_facts import (
     bandwidth_text,
     cluster_title,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QDateTime, QLocale, Signal
+from PySide6.QtCore import QDateTime, QLocale, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
-from enplace.disk import remove_abandoned_files, write_atomically
+from enplace.disk import open_to_read, remove_abandoned_files, write_atomically
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
@@ -260,7 +260,7 @@ class Filing(QWidget):
     def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
         """Ask what to do about a file that another program changed; true to write it anyway."""
         is_gone = not os.path.exists(path)
-        box = QMessageBox(self.window())
+        box = _box(self.window())
         box.setWindowTitle("The file is gone" if is_gone else "The file has changed")
         done = "deleted or moved" if is_gone else "changed"
         box.setText(f"Another program or window has {done} {path.name} since you opened it.")
@@ -422,7 +422,7 @@ class Filing(QWidget):
             self._document.add_plan(entry)
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
-        box = QMessageBox(self.window())
+        box = _box(self.window())
         box.setWindowTitle("The plan was made for another graph")
         box.setText(
             f"{path.name} does not place {count(len(found.missing), 'op')} of this model and names "
@@ -497,12 +497,19 @@ class Filing(QWidget):
             self.done.emit(f"Imported {path.name}")
 
 
+def _box(parent: QWidget) -> QMessageBox:
+    """Make a box that shows names of files as they are, even if they look like HTML."""
+    box = QMessageBox(parent)
+    box.setTextFormat(Qt.TextFormat.PlainText)
+    return box
+
+
 def _format_of(path: Path) -> str:
     """Return the name of the format that a JSON file begins with; empty if it names none."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             found = _FORMAT.search(file.read(_HEAD_BYTES))
-    except OSError:
+    except (OSError, EnplaceError):  # whoever reads it reports the fault
         return ""
     return found["name"].decode() if found else ""
 

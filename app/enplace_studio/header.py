@@ -102,7 +102,7 @@ class Header(QWidget):
         self._name.setToolTip(plain_tip(profile.name))
         times = ", estimated times" if profile.measured.estimated else ""
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}{times}")
-        self._size.setToolTip(profile.measured.about_times)
+        self._size.setToolTip(plain_tip(profile.measured.about_times))
         self._show_cluster(project.cluster)
         self.method_button.setText(f"{self._chosen.text}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))

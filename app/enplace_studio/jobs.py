@@ -44,6 +44,7 @@ class Method:
     why_not: str
     options: tuple[Option, ...] = ()
     summary: str = ""
+    good: str = ""
 
     def aim(self, objective: str) -> str:
         """Return the given objective if this method supports it, else its usual one."""

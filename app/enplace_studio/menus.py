@@ -83,7 +83,7 @@ class Menus(QObject):
 
     def _add_recent(self, path: Path) -> None:
         action = self.recent_menu.addAction(path.name)
-        action.setToolTip(str(path))
+        action.setToolTip(plain_tip(str(path)))
         action.triggered.connect(lambda: self._studio.files.open_path(path))
 
     def refresh(self) -> None:

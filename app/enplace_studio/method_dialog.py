@@ -141,7 +141,8 @@ class MethodDialog(QDialog):
         for warning in self._warnings():
             column.addWidget(warning)
         self._add_text(column, "What it does", method.summary)
-        self._add_text(column, "What it is good for", _strengths_text(method))
+        self._add_text(column, "When it is good", method.good)
+        self._add_text(column, "What it can do", _strengths_text(method))
         if not why_not_for(method, self._problem):
             self._add_text(column, "Expected time", self._time())
         self.options = OptionForm(method.options_for(self.choice.objective), self.choice.values)

@@ -55,7 +55,10 @@ def _sort(connection: Connection, inbox: queue.SimpleQueue[Message], cancelled: 
 
 
 def _methods() -> list[dict[str, Any]]:
-    keys = ("name", "title", "source", "objectives", "capabilities", "why_not", "summary")
+    keys = (
+        *("name", "title", "source", "objectives", "capabilities", "why_not"),
+        *("summary", "good"),
+    )
     return [
         {key: getattr(placer, key) for key in keys}
         | {"options": [asdict(option) for option in placer.options]}

@@ -15,7 +15,9 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,7 @@ from enplace.errors import FIXES, EnplaceError, FileError, ReaderGoneError
 from enplace.system import LOCK_FLAGS, lock
 from enplace.text import UNPRINTABLE, instead, size
 
-MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 2 << 30
+MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 512 << 20
 """Largest text and largest archive, measured after unpacking."""
 
 MAX_RATIO, SMALL_BYTES, LARGE_RATIO = 100, 32 << 20, 20
@@ -39,9 +41,10 @@ column packs a thousandfold; an archive of more than :data:`MAX_FILE_BYTES` may 
 
 MAX_MEMORY_BYTES, LITTLE_MEMORY_BYTES = 1200 << 20, 380 << 20
 MAX_GROWTH, MAX_VALUE_GROWTH, MAX_PACKED_GROWTH = 24, 14, 20
-"""Most memory that JSON may take, with its text. Above a little, also how many times the size of
-the text, how many times that without characters, and how many times the packed file. Plans need
-most: 20 times, where a character may take four bytes, and 13. Large archives need 15 times."""
+"""Most memory that JSON may take, with its text and the arrays beside it. Above a little, also how
+many times the size of the text, how many times that without characters, and how many times the
+packed file. Plans need most: 20 times, where a character may take four bytes, and 13. Large
+archives need 15 times."""
 
 MAX_TEXT_LENGTH = 1 << 20
 """Most characters of one text."""
@@ -62,8 +65,9 @@ _TEMPORARY_NAME = re.compile(r"\..+\.(?P<process>\d+)\.[0-9a-f]{12}\.tmp", re.DO
 _PREFIX, _LOCK = "enplace-", ".lock"
 """Of temporary folders; a process holds the lock of its folder for as long as it lives."""
 
-_MARK = b"a temporary folder of Enplace; it may be removed\n"
-"""What the lock holds, or else the folder is somebody's own."""
+_MARK = b"a temporary folder of Enplace; it may be removed: %d\n"
+"""What the lock holds, with the folder's number on this disk, or else the folder is somebody's own:
+one that was unpacked from an archive may look like ours."""
 
 _T = TypeVar("_T")
 _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
@@ -236,45 +240,68 @@ def temporary_folder() -> Iterator[Path]:
     """Make a folder that is removed at the end or, if this process is killed, by a later one."""
     for path in find_files(Path(tempfile.gettempdir()), f"{_PREFIX}*"):
         with suppress(OSError), _taken(path / _LOCK) as file:  # ours
-            if file.read(len(_MARK) + 1) == _MARK:
+            mark = _mark_of(path)
+            if file.read(len(mark) + 1) == mark:
                 shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         with open(folder / _LOCK, "xb") as file:
             lock(file)
-            file.write(_MARK)
+            file.write(_mark_of(folder))
             file.flush()
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _mark_of(folder: Path) -> bytes:
+    return _MARK % folder.stat().st_ino
+
+
 def _open_lock(path: str, flags: int) -> int:
     return os.open(path, flags | LOCK_FLAGS)
 
 
-def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -> bytes:
+def open_to_read(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file, but no named pipe: nobody may ever write to that.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    FileError
+        If it is a named pipe.
+    """
+    # A pipe that a shell names, as for <(zcat p.json.gz), leads to no file.
+    if stat.S_ISFIFO(os.stat(path).st_mode) and os.path.exists(os.path.realpath(path)):
+        raise FileError(f"{path}: this is a named pipe; write its content to a file first")
+    return open(path, "rb")
+
+
+def read_bytes(
+    path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES, most_zip_bytes: int = 0
+) -> bytes:
     """Read a file, and unpack it if it is gzip.
 
     Raises
     ------
     FileError
-        If it cannot be read or is larger than ``most_bytes`` (:data:`MAX_ARCHIVE_BYTES` for a zip);
-        names the file.
+        If it cannot be read, or is larger than ``most_bytes`` and no zip of at most
+        ``most_zip_bytes``; names the file.
     """
     with naming(path):
         try:
-            with open(path, "rb") as file:
-                head = file.peek(len(ZIP_MAGIC))
-                if head.startswith(ZIP_MAGIC):
-                    most_bytes = max(most_bytes, MAX_ARCHIVE_BYTES)
+            with open_to_read(path) as file:
                 n_bytes = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
+                if most_bytes < n_bytes <= most_zip_bytes and zipfile.is_zipfile(file):
+                    most_bytes = most_zip_bytes
+                    file.seek(0)
                 # It takes that much memory at once.
                 content = b"" if n_bytes > most_bytes else file.read(n_bytes + 1)
         except OSError as error:
             raise FileError(f"cannot read: {error.strerror}; check the path") from None
         if content.startswith(GZIP_MAGIC):
-            content = _gunzip(content)
+            content = _gunzip(content, most_bytes)
         if max(len(content), n_bytes) > most_bytes:
             raise FileError(
                 f"larger than {most_bytes >> 20} MiB, unlike any real one; check the path"
@@ -282,8 +309,8 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
         return content
 
 
-def _gunzip(packed: bytes) -> bytes:
-    most = most_unpacked_bytes(len(packed))
+def _gunzip(packed: bytes, most_bytes: int) -> bytes:
+    most = min(most_bytes, most_unpacked_bytes(len(packed)))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
             content = gather(unpacked, most)
@@ -317,6 +344,7 @@ def most_unpacked_bytes(packed_bytes: int) -> int:
 
 def check_memory(
     *texts: bytes,
+    array_bytes: int = 0,
     packed_bytes: int | None = None,
     most_bytes: int = MAX_MEMORY_BYTES,
     fix: str = "do not trust it",
@@ -327,6 +355,8 @@ def check_memory(
     ----------
     texts : bytes
         All JSON of a file.
+    array_bytes : int
+        What its arrays take in memory.
     packed_bytes : int, optional
         The size of the file, if it is compressed.
     most_bytes : int
@@ -345,13 +375,13 @@ def check_memory(
         growth = (MAX_PACKED_GROWTH * packed_bytes,) * 2
     most = [min(most_bytes, max(LITTLE_MEMORY_BYTES, each)) for each in growth]
     widths = list(map(_width, texts))
-    found = np.zeros(2, dtype=np.int64)
+    found = np.full(2, array_bytes, dtype=np.int64)
     for text, width in zip(texts, widths, strict=True):
         found += _memory_bytes(len(text), width, _count_roughly(text))
     has_long = any(_may_have_long_texts(text) for text in texts)
     if (found <= most).all() and not has_long and _wide_bytes(found, widths) <= MAX_WIDE_BYTES:
         return
-    found[:] = 0
+    found = more = np.full(2, array_bytes, dtype=np.int64)
     for text, width in zip(texts, widths, strict=True):
         for count in _counts(text):
             more = found + _memory_bytes(len(text), width, count)

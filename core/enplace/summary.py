@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.machine.pipeline import PipelineSchedule
+    from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
+    from enplace.values.profile import IntArray
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
@@ -28,11 +31,17 @@ def expert_schedule(
     return reference_schedule(problem, EXPERT, cancelled)
 
 
-def against_one_device(step_us: float, alone: Schedule | None) -> str:
-    """Say whether a plan is predicted to be worth it; empty if one device cannot hold the model."""
+def worth_it(step_us: float, alone: Schedule | None, shared: Replicas | None) -> str:
+    """Say whether a plan is predicted to be faster than one device, and than data parallelism.
+
+    What does not fit in memory does not count.
+    """
     from enplace.placers.references import verdict
 
-    return verdict(step_us, alone.makespan_us) if alone and alone.fits else ""
+    alone_us = alone.makespan_us if alone and alone.fits else math.nan
+    shared_us = shared.step_time_us if shared and shared.fits else math.nan
+    inside = shared is not None and shared.gpus_each > 1
+    return verdict(step_us, alone_us, replicas_us=shared_us, inside=inside)
 
 
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
@@ -155,7 +164,12 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
-def describe(result: Result, expert: Schedule | None, alone: Schedule | None) -> str:
+def describe(
+    result: Result,
+    expert: Schedule | None,
+    alone: Schedule | None,
+    shared: Replicas | None = None,
+) -> str:
     """Show a headline, whether the plan is worth it, the figures, and a line for each device."""
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
@@ -174,7 +188,7 @@ def describe(result: Result, expert: Schedule | None, alone: Schedule | None) ->
     about_times = problem.measured_profile.measured.about_times
     note = [*filter(None, [plan.note, about_times])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
-    first = against_one_device(schedule.makespan_us, alone)
+    first = worth_it(schedule.makespan_us, alone, shared)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
 
 
@@ -224,6 +238,8 @@ def _span(times_us: tuple[float, ...]) -> str:
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Show a headline, the main figures, and a line for each stage and each device."""
+    from enplace.machine.stages import PASS_NAMES
+
     names = [device_label(device.name) for device in problem.cluster.devices]
     head = (
         f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
@@ -244,7 +260,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
             [
                 str(number),
                 listed([names[device] for device in stage.devices]),
-                "backward" if stage.backward else "forward",
+                PASS_NAMES[stage.of],
                 f"{len(stage.ops):,}",
                 *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
                 _span(stage.reduce_us) if any(stage.reduce_us) else "",
@@ -252,26 +268,32 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         )
     if len(found.stages) > SHOWN_STAGES:
         stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", "", ""])
-    devices = [["device", "computes", "", "transfers", "in flight"]]
+    devices = [["device", "computes", "", "transfers", "in flight", "peak memory", ""]]
     for device, name in enumerate(names):
+        peak, capacity = found.memory[device].peak_bytes, problem.cluster.devices[device]
+        memory = f"{size(peak)} of {size(capacity.capacity_bytes)}"
+        used = percent(peak / capacity.capacity_bytes)
         busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
         sent = sum(s.finish_us - s.start_us for s in found.transfers if s.device == device)
         share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
-        devices.append([name, ms(busy), share, ms(sent), str(found.in_flight[device])])
-    return "\n\n".join(
-        [head, table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrr")]
-    )
+        in_flight = str(found.in_flight[device])
+        devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
+    tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
+    return "\n\n".join([head, *tables, *_lacking(problem, found.peak_bytes)])
 
 
 def overfull(schedule: Schedule) -> list[str]:
     """Name the devices that exceed their memory; empty if the plan fits."""
-    devices = schedule.problem.cluster.devices
+    return _lacking(schedule.problem, schedule.peak_bytes)
+
+
+def _lacking(problem: Problem, peak_bytes: IntArray) -> list[str]:
     return [
         f"Does not fit: {device_label(device.name)} needs {size(float(peak))} "
         f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
         f"({device.capacity_bytes:,} bytes)."
-        for device, peak, over in zip(devices, schedule.peak_bytes, schedule.overfull, strict=True)
-        if over
+        for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)
+        if peak > device.capacity_bytes
     ]
 
 
@@ -281,8 +303,13 @@ def _objective_change(result: Result, expert: Schedule | None) -> str:
     return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
 
 
-def comparison(results: Sequence[Result], expert: Schedule | None, objective: str) -> str:
-    """Show one line for each result: how the methods differ."""
+def comparison(
+    results: Sequence[Result],
+    expert: Schedule | None,
+    objective: str,
+    rivals: Sequence[Replicas] = (),
+) -> str:
+    """Show one line for each result: how the methods differ; then data parallelism."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     measured = results[0].schedule.problem.measured_profile.measured
     step = measured.title_of("step time")
@@ -309,4 +336,36 @@ def comparison(results: Sequence[Result], expert: Schedule | None, objective: st
         for result in results
         for schedule in (result.schedule,)
     ]
+    rows += [_replicas_row(shared, expert) for shared in rivals]
     return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")
+
+
+def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
+    """Show data parallelism among methods whose objective is the step time."""
+    known = expert is not None and expert.makespan_us > 0
+    change = shared.step_time_us / expert.makespan_us - 1 if expert and known else None
+    return [
+        shared.name,
+        ms(shared.step_time_us),
+        "" if change is None else percent(change, signed=True),
+        "",
+        "",
+        size(float(shared.sent_bytes)),
+        size(float(shared.each.peak_bytes.max())),
+        "yes" if shared.fits else "no",
+        "",
+    ]
+
+
+def replicas_numbers(shared: Replicas) -> dict[str, Any]:
+    """Return data parallelism as plain data; times in µs."""
+    return {
+        "name": shared.name,
+        "replicas": shared.number,
+        "gpus_each": shared.gpus_each,
+        "step_time_us": shared.step_time_us,
+        "sum_us": shared.sum_us,
+        "gradient_bytes": shared.gradient_bytes,
+        "sent_bytes": shared.sent_bytes,
+        "feasible": shared.fits,
+    }

@@ -58,16 +58,31 @@ def test_the_readme_stays_a_front_page():
     assert 60 <= len(README.read_text(encoding="utf-8").splitlines()) <= 100
 
 
+def test_figures_of_the_readme_are_those_of_the_benchmarks():
+    page = (MANUAL / "benchmarks.md").read_text(encoding="utf-8")
+    parts = re.split(r"^(##+) (.+)$", page, flags=re.MULTILINE)
+    sections = list(zip(parts[1::3], parts[2::3], parts[3::3], strict=True))
+    claims = re.findall(r"\[([^\]]+)\]\(docs/benchmarks.md#([\w-]+)\)", README.read_text("utf-8"))
+    assert len(claims) >= 3
+    for claim, anchor in claims:
+        text, inside = "", ""
+        for level, heading, body in sections:
+            is_it = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") == anchor
+            inside = level if is_it else inside if len(level) > len(inside) > 0 else ""
+            text += body if inside else ""
+        assert all(number in text for number in re.findall(r"\d+(?:\.\d+)?", claim)), claim
+
+
 def test_every_block_has_a_known_kind_and_note():
     for block in (block for page in pages() for block in blocks_of(page)):
         assert block.kind in ("sh", "python", "json", "text"), block.where
-        assert block.note.startswith(("", NOT_RUN, TO_FILE, STATUS)), block.where
+        known = (NOT_RUN, TO_FILE, STATUS)
+        assert not block.note or block.note.startswith(known), block.where
 
 
 def test_few_blocks_are_left_out_and_each_says_why():
-    left_out = [
-        block for page in pages() for block in blocks_of(page) if block.note.startswith(NOT_RUN)
-    ]
+    blocks = (block for page in pages() for block in blocks_of(page) if block.kind != "text")
+    left_out = [block for block in blocks if block.note.startswith(NOT_RUN)]
     assert all(len(block.why_not_run) > 8 for block in left_out)
     assert len(left_out) <= MOST_NOT_RUN, [block.where for block in left_out]
 

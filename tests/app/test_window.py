@@ -862,6 +862,21 @@ def test_a_file_changed_while_it_is_opened_is_not_overwritten_unasked(
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
 
 
+def test_a_question_shows_a_name_that_looks_like_markup_as_it_is(window, monkeypatch, tmp_path):
+    path, formats = tmp_path / "<h1>mine.enplace", []
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    window.menus.fill_recent()
+    tips = [action.toolTip() for action in window.menus.recent_menu.actions()]
+    assert any("&lt;h1&gt;mine.enplace" in tip for tip in tips)
+    path.unlink()
+    window.document.place([2], 0)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: formats.append(box.textFormat()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert formats == [Qt.TextFormat.PlainText]
+
+
 def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
     window, monkeypatch, tmp_path
 ):
@@ -972,6 +987,13 @@ def test_a_file_out_of_reach_is_explained_when_it_is_opened(window, tmp_path):
     open_path(window, folder / "mine.enplace")
     assert "shared/mine.enplace: cannot read: " in window.banner.text
     assert window.studio.recent.paths() == []
+
+
+@pytest.mark.parametrize("name", ["pipe.json", "pipe.enplace"])
+def test_a_named_pipe_is_refused_and_does_not_stop_the_window(window, tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    open_path(window, tmp_path / name)
+    assert "named pipe" in window.banner.text
 
 
 def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):

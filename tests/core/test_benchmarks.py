@@ -52,6 +52,13 @@ def test_a_report_says_how_it_was_made_and_links_its_files(made, tmp_path):
     assert "(benchmarks/small.csv)" in page
 
 
+def test_figures_without_raw_numbers_of_their_own_become_these(made, tmp_path):
+    made.figure("speed", "3 ms", "4 ms")
+    made.write(1.0, 0.0)
+    written = (tmp_path / "build" / "benchmarks" / "small.csv").read_text()
+    assert written == "what,value,target\nspeed,3 ms,4 ms\n"
+
+
 def test_a_benchmark_without_its_inputs_says_so_and_leaves_the_page_alone(
     made, monkeypatch, tmp_path, capsys
 ):

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,30 @@ def test_a_folder_of_a_stranger_is_left_alone(folder):
     with temporary_folder():
         assert (folder / "enplace-link").exists()
         assert (folder / "enplace-thesis" / "chapter.txt").read_text() == "mine"
+
+
+def test_a_folder_that_was_unpacked_from_an_archive_is_left_alone(folder):
+    """It may look exactly like one of ours, but somebody works in it."""
+    killed, left = hold_a_folder()
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    unpacked = folder / "enplace-unpacked"
+    shutil.copytree(left, unpacked)
+    with temporary_folder():
+        assert not left.exists()
+        assert (unpacked / "inside").exists()
+
+
+def test_a_named_pipe_is_refused_and_one_of_the_shell_is_read(tmp_path):
+    """Nobody may ever write to the first."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="pipe: this is a named pipe; write its content to a file"):
+        read_bytes(tmp_path / "pipe")
+    end, start = os.pipe()
+    os.write(start, b"text")
+    os.close(start)
+    assert read_bytes(f"/dev/fd/{end}") == b"text"
+    os.close(end)
 
 
 def test_the_folder_of_a_killed_process_goes_and_that_of_a_running_one_stays(folder):

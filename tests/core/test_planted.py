@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import planted as benchmark
 from benchmarks import report
-from benchmarks.planted import Case, planted
+from benchmarks.planted import BRANCHES, HEADS, RECURRENCES, Case, planted
 from enplace.bounds.step_time import lower_bound_us
 from enplace.machine import simulate
 
@@ -23,10 +23,25 @@ from enplace.machine import simulate
     st.integers(1, 50),
     st.floats(10.0, 2000.0),
     st.integers(1, 3),
+    st.sampled_from(["", RECURRENCES, BRANCHES, HEADS]),
+    st.sampled_from([1.0, 3.0]),
+    st.booleans(),
+    st.sampled_from([np.inf, 0.1]),
     st.integers(0, 99),
 )
 def test_the_planted_plan_keeps_every_device_busy_to_the_end(
-    each, n_gpus, degree, crossing, span, transfer_us, copies, seed
+    each,
+    n_gpus,
+    degree,
+    crossing,
+    span,
+    transfer_us,
+    copies,
+    structure,
+    spread,
+    shared,
+    spare,
+    seed,
 ):
     found = planted(
         each * n_gpus * copies,
@@ -36,9 +51,14 @@ def test_the_planted_plan_keeps_every_device_busy_to_the_end(
         span=span,
         transfer_us=transfer_us,
         copies=copies,
+        structure=structure,
+        spread=spread,
+        shared=shared,
+        spare=spare,
         seed=seed,
     )
     schedule = simulate(found.problem, found.plan)
+    assert schedule.fits
     assert schedule.makespan_us == pytest.approx(found.best_us)
     assert np.allclose(schedule.busy_us, found.best_us)
     assert lower_bound_us(found.problem) <= found.best_us * (1 + 1e-9)

@@ -10,12 +10,16 @@ import random
 import zipfile
 from typing import Any
 
+import numpy as np
+
 COUNTS = (300, 3_000, 30_000)
 WHOLE = (0, 2, 100, 5_000, 1_000_000, 1 << 40)
 LENGTHS = (200, 4_000, 100_000)
 MOST_BYTES = 20_000_000
 MANY = (1_000, 100_000, 1_000_000)
 FILLINGS = (b'"",', b'"ab",', b"1.5,", b"[],", b"{},", b'{"a":1},')
+VALUES, NOISE_BYTES = (1_000_000, 10_000_000, 100_000_000), 1 << 20
+"""Values of a long array, and what does not pack, so that the file may hold so many."""
 PACKED, SWOLLEN = 0.3, 0.3
 """How often a file is packed, and how often it is a bomb."""
 
@@ -27,13 +31,29 @@ def multiply(content: bytes, draw: random.Random) -> bytes:
         return gzip.compress(longer, 1, mtime=0) if draw.random() < PACKED else longer
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    name = draw.choice(sorted(name for name in members if name.endswith(".json")))
-    members[name] = _multiply(members[name], draw)
+    if draw.random() < SWOLLEN:
+        _lengthen_array(members, draw)
+    else:
+        name = draw.choice(sorted(name for name in members if name.endswith(".json")))
+        members[name] = _multiply(members[name], draw)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, text in members.items():
             archive.writestr(member, text)
     return packed.getvalue()
+
+
+def _lengthen_array(members: dict[str, bytes], draw: random.Random) -> None:
+    """Make an array long whose values take a byte in the file and eight in memory."""
+    name = draw.choice(sorted(name for name in members if name.endswith(".npz")))
+    with np.load(io.BytesIO(members[name])) as arrays:
+        found = dict(arrays)
+    found[draw.choice(sorted(found))] = np.zeros(draw.choice(VALUES), np.uint8)
+    packed = io.BytesIO()
+    np.savez(packed, **found)  # type: ignore[arg-type]
+    profile = json.loads(members["profile.json"])
+    profile["measured"] = {"noise": draw.randbytes(NOISE_BYTES).hex()[: NOISE_BYTES - 1]}
+    members |= {name: packed.getvalue(), "profile.json": json.dumps(profile).encode()}
 
 
 def _multiply(content: bytes, draw: random.Random) -> bytes:

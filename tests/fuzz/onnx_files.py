@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from onnx import ModelProto
 from tests import onnx_models
 from tests.fuzz.messages import mutate_messages
+from tests.fuzz.multiply import COUNTS, LENGTHS, MOST_BYTES
 from tests.fuzz.targets import Target, use
 
 from enplace.frameworks.onnx.graph import read_graph
@@ -25,6 +27,23 @@ def onnx_model() -> Target:
     models = [onnx_models.ALL[name]() for name in SMALL]
     seeds = [each.SerializeToString(deterministic=True) for each in models]
     return Target(seeds, _read, mutate_messages(ModelProto))
+
+
+def long_onnx_model() -> Target:
+    """Functions with a large node, called many times."""
+
+    def multiply(content: bytes, draw: Random) -> bytes:
+        model = ModelProto.FromString(content)
+        for function in model.functions:
+            function.node[0].doc_string = "a" * draw.choice(LENGTHS)
+            function.node[-1].input.extend(["x"] * draw.choice(LENGTHS))
+        call = model.graph.node[0]
+        call.name = "n" * draw.choice(LENGTHS)
+        model.graph.node.extend([call] * min(draw.choice(COUNTS), MOST_BYTES // call.ByteSize()))
+        return model.SerializeToString(deterministic=True)
+
+    seed = onnx_models.functions().SerializeToString(deterministic=True)
+    return Target([seed], _read, multiply)
 
 
 def _read(path: Path) -> None:

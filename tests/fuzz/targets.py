@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from tests import inputs
-from tests.fuzz.multiply import multiply
+from tests.fuzz.multiply import SWOLLEN, VALUES, multiply
 from tests.fuzz.mutate import mutate
 
 from enplace.frameworks.source import Source
@@ -153,6 +154,8 @@ def _many_rules() -> Target:
     pieces = ("o(.*){1,50}0$", "(p[0-9]{0,3}(.*)){1,20}1$", "layer_1", ".*", "op1", "(?i)OP[13]$")
 
     def repeat(content: bytes, draw: Random) -> bytes:
+        if draw.random() < SWOLLEN:
+            return gzip.compress(content + b"\n" * draw.choice(VALUES), 1, mtime=0)
         n_lines = draw.randrange(999)
         lines = (f"{draw.choice(pieces)} -> {draw.randrange(2)}" for _ in range(n_lines))
         return "\n".join(lines).encode()
@@ -239,16 +242,20 @@ def _of_tensorflow(name: str) -> Callable[[], Target]:
     return build
 
 
-def _of_onnx() -> Target:
-    from tests.fuzz.onnx_files import onnx_model
+def _of_onnx(name: str) -> Callable[[], Target]:
+    def build() -> Target:
+        from tests.fuzz import onnx_files
 
-    return onnx_model()
+        target: Target = getattr(onnx_files, name)()
+        return target
+
+    return build
 
 
 _ENDS = ("crash",)
 """A framework's library may end the worker with a model: the worker is there for it."""
 
-OF_ONNX = {"onnx model": Entry(_of_onnx, 0.5, _ENDS)}
+OF_ONNX = {"onnx model": Entry(_of_onnx("onnx_model"), 0.5, _ENDS)}
 
 OF_TENSORFLOW = {
     "trace": Entry(_of_tensorflow("trace"), 0.5),
@@ -288,7 +295,11 @@ MULTIPLIED = {
     }.items()
 }
 
-MULTIPLIED["long rules"] = Entry(_many_rules, 0.02)
+MULTIPLIED |= {
+    "long rules": Entry(_many_rules, 0.02),
+    "long trace": Entry(_of_tensorflow("long_trace"), 0.02),
+    "long onnx model": Entry(_of_onnx("long_onnx_model"), 0.02),
+}
 
 TARGETS = OTHERS | OF_TENSORFLOW | OF_ONNX | MULTIPLIED
 

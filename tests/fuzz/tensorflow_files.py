@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
+from google.protobuf.internal.encoder import _VarintBytes
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import RunMetadata
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
@@ -26,6 +29,8 @@ from enplace.processes.codecs import profile_from, profile_message
 
 v1 = tf.compat.v1
 
+MANY = (1_000, 100_000, 3_000_000, 10_000_000)
+
 
 def trace() -> Target:
     """Recorded traces with the graph and without, in binary and text form."""
@@ -37,6 +42,19 @@ def trace() -> Target:
         lambda path: use(profile_from(profile_message(profile_of_trace(str(path))))),
         mutate_messages(RunMetadata),
     )
+
+
+def long_trace() -> Target:
+    """Traces with millions of messages of a few bytes."""
+
+    def multiply(content: bytes, draw: Random) -> bytes:
+        small = draw.choice((b"\x0a\x00", b"\x12\x00", b"\x12\x02,,", b"\x12\x04\x0a\x02ab"))
+        rows = b"\x0a\x0d/device:CPU:0" + small * draw.choice(MANY)
+        for _ in range(2):
+            rows = b"\x0a" + _VarintBytes(len(rows)) + rows
+        return content + rows
+
+    return replace(trace(), mutate=multiply, seeds=trace().seeds[:2])
 
 
 def meta_graph() -> Target:

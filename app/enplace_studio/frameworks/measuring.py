@@ -42,6 +42,7 @@ from enplace_studio.frameworks.job import WorkerJob
 from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
 from enplace_studio.frameworks.strip import JobStrip
 from enplace_studio.machine import model_source, why_no_run
+from enplace_studio.panel import plain_tip
 from enplace_studio.project import OpenProject
 
 ROUNDS = 3
@@ -103,7 +104,7 @@ class Measuring(QWidget):
         answer = QMessageBox.question(
             self.window(),
             "Close anyway?",
-            f"{self.strip.title.text()}. Close anyway, and abandon it?",
+            plain_tip(f"{self.strip.title.text()}. Close anyway, and abandon it?"),
             choice.Discard | choice.Cancel,
             choice.Cancel,
         )
@@ -207,7 +208,7 @@ class Measuring(QWidget):
             _Task(
                 f"Running “{entry.name}”",
                 f"“{entry.name}” could not be run",
-                run_job(source, devices, steps, order, problem, entry.plan),
+                run_job(source, devices, steps, order, problem, entry.plan, data_parallel=True),
                 lambda message: run_from(message, problem),
                 lambda run: self._ran(entry.plan, run),
                 source.framework.worker,

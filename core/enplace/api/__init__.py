@@ -129,8 +129,8 @@ def clusters() -> Catalogue[Cluster]:
     Returns
     -------
     dict of str to Cluster
-        Each has ``devices``, ``links`` and a ``description``; ``cluster.scaled(links=2.0)`` has
-        links twice as fast.
+        Each has ``devices``, ``links`` and a ``description``, and ``print`` shows all of these;
+        ``cluster.scaled(links=2.0)`` has links twice as fast.
     """
     return Catalogue(presets(), lambda each: each.description.partition(". ")[0].rstrip("."))
 
@@ -146,8 +146,8 @@ def methods(objective: str | None = None) -> Catalogue[Placer]:
     Returns
     -------
     dict of str to Placer
-        Each has a ``title``, the ``source`` that it comes from, its ``options``, and ``why_not`` if
-        it cannot run on this machine.
+        Each has a ``title``, a ``summary``, ``good`` (when to choose it), the ``source`` that it
+        comes from, its ``options``, and ``why_not`` if it cannot run on this machine.
     """
     return Catalogue(placers(objective), lambda each: each.title)
 

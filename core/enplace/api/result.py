@@ -16,6 +16,7 @@ from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.registry import exporters, why_no_export
+from enplace.placers.data_parallel import Replicas, mirrored
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME
@@ -156,13 +157,16 @@ class Result(PlainResult):
 
     @property
     def verdict(self) -> str:
-        """Whether the plan is faster than one device: a sentence, empty if that is not known."""
+        """Whether the plan is faster than one device, and than data parallelism: a sentence.
+
+        Empty if that is not known.
+        """
         if not self.fits:
             return ""
-        return summary.against_one_device(self.step_time_us, self._alone)
+        return summary.worth_it(self.step_time_us, self._alone, self._shared)
 
     def __str__(self) -> str:
-        return summary.describe(self, None, self._alone)
+        return summary.describe(self, None, self._alone, self._shared)
 
     def _repr_html_(self) -> str:
         pictures = {
@@ -178,6 +182,11 @@ class Result(PlainResult):
         if self.plan.splits or self.objective != STEP_TIME:
             return None
         return alone_schedule(self.schedule.problem)
+
+    @cached_property
+    def _shared(self) -> Replicas | None:
+        """Data parallelism; None where there is no schedule on one device, either."""
+        return mirrored(self.schedule.problem) if self._alone else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -266,6 +275,14 @@ class Catalogue(dict[str, _T]):
 
     def __repr__(self) -> str:
         return table([[name, self._describe(entry)] for name, entry in self.items()], "ll")
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f'<tr><td style="text-align:left"><code>{escape(name)}</code></td>'
+            f'<td style="text-align:left">{escape(self._describe(entry))}</td></tr>'
+            for name, entry in self.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
 
 
 def _preformatted(text: str) -> str:

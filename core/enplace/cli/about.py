@@ -18,8 +18,7 @@ from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.options import FILE, PresetType
 from enplace.errors import ClusterError, EnplaceError, FileError
-from enplace.text import factor, instead, rate, size, table
-from enplace.values.device_names import device_label
+from enplace.text import instead, table
 
 if TYPE_CHECKING:
     from enplace.values.cluster import Cluster
@@ -38,6 +37,7 @@ def methods() -> Answer:
     found = [
         {
             "name": placer.name,
+            "good": placer.good,
             "source": placer.source,
             "objectives": list(placer.objectives),
             "capabilities": list(placer.capabilities),
@@ -67,7 +67,12 @@ def methods() -> Answer:
 @command("clusters")
 @click.argument("name", type=PresetType(), required=False)
 @click.option("--detect", is_flag=True, help="Describe the GPUs of this machine or, without, ask.")
-@click.option("--gpus", type=click.IntRange(1, 255), help="How many, instead of detecting them.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 255),
+    metavar="N",
+    help="How many GPUs, instead of detecting them.",
+)
 @click.option("--model", metavar="NAME", help="H200, H100, A100, V100 or another name.")
 @click.option("--memory", metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
 @click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")
@@ -94,7 +99,7 @@ def clusters(
         cluster = presets()[name] if name is not None else _own_cluster(gpus, **gpu)
         if output is not None:
             write_atomically(output, cluster_text(cluster) + "\n")
-        return Answer(cluster_to_json(cluster), _describe_cluster(cluster))
+        return Answer(cluster_to_json(cluster), str(cluster))
     found = [
         {
             "name": cluster.name,
@@ -147,22 +152,6 @@ def _ask(option: str, question: str, usual: str, kind: Any = None) -> str:
             f"add {option}: a description is --gpus 4 --model A100 --memory 80GiB --link nvlink"
         )
     return str(click.prompt(question, usual, type=kind, err=True, show_choices=False))
-
-
-def _describe_cluster(cluster: Cluster) -> str:
-    devices = [["device", "memory", "speed", "lanes"]]
-    devices += [
-        [device_label(d.name), size(d.capacity_bytes), factor(d.speed), str(d.lanes)]
-        for d in cluster.devices
-    ]
-    links = [["link", "latency", "bandwidth", "channels"]]
-    for link in cluster.links:
-        a, b = (device_label(cluster.devices[i].name) for i in (link.source, link.target))
-        speed = rate(1e6 / link.b1_us_per_byte) if link.b1_us_per_byte else "unlimited"
-        channels = ", ".join(cluster.channels[channel] for channel in link.channels)
-        links.append([f"{a} → {b}", f"{link.b0_us:.3g} µs", speed, channels])
-    head = f"{cluster.name}: {cluster.description}"
-    return "\n\n".join([head, table(devices, "lrrr"), table(links, "lrrl")])
 
 
 @command("doctor")

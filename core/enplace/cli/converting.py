@@ -20,7 +20,7 @@ from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
-from enplace.text import listed, size
+from enplace.text import count, listed, size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -173,6 +173,9 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
     write_plan(plan_file, Result(simulate(problem, plan)))
 
 
+UNSIZED = "The size of {} is only known in a run; it counts as small, so times may be too short."
+
+
 def describe_estimate(profile: Profile) -> list[str]:
     """Say that op times are estimated, and which sizes were chosen for it; else nothing."""
     measured = profile.measured
@@ -182,10 +185,13 @@ def describe_estimate(profile: Profile) -> list[str]:
     chosen = (
         [f"{name} = {number}" for name, number in sizes.items()] if isinstance(sizes, dict) else []
     )
+    n_unsized = measured.config.get("unsized")
+    unsized = count(n_unsized, "tensor") if isinstance(n_unsized, int) and n_unsized else ""
     return [
         f"{measured.about_times} This is the graph of an inference: an ONNX file has no training "
         f"step.",
         *([f"Sizes that the file leaves open: {listed(chosen)}."] if chosen else []),
+        *([UNSIZED.format(unsized)] if unsized else []),
     ]
 
 

@@ -126,6 +126,12 @@ class ClusterType(PresetType):
 
 profile_argument = click.argument("profile", type=FILE)
 plan_argument = click.argument("plan", type=FILE)
+method_option = click.option(
+    "--method",
+    type=MethodType(),
+    metavar="METHOD",
+    help="'enplace methods' lists them. [default: the objective's usual one]",
+)
 
 
 def cluster_option(required: bool, default: str = "") -> Decorator:
@@ -230,6 +236,7 @@ solver_options = all_of(
     click.option(
         "--seed",
         type=click.IntRange(0, 2**32 - 1),
+        metavar="N",
         default=0,
         show_default=True,
         help="Seed of random numbers: equal seeds give equal plans.",

@@ -43,6 +43,7 @@ class _SizesType(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--steps",
     type=click.IntRange(1, 100_000),
+    metavar="N",
     default=100,
     show_default=True,
     help="How many steps to trace.",
@@ -50,6 +51,7 @@ class _SizesType(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--warm-ups",
     type=click.IntRange(0, 100_000),
+    metavar="N",
     default=10,
     show_default=True,
     help="How many steps to leave out at the start.",

@@ -9,7 +9,7 @@ import click
 
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, find_source, model_options
-from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
+from enplace.cli.options import FILE, POSITIVE, all_of, method_option, plan_argument
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
@@ -30,6 +30,7 @@ run_options = all_of(
     click.option(
         "--steps",
         type=click.IntRange(1, 100_000),
+        metavar="N",
         default=20,
         show_default=True,
         help="How many steps to measure.",
@@ -37,6 +38,7 @@ run_options = all_of(
     click.option(
         "--repeat",
         type=click.IntRange(1, 100),
+        metavar="N",
         default=1,
         show_default=True,
         help="How often to measure them, each time in a new session.",
@@ -141,11 +143,12 @@ def _microbatches(pipeline: str | None, number: int | None, no_order: bool) -> M
 @click.option(
     "--rounds",
     type=click.IntRange(1, 100),
+    metavar="N",
     default=3,
     show_default=True,
     help="Try at most this many new plans.",
 )
-@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@method_option
 @click.option(
     "--time-limit",
     type=POSITIVE,

@@ -52,6 +52,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         run.about_batches,
         _caveat(run),
         run.about_stock,
+        run.about_replicas,
         run.about_comparison,
         run.drift,
         changed,
@@ -111,19 +112,23 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
 
 def _rivals(run: MeasuredRun) -> list[list[str]]:
     """Compare the step time with those that need no plan."""
+    from enplace.frameworks.measured import quartiles_us
+
     itself = f"{run.framework.name} by itself"
-    if not math.isfinite(run.stock_step_time_us):
-        return [[itself, "out of memory", "the model fits only with a plan"]]
+    alone, one = (run.facts.get(f"{name}_quartiles_us") for name in ("stock", "unplaced"))
     rivals = {
-        itself: (run.stock_step_time_us, "stock_quartiles_us"),
-        "on one device": (run.one_device_us, "unplaced_quartiles_us"),
+        itself: (run.stock_step_time_us, alone),
+        "on one device": (run.one_device_us, one),
+        "data parallel": (run.replicas_us, quartiles_us(run.replica_times_us)),
     }
     rows = []
+    if not math.isfinite(run.stock_step_time_us):
+        rows.append([itself, "out of memory", "the model fits only with a plan"])
     for name, (us, quartiles) in rivals.items():
         if math.isfinite(us):
             change = percent(run.step_time_us / us - 1, signed=True)
             rows.append([name, ms(us), f"the plan: {change}"])
-            rows += [["", *_spread(found)] for found in [run.facts.get(quartiles)] if found]
+            rows += [["", *_spread(quartiles)]] if quartiles else []
     return rows
 
 
@@ -166,6 +171,7 @@ def tuning_numbers(tuned: Tuning) -> dict[str, Any]:
         "first_step_time_us": tuned.trials[0].run.step_time_us,
         "one_device_step_time_us": finite(tuned.one_device_us),
         "stock_step_time_us": finite(tuned.stock_us),
+        "data_parallel_step_time_us": finite(tuned.replicas_us),
         "verdict": tuned.verdict,
         "settled": tuned.settled,
         "rounds": [{"kept": trial.kept, **run_numbers(trial.run)} for trial in tuned.trials],
@@ -180,11 +186,16 @@ def describe_tuning(tuned: Tuning) -> str:
         label = f"round {number}" if number else "at first"
         rows.append([label, trial.plan.method, ms(predicted), ms(measured), _verdict(trial, tuned)])
     itself = f"{tuned.best.run.framework.name} by itself"
-    rivals = {itself: tuned.stock_us, "on one device": tuned.one_device_us}
+    rivals = {
+        itself: tuned.stock_us,
+        "on one device": tuned.one_device_us,
+        "data parallel": tuned.replicas_us,
+    }
     rows += [["", name, "", ms(us), ""] for name, us in rivals.items() if math.isfinite(us)]
     end = "The measured costs promise no faster plan." if tuned.settled else ""
     caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
     faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
+    faults += [trial.run.about_replicas for trial in tuned.trials]
     first = f"{tuned.verdict}\n" if tuned.verdict else ""
     return "\n".join(filter(None, [first, table(rows, "llrrl"), *faults, caveat, end]))
 

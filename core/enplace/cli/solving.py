@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,10 +17,10 @@ from enplace.cli.options import (
     LINK_POLICIES,
     POLICIES,
     MethodsType,
-    MethodType,
     PlacerCommand,
     cluster_option,
     constraint_options,
+    method_option,
     plan_argument,
     profile_argument,
     schedule_option,
@@ -42,6 +43,7 @@ from enplace.text import count
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
+    from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.result import Result
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 @command("place", PlacerCommand)
 @profile_argument
 @cluster_option(required=True)
-@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@method_option
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
@@ -88,8 +90,9 @@ def place(
         written = _write(result, output, schedule_file)
         expert = _expert_of(problem, result.schedule, stopped)
         alone = _alone(problem, objective, stopped)
+        shared = _shared(problem, objective, stopped)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, expert, alone, written, seed=seed, **files)
+    answer = _answer(result, expert, alone, shared, written, seed=seed, **files)
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)
@@ -120,6 +123,7 @@ def place(
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 1000),
+    metavar="N",
     default=8,
     show_default=True,
     help="Number of samples in the pipeline.",
@@ -165,7 +169,8 @@ def simulate(
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert places the model; a plan with splits is for another graph.
     expert = None if chosen.splits else _expert_of(problem, result.schedule)
-    return _answer(result, expert, _alone(problem, chosen.objective), written, **files)
+    alone, shared = _alone(problem, chosen.objective), _shared(problem, chosen.objective)
+    return _answer(result, expert, alone, shared, written, **files)
 
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
@@ -180,7 +185,8 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     head["load"] = rule.transfers
     document = head | {"method": plan.method} | pipeline_document(problem, found)
-    return Answer(document, summary.describe_pipeline(problem, plan, found))
+    fits = YES if document["feasible"] else NO
+    return Answer(document, summary.describe_pipeline(problem, plan, found), fits)
 
 
 @command("compare", PlacerCommand)
@@ -208,6 +214,7 @@ def compare(
     status 1 if none has a plan that fits.
     """
     from enplace.placers import PlaceOptions, place_with_each
+    from enplace.placers.data_parallel import mirrored_plans
 
     names = method_names(methods, objective)
     values = values_of_methods(names, take_values(given))
@@ -218,14 +225,18 @@ def compare(
         results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)
+        shared = _shared(problem, objective, stopped)
+        rivals = [shared, *mirrored_plans(problem, stopped)] if shared else []
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
         _note_stop(_left_out(len(cut_off)))
     failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
-    table = summary.comparison(list(results.values()), expert, objective)
+    table = summary.comparison(list(results.values()), expert, objective, rivals)
     # For other objectives, each method proves a bound only for its own kind of splits.
     best = _fastest(results.values())
-    worth = _against_alone(best, alone)
+    fitting = [each for each in rivals if each.fits]
+    shared = min(fitting, key=lambda each: each.step_time_us, default=None)
+    worth = _worth(best, alone, shared)
     first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
     bound = next((result.step_bound_us for result in results.values()), None)
     return Answer(
@@ -236,6 +247,7 @@ def compare(
             "lower_bound": bound,
             "expert_step_time_us": expert.makespan_us if expert else None,
             **worth,
+            "data_parallel": [summary.replicas_numbers(each) for each in rivals],
             "methods": [
                 {"error": None, **summary.numbers(results[name], expert)}
                 if name in results
@@ -256,6 +268,16 @@ def _alone(
     from enplace.values.problem import STEP_TIME
 
     return alone_schedule(problem, cancelled) if objective == STEP_TIME else None
+
+
+def _shared(
+    problem: Problem, objective: str, cancelled: Callable[[], bool] = lambda: False
+) -> Replicas | None:
+    """Return data parallelism on all GPUs; None if the objective is not the step time."""
+    from enplace.placers.data_parallel import mirrored
+    from enplace.values.problem import STEP_TIME
+
+    return mirrored(problem, cancelled) if objective == STEP_TIME else None
 
 
 def _fastest(results: Iterable[Result]) -> Result | None:
@@ -312,11 +334,15 @@ def _expert_of(
     return summary.expert_schedule(problem, cancelled)
 
 
-def _against_alone(result: Result | None, alone: Schedule | None) -> dict[str, Any]:
-    """Return what one device is predicted to take, and whether the plan is worth it."""
+def _worth(
+    result: Result | None, alone: Schedule | None, shared: Replicas | None
+) -> dict[str, Any]:
+    """Return what needs no plan and its predicted time, and whether the plan is worth it."""
+    step_us = result.schedule.makespan_us if result else math.nan
     return {
         "one_device_step_time_us": alone.makespan_us if alone else None,
-        "verdict": summary.against_one_device(result.schedule.makespan_us, alone) if result else "",
+        "data_parallel_step_time_us": shared.step_time_us if shared else None,
+        "verdict": summary.worth_it(step_us, alone, shared) if result else "",
     }
 
 
@@ -324,14 +350,15 @@ def _answer(
     result: Result,
     expert: Schedule | None,
     alone: Schedule | None,
+    shared: Replicas | None,
     written: list[str],
     **more: Any,
 ) -> Answer:
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    text = summary.describe(result, expert, alone)
+    text = summary.describe(result, expert, alone, shared)
     return Answer(
-        document | summary.numbers(result, expert) | _against_alone(result, alone) | more,
+        document | summary.numbers(result, expert) | _worth(result, alone, shared) | more,
         "\n".join([text, *([""] if written else []), *written]),
         YES if result.schedule.fits else NO,
     )

@@ -13,10 +13,10 @@ from enplace.cli.options import FILE
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
-from enplace.text import ms, percent, seconds, table
+from enplace.text import finite, ms, percent, seconds, table
 
 if TYPE_CHECKING:
-    from enplace.frameworks.verifying import PlanCheck, Verification
+    from enplace.frameworks.verifying import DataParallel, PlanCheck, Verification
 
 
 @command("verify")
@@ -67,7 +67,15 @@ def _best(found: Verification) -> str:
 
 def _table(found: Verification) -> str:
     rows = [["model", "method", "predicted", "measured", "off", "as planned"]]
-    return table(rows + [_row(check) for check in found.checks], "llrrrl")
+    rows += [_row(check) for check in found.checks]
+    return table(rows + [_shared_row(shared) for shared in found.data_parallel], "llrrrl")
+
+
+def _shared_row(shared: DataParallel) -> list[str]:
+    names = [shared.model, "data parallel", ms(shared.predicted_us)]
+    if shared.error is None:
+        return [*names, "", "", "not timed"]
+    return [*names, ms(shared.measured_us), percent(shared.error, signed=True), ""]
 
 
 def _row(check: PlanCheck) -> list[str]:
@@ -96,6 +104,15 @@ def _numbers(found: Verification) -> dict[str, Any]:
         "median_error": found.error,
         "machine": machine_facts(found),
         "best": found.best,
+        "data_parallel": [
+            {
+                "model": shared.model,
+                "predicted_step_time_us": shared.predicted_us,
+                "step_time_us": finite(shared.measured_us),
+                "why_not": shared.why_not,
+            }
+            for shared in found.data_parallel
+        ],
         "checks": [_check_numbers(check) for check in found.checks],
     }
 

@@ -51,6 +51,7 @@ def run_job(
     compare: bool = True,
     repeat: int = 1,
     microbatches: Microbatches | None = None,
+    data_parallel: bool = False,
 ) -> Job:
     """Make the job of running a plan and measuring it; the answer is a run message.
 
@@ -62,6 +63,8 @@ def run_job(
         How often to run the steps, each time in a new session.
     microbatches : Microbatches, optional
         Run the step as a pipeline.
+    data_parallel : bool
+        Whether to time the model under data parallelism, too.
     """
     details = {
         "source": source.to_json(),
@@ -71,10 +74,21 @@ def run_job(
         "compare": compare,
         "repeat": repeat,
         "pipeline": None if microbatches is None else asdict(microbatches),
+        "data_parallel": data_parallel,
         "problem": problem_to_json(problem),
     }
     profile = profile_message(problem.measured_profile)
     return profile, plan_message("run", plan, details)
+
+
+def data_parallel_job(source: Source, devices: str, steps: int) -> Job:
+    """Make the job of timing a model with a replica on each device.
+
+    The answer has ``times_us``, of each step, or says ``why_not``.
+    """
+    return (
+        Message("data-parallel", {"source": source.to_json(), "devices": devices, "steps": steps}),
+    )
 
 
 def do_work(

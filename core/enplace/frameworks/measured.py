@@ -249,9 +249,27 @@ class MeasuredRun:
         return finite(self.facts.get("unplaced_step_time_us")) or math.nan
 
     @property
+    def replicas_us(self) -> float:
+        """Median step with a replica on each device; NaN if that was not timed."""
+        return median_us(self.replica_times_us)
+
+    @property
+    def replica_times_us(self) -> Sequence[float]:
+        """Each step with a replica on each device; empty if that was not timed."""
+        times: Sequence[float] = self.facts.get("data_parallel", {}).get("times_us", ())
+        return times
+
+    @property
+    def about_replicas(self) -> str:
+        """Why data parallelism was not timed; empty if it was, or if nobody asked."""
+        why = self.facts.get("data_parallel", {}).get("why_not", "")
+        return f"Data parallelism could not be timed: {why}." if why else ""
+
+    @property
     def verdict(self) -> str:
         """Whether the plan is worth it; empty if there is nothing to compare it with."""
-        return verdict(self.step_time_us, self.one_device_us, self.stock_step_time_us)
+        rivals = (self.one_device_us, self.stock_step_time_us)
+        return verdict(self.step_time_us, *rivals, replicas_us=self.replicas_us)
 
     @property
     def caveat(self) -> str:
@@ -291,6 +309,7 @@ class MeasuredRun:
             **{name: _finite(getattr(self, name)) for name in _FIGURES},
             "step_quartiles_us": quartiles_us(self.step_times_us),
             "one_device_step_time_us": _finite(self.one_device_us),
+            "data_parallel_step_time_us": _finite(self.replicas_us),
             "verdict": self.verdict,
             "facts": dict(self.facts),
         }

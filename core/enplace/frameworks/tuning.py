@@ -77,9 +77,15 @@ class Tuning:
         return median_us([trial.run.stock_step_time_us for trial in self.trials])
 
     @property
+    def replicas_us(self) -> float:
+        """The median step with a replica on each device; NaN if unknown."""
+        return median_us([trial.run.replicas_us for trial in self.trials])
+
+    @property
     def verdict(self) -> str:
         """Whether the best plan is worth it; empty if there is nothing to compare it with."""
-        return verdict(self.best.run.step_time_us, self.one_device_us, self.stock_us)
+        rivals = (self.one_device_us, self.stock_us)
+        return verdict(self.best.run.step_time_us, *rivals, replicas_us=self.replicas_us)
 
     @property
     def is_spoilt(self) -> bool:

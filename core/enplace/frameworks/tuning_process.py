@@ -51,8 +51,14 @@ def runs_on(
     cancelled: Callable[[], bool] = never,
     repeat: int = 1,
     microbatches: Microbatches | None = None,
+    data_parallel: bool = True,
 ) -> Run:
-    """Return a function that runs plans on real devices, each in a worker of its own."""
+    """Return a function that runs plans on real devices, each in a worker of its own.
+
+    The first run also times data parallelism, which is the same whatever the plan, unless
+    ``data_parallel`` is false.
+    """
+    wanted = iter([data_parallel])
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
         job = run_job(
@@ -64,6 +70,7 @@ def runs_on(
             plan,
             repeat=repeat,
             microbatches=microbatches,
+            data_parallel=next(wanted, False),
         )
         return run_from(do_work(source, job, report, cancelled), problem)
 

@@ -9,6 +9,7 @@ from html import escape
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.frameworks.measured import MeasuredRun, quartiles_us
 from enplace.frameworks.verifying import (
+    DataParallel,
     DeviceFigures,
     PlanCheck,
     Verification,
@@ -60,6 +61,7 @@ def _facts(found: Verification) -> Iterator[str]:
 
 def _plans(found: Verification) -> str:
     rows = "".join(_plan_row(check) for check in found.checks)
+    rows += "".join(map(_shared_row, found.data_parallel))
     head = (
         "<th>model<th>method<th>predicted<th>measured<th>half of the steps<th>off"
         "<th>without a plan<th>ops where planned<th>out of order<th>result differs by"
@@ -92,6 +94,14 @@ def _plan_row(check: PlanCheck) -> str:
         f"<td>{half}</td><td>{percent(check.error, signed=True)}</td>"
         f"<td>{_alone(run)}</td>{judged}</tr>"
     )
+
+
+def _shared_row(shared: DataParallel) -> str:
+    names = f"<td>{escape(shared.model)}</td><td>data parallel</td><td>{ms(shared.predicted_us)}"
+    if shared.error is None:
+        return f'<tr>{names}</td><td colspan="7">{escape(one_line(shared.why_not))}</td></tr>'
+    off = percent(shared.error, signed=True)
+    return f"<tr>{names}</td><td>{ms(shared.measured_us)}</td><td></td><td>{off}</td></tr>"
 
 
 def _alone(run: MeasuredRun) -> str:

@@ -6,6 +6,7 @@ asked to trust them.
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tuning_process import runs_on
 from enplace.placers import PlaceOptions, Progress, place
+from enplace.placers.data_parallel import mirrored
 from enplace.placers.references import verdict
 from enplace.processes.worker import Report, ignore, never
 from enplace.readers.clusters import cluster_from
@@ -123,6 +125,27 @@ class PlanCheck:
         ]
 
 
+@dataclass(frozen=True)
+class DataParallel:
+    """A model with a replica on each device.
+
+    Attributes
+    ----------
+    measured_us : float
+        NaN if it could not be timed; ``why_not`` says why.
+    """
+
+    model: str
+    predicted_us: float
+    measured_us: float
+    why_not: str
+
+    @property
+    def error(self) -> float | None:
+        """The difference of the predicted step time, as a share of the measured one."""
+        return self.predicted_us / self.measured_us - 1 if self.measured_us > 0 else None
+
+
 @dataclass(frozen=True, eq=False)
 class Verification:
     """What verifying a machine found.
@@ -189,6 +212,22 @@ class Verification:
         )
 
     @property
+    def data_parallel(self) -> list[DataParallel]:
+        """Data parallelism for each model for which it was timed, or is known not to work."""
+        found = []
+        for check in self.checks:
+            run, schedule = check.run, check.schedule
+            if run is None or schedule is None:
+                continue
+            shared = mirrored(schedule.problem)
+            if shared and (run.about_replicas or math.isfinite(run.replicas_us)):
+                predicted_us = shared.step_time_us
+                found.append(
+                    DataParallel(check.model, predicted_us, run.replicas_us, run.about_replicas)
+                )
+        return found
+
+    @property
     def best(self) -> dict[str, str]:
         """For each model that ran, whether its fastest plan is worth it, in a sentence."""
         found = {}
@@ -199,8 +238,10 @@ class Verification:
                 rivals = (
                     [run.one_device_us for run in runs],
                     [run.stock_step_time_us for run in runs],
+                    [run.replicas_us for run in runs],
                 )
-                said = verdict(fastest.step_time_us, *map(median_us, rivals))
+                alone_us, stock_us, replicas_us = map(median_us, rivals)
+                said = verdict(fastest.step_time_us, alone_us, stock_us, replicas_us=replicas_us)
                 found[model] = f"Fastest: {fastest.plan.method}. {said}".strip()
         return found
 
@@ -256,7 +297,9 @@ def verify(
         for method in methods:
             name = f"{script.stem}, {method}"
             shown = _share(report, len(checks) + len(profiles), jobs, name)
-            checks.append(_check(script, profile, method, devices, steps, shown, cancelled))
+            shared = method == methods[0]  # it is the same for all
+            check = _check(script, profile, method, devices, steps, shared, shown, cancelled)
+            checks.append(check)
     return Verification(devices, tuple(profiles), tuple(checks))
 
 
@@ -266,6 +309,7 @@ def _check(
     method: str,
     devices: str,
     steps: int,
+    data_parallel: bool,
     report: Report,
     cancelled: Callable[[], bool],
 ) -> PlanCheck:
@@ -280,7 +324,10 @@ def _check(
     try:
         schedule = place(problem, method, options=options).schedule
         options.check_cancelled()
-        measure = runs_on(source_of(str(script)), devices, steps, True, report, cancelled)
+        source = source_of(str(script))
+        measure = runs_on(
+            source, devices, steps, True, report, cancelled, data_parallel=data_parallel
+        )
         run = measure(problem, schedule.plan)
     except CancelledError:
         raise

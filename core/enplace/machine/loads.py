@@ -89,7 +89,10 @@ def add_up_parts_us(parts: FloatArray, rule: LoadRule) -> FloatArray:
 
 
 def shared_parts_us(
-    problem: Problem, device: IntArray, replicas: Sequence[Sequence[int]] = ()
+    problem: Problem,
+    device: IntArray,
+    replicas: Sequence[Sequence[int]] = (),
+    recompute: Sequence[int] = (),
 ) -> FloatArray:
     """Return the time of each part of each device's load, replicated; (n_devices, 2, 3).
 
@@ -100,12 +103,17 @@ def shared_parts_us(
     ----------
     replicas : sequence of sequences of int
         Groups of devices; the ops of each group are placed on its first device.
+    recompute : sequence of int
+        Devices that run their forward ops once more in the backward pass.
     """
     parts = load_parts_us(problem, device)
+    parts[list(recompute), BACKWARD, COMPUTE] += parts[list(recompute), FORWARD, COMPUTE]
     for group in replicas:
         for copy in group[1:]:
             there = np.where(device == group[0], copy, device)
             parts[copy] = load_parts_us(problem, there)[copy]
+            if group[0] in recompute:
+                parts[copy, BACKWARD, COMPUTE] += parts[copy, FORWARD, COMPUTE]
         parts[list(group)] /= len(group)
     return parts
 
@@ -115,13 +123,14 @@ def pass_loads_us(
     device: IntArray,
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
+    recompute: Sequence[int] = (),
 ) -> FloatArray:
     """Return the load of each device in each separate pass; shape (n_devices, rule.n_passes).
 
     The last pass ends with the all-reduce of replicas. Logical devices of one chip compute one
     after another, so each has the compute time of all of them.
     """
-    parts = shared_parts_us(problem, device, replicas)
+    parts = shared_parts_us(problem, device, replicas, recompute)
     busy = parts.any(axis=(1, 2))
     owner = problem.cluster.lane_owner
     on_chip = np.zeros((len(parts), 2))
@@ -141,9 +150,10 @@ def device_loads_us(
     device: IntArray,
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
+    recompute: Sequence[int] = (),
 ) -> FloatArray:
     """Return the load of each device over all passes; shape (n_devices,)."""
-    total: FloatArray = pass_loads_us(problem, device, rule, replicas).sum(axis=1)
+    total: FloatArray = pass_loads_us(problem, device, rule, replicas, recompute).sum(axis=1)
     return total
 
 
@@ -152,9 +162,10 @@ def busiest_us(
     device: IntArray,
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
+    recompute: Sequence[int] = (),
 ) -> FloatArray:
     """Return the largest load in each separate pass, networks included; (rule.n_passes,)."""
-    load: FloatArray = pass_loads_us(problem, device, rule, replicas).max(axis=0)
+    load: FloatArray = pass_loads_us(problem, device, rule, replicas, recompute).max(axis=0)
     if rule.two_level:
         network = add_up_parts_us(network_parts_us(problem, device), rule)
         load = np.maximum(load, network.max(axis=0))
@@ -166,6 +177,7 @@ def max_load_us(
     device: IntArray,
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
+    recompute: Sequence[int] = (),
 ) -> float:
     """Return a pipeline's time per sample: the busiest device's load, summed over passes."""
-    return float(busiest_us(problem, device, rule, replicas).sum())
+    return float(busiest_us(problem, device, rule, replicas, recompute).sum())

@@ -31,6 +31,12 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     return backward_ops(problem) & ~in_pass(profile, BACKWARD)
 
 
+def links_passes(problem: Problem) -> bool:
+    """Whether backward ops read tensors of forward ops; those of the layer graphs of 2020 do not."""
+    profile, backward = problem.profile, backward_ops(problem)
+    return bool((~backward[profile.edge_source] & backward[profile.edge_op]).any())
+
+
 def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
     """Return some ops and all that depend on them; shape (n_ops,)."""
     found = ops.copy()

@@ -1,39 +1,48 @@
 """Pipelines over time: many samples on their way through the devices at once.
 
-After Tarnawski et al. 2020: inference in rounds (section 5.1, Fig. 5), and training as in
-PipeDream, forward and backward alternating, or as in GPipe, all forward and then all backward
-(section 5.3, Fig. 7).
+After Tarnawski et al. 2020: inference (section 5.1, Fig. 5), and training as in PipeDream, forward
+and backward alternating, or as in GPipe, all forward and then all backward (section 5.3, Fig. 7).
+Besides, interleaved stages as in Megatron (Narayanan et al. 2021), and pipelines that delay the
+gradients of weights (ZB-H1, Qi et al. 2023).
 
 Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
-This gives the rounds of the paper, but no device waits for the end of a round.
+The order is that of a pattern (:mod:`enplace.machine.patterns`) in which samples follow each other
+at the pace of the busiest device.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.errors import ProblemError
+from enplace.machine.interleaving import order_interleaved
 from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
-from enplace.machine.stages import Stage, stages_of
+from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us
+from enplace.machine.pipeline_memory import find_memory
+from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 
-KINDS = ("inference", "1f1b", "gpipe")
-"""Inference, where samples follow each other through the graph, and two training schedules."""
+KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "gpipe")
+"""Inference, where samples follow each other through the graph, and the training schedules."""
 
 REDUCE = 3
-"""The resource that carries gradients, in addition to those of a rule."""
-
-_Resource = tuple[str, int, int]
-"""A device or chip, its number, and one of its resources, which does one thing at a time."""
+"""The part of a stage in which replicas exchange gradients, and its resource if transfers overlap.
+"""
 
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
+
+LONGER = 1.02
+"""Factor by which periods grow if no pattern is found at the pace of the busiest device."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,8 @@ class Slot:
     ----------
     microbatch, stage : int
         Numbers from 0; stages as in :attr:`PipelineSchedule.stages`.
-    backward : bool
+    of : int
+        The pass of the stage.
     part : int
         :data:`~enplace.machine.loads.COMPUTE`, ``IN`` or ``OUT``.
     device : int
@@ -53,11 +63,15 @@ class Slot:
 
     microbatch: int
     stage: int
-    backward: bool
+    of: int
     part: int
     device: int
     start_us: float
     finish_us: float
+
+    @property
+    def backward(self) -> bool:
+        return self.of > FORWARD
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,8 @@ class PipelineSchedule:
         For each device, the most microbatches at a time whose forward ops it has begun and whose
         backward ops it has not finished; it holds their activations. For inference, those in a
         stage.
+    memory : tuple of MemoryCurve
+        What each device holds over time: :mod:`enplace.machine.pipeline_memory`.
     """
 
     kind: str
@@ -93,6 +109,16 @@ class PipelineSchedule:
     makespan_us: float
     time_per_sample_us: float
     in_flight: tuple[int, ...]
+    memory: tuple[MemoryCurve, ...]
+
+    @property
+    def peak_bytes(self) -> IntArray:
+        """The most that each device holds at a time; shape (n_devices,)."""
+        return np.array([curve.peak_bytes for curve in self.memory], dtype=np.int64)
+
+    def slots_of(self, device: int) -> list[Slot]:
+        """List a device's slots, computing and transfers."""
+        return [*self.computing[device], *(s for s in self.transfers if s.device == device)]
 
 
 def simulate_pipeline(
@@ -112,14 +138,17 @@ def simulate_pipeline(
     ProblemError
         If the graph has no backward pass and ``kind`` is a training schedule.
     """
-    backward = backward_ops(problem) if kind != "inference" else None
-    if backward is not None and not backward.any():
-        raise ProblemError(
-            f"profile '{problem.profile.name}' has no backward pass; simulate it as 'inference'"
-        )
-    stages = stages_of(problem, plan, backward)
+    passes = None
+    if kind != "inference":
+        if not backward_ops(problem).any():
+            raise ProblemError(
+                f"profile '{problem.profile.name}' has no backward pass; simulate it as 'inference'"
+            )
+        passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
+    stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    slots, done_us = _run(stages, kind, n_microbatches, rule, owner)
+    play = _Play(stages, kind, rule, owner)
+    slots, done_us = play.run(n_microbatches)
     computing = [slot for slot in slots if slot.part == COMPUTE]
     transfers = [slot for slot in slots if slot.part != COMPUTE]
     devices = range(problem.cluster.n_devices)
@@ -130,9 +159,20 @@ def simulate_pipeline(
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
         max(done_us.values()),
-        _time_per_sample_us(stages, kind, rule, owner),
+        play.time_per_sample_us(),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
+        find_memory(problem, plan, stages, _times(slots), n_microbatches),
     )
+
+
+def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]:
+    """Return the start and finish of parts by microbatch, stage and part; sends are one part."""
+    times: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for slot in slots:
+        key = slot.microbatch, slot.stage, slot.part
+        start_us, _ = times.get(key, (slot.start_us, 0.0))
+        times[key] = start_us, slot.finish_us
+    return times
 
 
 def planned_rule(plan: Plan) -> LoadRule:
@@ -140,94 +180,237 @@ def planned_rule(plan: Plan) -> LoadRule:
     return plan.load_rule or USUAL
 
 
-def _run(
-    stages: tuple[Stage, ...], kind: str, n_microbatches: int, rule: LoadRule, owner: list[int]
-) -> tuple[list[Slot], dict[tuple[int, int], float]]:
-    """Find when everything happens, and when each microbatch has passed each stage.
+_Part = tuple[int, int, int]
+"""A microbatch, the number of its stage, and a part of this stage."""
 
-    Logical devices of one chip, whose first is the ``owner``, compute one after another.
-    """
-    free_us: dict[_Resource, float] = {}
-    done_us: dict[tuple[int, int], float] = {}
-    slots: list[Slot] = []
 
-    def occupy(resources: list[_Resource], ready_us: float, us: float) -> tuple[float, float]:
-        start = max(ready_us, *(free_us.get(resource, 0.0) for resource in resources))
-        free_us.update(dict.fromkeys(resources, start + us))
-        return start, start + us
+class _Play:
+    """The stages of a plan, the order in which devices do their parts, and what comes of it."""
 
-    for microbatch, number, part in _in_order(stages, kind, n_microbatches, rule):
-        stage = stages[number]
-        replica = microbatch % len(stage.devices)
+    def __init__(
+        self, stages: tuple[Stage, ...], kind: str, rule: LoadRule, owner: list[int]
+    ) -> None:
+        self._stages, self._kind, self._rule, self._owner = stages, kind, rule, owner
+        # Replicas share the samples of a round equally.
+        self._together = math.lcm(*(len(stage.devices) for stage in stages))
+        n_devices = len({stage.devices for stage in stages})
+        self._in_turns = kind == "interleaved" and bool(order_interleaved(stages, n_devices))
+        same_way = _goes_same_way(stages) and kind != "gpipe"
+        back = (stage for stage in stages if stage.backward and same_way)
+        self._returns = {stage.devices: _stage_us(stage) for stage in back}
+        passes: list[list[int]] = [list(range(len(stages)))]
+        if kind == "gpipe":
+            passes = [
+                [s for s in passes[0] if stages[s].backward == late] for late in (False, True)
+            ]
+        self._patterns = [self._find_pattern(numbers) for numbers in passes if numbers]
+
+    def time_per_sample_us(self) -> float:
+        """Return the time that each further microbatch adds to a full pipeline."""
+        if len(self._patterns) == 1 and not self._in_turns and self._patterns[0].is_tight:
+            return self._patterns[0].period_us / self._together
+        return self._measured_us()
+
+    def _measured_us(self) -> float:
+        """Return the same, measured between a number of microbatches and twice as many.
+
+        There are enough to keep the pipeline full for a while, within :data:`MOST_SLOTS`. The
+        slowest stage counts, which need not be the last to finish until a great many microbatches
+        have passed.
+        """
+        n_stages, together = len(self._stages), self._together
+        if self._in_turns:
+            together = math.lcm(together, len({stage.devices for stage in self._stages}))
+        rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
+        enough = together * max(1, rounds)
+        once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
+        added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
+        return max(added_us) / enough
+
+    def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:
+        """Find when everything happens, and when each microbatch has passed each stage."""
+        free_us: dict[_Resource, float] = {}
+        done_us: dict[tuple[int, int], float] = {}
+        slots: list[Slot] = []
+        for microbatch, number, part in self._in_order(n):
+            stage = self._stages[number]
+            us, resources = self._needs(number, part, microbatch)
+            if part == IN:
+                now = max((done_us[microbatch, s] for s in stage.after), default=0.0)
+            else:
+                now = done_us[microbatch, number]
+            place = number if part != REDUCE else len(self._stages) + number
+            if part == COMPUTE or us > 0:
+                start = max(now, *(free_us.get(resource, 0.0) for resource in resources))
+                now = start + us
+                free_us.update(dict.fromkeys(resources, now))
+                device, shown = stage.devices[microbatch % len(stage.devices)], min(part, OUT)
+                slots.append(Slot(microbatch, number, stage.of, shown, device, start, now))
+            if part != REDUCE or us > 0:
+                done_us[microbatch, place] = now  # no stage waits for an exchange of gradients
+        return slots, done_us
+
+    def _needs(self, number: int, part: int, sample: int) -> tuple[float, list[_Resource]]:
+        """Return how long a part of a stage takes for a sample, and the resources it needs.
+
+        Logical devices of one chip, whose first is the owner, compute one after another.
+        """
+        stage, rule = self._stages[number], self._rule
+        replica = sample % len(stage.devices)
         device = stage.devices[replica]
-        now = done_us.get((microbatch, number), 0.0)
-        if part == IN:
-            now = max((done_us[microbatch, before] for before in stage.after), default=0.0)
-        us = (stage.compute_us, stage.in_us, stage.out_us)[part][replica]
-        if part == COMPUTE or us > 0:
-            resources: list[_Resource] = [("device", device, rule.resource(part))]
-            if part == COMPUTE:
-                resources.append(("chip", owner[device], COMPUTE))
-            start, now = occupy(resources, now, us)
-            slots.append(Slot(microbatch, number, stage.backward, part, device, start, now))
-        done_us[microbatch, number] = now
-        if part == OUT and (us := stage.reduce_us[replica]) > 0:
-            # Gradients go directly between GPUs, and no stage waits for these transfers.
-            link = "device", device, COMPUTE if rule.n_resources == 1 else REDUCE
-            start, end = occupy([link], now, us)
-            done_us[microbatch, len(stages) + number] = end
-            slots.append(Slot(microbatch, number, stage.backward, OUT, device, start, end))
-    return slots, done_us
+        us = (stage.compute_us, stage.in_us, stage.out_us, stage.reduce_us)[part][replica]
+        if part == REDUCE:
+            return us, [("device", device, COMPUTE if rule.n_resources == 1 else REDUCE)]
+        resources: list[_Resource] = [("device", device, rule.resource(part))]
+        if part == COMPUTE:
+            resources.append(("chip", self._owner[device], COMPUTE))
+        return us, resources
+
+    def _in_order(self, n: int) -> Iterator[_Part]:
+        """Yield the parts of all microbatches in the order in which devices process them."""
+        if self._in_turns and (order := order_interleaved(self._stages, n)):
+            yield from ((m, s, part) for m, s in order for part in _PARTS)
+            return
+        for pattern in self._patterns:
+            slots = [
+                (start_us + m // self._together * pattern.period_us, m, s, at)
+                for m in range(n)
+                for s, at, start_us in pattern.starts[m % self._together]
+            ]
+            for _, m, s, at in sorted(slots):
+                yield m, s, _PARTS[at]
+
+    def _find_pattern(self, numbers: list[int]) -> _Pattern:
+        """Find when the parts of some stages start for the samples of one round."""
+        items: list[Item] = []
+        keys: list[tuple[int, int, int]] = []
+        last: dict[tuple[int, int], int] = {}
+        for sample in range(self._together):
+            for number in numbers:
+                for ats in self._blocks():
+                    after = [last[sample, s] for s in self._stages[number].after if s in numbers]
+                    if ats[0]:
+                        after = [last[sample, number]]
+                    item = self._item(number, ats, sample, tuple(after))
+                    if ats[0] == REDUCE_AT and item.us == 0:
+                        continue
+                    keys.append((sample, number, ats[0]))
+                    if ats[0] != REDUCE_AT:
+                        last[sample, number] = len(items)
+                    items.append(item)
+        shortest_us = period_us = least_period_us(items)
+        starts = find_starts(items, period_us)
+        while starts is None:
+            period_us *= LONGER
+            starts = find_starts(items, period_us)
+        if self._kind == "zb-h1":
+            self._delay_weights(items, keys, starts, period_us)
+        by_sample: list[list[tuple[int, int, float]]] = [[] for _ in range(self._together)]
+        for (sample, number, first), start_us in zip(keys, starts, strict=True):
+            ats = next(each for each in self._blocks() if each[0] == first)
+            by_sample[sample] += [(number, at, start_us) for at in ats]
+        return _Pattern(period_us, by_sample, period_us == shortest_us)
+
+    def _blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Return the parts that a device does in one go, by their place in :data:`_PARTS`."""
+        together = self._rule.n_resources == 1
+        return ((0, 1, 2), (REDUCE_AT,)) if together else ((0,), (1,), (2,), (REDUCE_AT,))
+
+    def _item(self, number: int, ats: tuple[int, ...], sample: int, after: tuple[int, ...]) -> Item:
+        """Describe parts that follow each other as an item of a pattern."""
+        uses, us = list[Use](), 0.0
+        for at in ats:
+            part_us, resources = self._needs(number, _PARTS[at], sample)
+            uses += [Use(resource, us, part_us) for resource in resources if part_us > 0]
+            us += part_us
+        forward = self._stages[number].of == FORWARD
+        wait_us = self._lead_us(number) if forward and not ats[0] else 0.0
+        return Item(_merge(uses), us, after, forward, wait_us)
+
+    def _lead_us(self, number: int) -> float:
+        """Find how long a forward stage waits if backward stages follow in the same order.
+
+        On a device with no time to spare, backward comes right after forward. So if the stage
+        before takes longer backward than this one does forward, it is here that the sample waits:
+        on its way back it would wait for almost a period.
+        """
+        stage = self._stages[number]
+        if not self._returns or stage.of != FORWARD:
+            return 0.0
+        backward_us = (self._returns.get(self._stages[s].devices, 0.0) for s in stage.after)
+        return max(0.0, max(backward_us, default=0.0) - _stage_us(stage))
+
+    def _delay_weights(
+        self,
+        items: list[Item],
+        keys: list[tuple[int, int, int]],
+        starts: list[float],
+        period_us: float,
+    ) -> None:
+        """Delay the gradients of weights by whole periods, as long as no device holds too much.
+
+        None holds more samples than the first one does if forward and backward alternate. The work
+        that is then left fills the time in which the last samples leave the pipeline.
+        """
+        begun_us: dict[tuple[int, int], float] = {}
+        ended_us: dict[tuple[int, int], float] = {}
+        for (sample, number, _), item, start_us in zip(keys, items, starts, strict=True):
+            key = sample, self._stages[number].devices[0]
+            begun_us[key] = min(begun_us.get(key, start_us), start_us)
+            ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
+        most = len({stage.devices for stage in self._stages})
+        for i, (sample, number, _) in enumerate(keys):
+            stage, key = self._stages[number], (sample, self._stages[number].devices[0])
+            if stage.of == WEIGHTS and period_us > 0:
+                held = (ended_us[key] - begun_us[key]) / period_us
+                starts[i] += max(math.floor(most - held + CLOSE), 0) * period_us
 
 
-def _in_order(
-    stages: tuple[Stage, ...], kind: str, n: int, rule: LoadRule
-) -> list[tuple[int, int, int]]:
-    """List microbatch, stage and part of all slots, in the order in which devices process them.
+_Resource = tuple[str, int, int]
+"""A device or chip, its number, and one of its resources, which does one thing at a time."""
 
-    In rounds, each microbatch is in one stage and the next microbatch is one stage behind. If
-    forward and backward alternate, it is two behind; so with k forward stages, the first stage
-    never has more than k microbatches whose backward ops are still to come. If transfers overlap
-    with compute, a stage takes three rounds: receive tensors, compute, send tensors (appendix C.1).
-    With replicas, a round has enough microbatches for every replica to have its share.
+_PARTS = (IN, COMPUTE, OUT, REDUCE)
+"""The parts of a stage in order."""
+
+REDUCE_AT = _PARTS.index(REDUCE)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """When parts start for the samples of one round, relative to the round.
+
+    Attributes
+    ----------
+    period_us : float
+        Time between two rounds.
+    starts : list of lists of (int, int, float)
+        For each sample, stages, places in :data:`_PARTS`, and starts.
+    is_tight : bool
+        Whether the busiest device never waits.
     """
-    together = _microbatches_per_round(stages)
-    forward = sum(not stage.backward for stage in stages)
-    parts = {part: at if rule.n_resources > 1 else 0 for at, part in enumerate((IN, COMPUTE, OUT))}
-    rounds = max(parts.values()) + 1
-    behind = 2 if kind == "1f1b" else 1
 
-    def rank(slot: tuple[int, int, int]) -> tuple[bool, int, int, int]:
-        microbatch, stage, part = slot
-        late = kind == "gpipe" and stage >= forward
-        number = microbatch // together
-        return late, behind * number + rounds * stage + parts[part], microbatch, stage
-
-    # Slots of the same rank keep the order of their parts.
-    return sorted(
-        ((m, s, p) for m in range(n) for s in range(len(stages)) for p in parts), key=rank
-    )
+    period_us: float
+    starts: list[list[tuple[int, int, float]]]
+    is_tight: bool
 
 
-def _microbatches_per_round(stages: tuple[Stage, ...]) -> int:
-    """Return the fewest microbatches that the replicas of every stage can share equally."""
-    return math.lcm(*(len(stage.devices) for stage in stages))
+def _stage_us(stage: Stage) -> float:
+    return stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
 
 
-def _time_per_sample_us(
-    stages: tuple[Stage, ...], kind: str, rule: LoadRule, owner: list[int]
-) -> float:
-    """Return the time that each further microbatch adds, from twice as many microbatches.
+def _goes_same_way(stages: tuple[Stage, ...]) -> bool:
+    """Whether samples visit devices in the same order forward and backward."""
+    first = next((stage for stage in stages if stage.backward), None)
+    return first is not None and first.devices == stages[0].devices and len(stages) > 2
 
-    There are enough to keep the pipeline full for a while, within :data:`MOST_SLOTS`. The slowest
-    stage counts, which need not be the last to finish until a great many microbatches have passed.
-    """
-    together = _microbatches_per_round(stages)
-    rounds = min(8 * len(stages) + 8, MOST_SLOTS // len(stages) // together)
-    enough = together * max(1, rounds)
-    once, twice = (_run(stages, kind, n, rule, owner)[1] for n in (enough, 2 * enough))
-    added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
-    return max(added_us) / enough
+
+def _merge(uses: list[Use]) -> tuple[Use, ...]:
+    """Join uses of one resource that follow each other."""
+    found: dict[object, Use] = {}
+    for use in uses:
+        before = found.get(use.resource)
+        found[use.resource] = use if before is None else replace(before, us=before.us + use.us)
+    return tuple(found.values())
 
 
 def _in_flight(slots: list[Slot]) -> int:

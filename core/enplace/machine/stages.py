@@ -13,11 +13,19 @@ import numpy as np
 from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.host_links import send_us
 from enplace.machine.loads import COMPUTE, IN, OUT
-from enplace.machine.passes import optimiser_ops
+from enplace.machine.passes import backward_ops, optimiser_ops
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.values.plan import Plan
-from enplace.values.problem import BoolArray, Problem
+from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
+
+
+FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+"""Passes: the gradients of weights are a pass of their own if other gradients go before them."""
+
+N_PASSES = 3
+
+PASS_NAMES = ("forward", "backward", "weights")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +36,8 @@ class Stage:
     ----------
     devices : tuple of int
         One device, or several replicas that take microbatches in rotation.
-    backward : bool
+    of : int
+        :data:`FORWARD`, :data:`BACKWARD` or :data:`WEIGHTS`.
     ops : int array
     in_us, compute_us, out_us : tuple of float
         Time for each device to receive tensors, to compute, and to send tensors.
@@ -39,7 +48,7 @@ class Stage:
     """
 
     devices: tuple[int, ...]
-    backward: bool
+    of: int
     ops: IntArray
     in_us: tuple[float, ...]
     compute_us: tuple[float, ...]
@@ -47,23 +56,51 @@ class Stage:
     reduce_us: tuple[float, ...]
     after: tuple[int, ...]
 
+    @property
+    def backward(self) -> bool:
+        return self.of > FORWARD
 
-def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -> tuple[Stage, ...]:
+
+def passes_of(problem: Problem, device: IntArray, *, weights_apart: bool) -> IntArray:
+    """Find the pass of each op: :data:`FORWARD` or :data:`BACKWARD`; shape (n_ops,).
+
+    If the gradients of weights count separately, as in zero-bubble pipelines, backward ops that no
+    other device waits for are :data:`WEIGHTS`.
+    """
+    profile = problem.profile
+    of = backward_ops(problem).astype(np.int64)
+    if not weights_apart:
+        return of
+    waited = np.zeros(profile.n_ops, dtype=bool)
+    counts = ~optimiser_ops(problem)
+    for op in profile.topological_order[::-1].tolist():
+        readers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        readers = readers[counts[readers]]
+        waited[op] = (waited[readers] | (device[readers] != device[op])).any()
+    return np.where((of == BACKWARD) & ~waited, WEIGHTS, of)
+
+
+def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> tuple[Stage, ...]:
     """Find the stages of a plan, in a topological order, forward stages first.
 
     The optimiser's ops run with the last stage of their device. The parts of a device's stages add
     up to its load: it pays once for a tensor that it receives, in the first stage that needs it.
+    If backward ops read nothing that forward ops make, as in the layer graphs of 2020, a sample
+    still goes forward before it goes backward.
 
     Parameters
     ----------
-    backward : bool array, shape (n_ops,), optional
-        Ops that share no stage with the other ops; none by default.
+    passes : int array, shape (n_ops,), optional
+        The pass of each op: ops of different passes share no stage. One pass by default.
     """
-    separate = np.zeros(problem.profile.n_ops, dtype=bool) if backward is None else backward
+    separate = np.zeros(problem.profile.n_ops, dtype=np.int64) if passes is None else passes
     stage, place, edges = _number_stages(problem, plan.device, separate)
-    on, is_backward = place // 2, place % 2 == 1
+    on, of = np.divmod(place, N_PASSES)
+    edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
     part_us = _parts_of_devices_us(problem, plan, stage, on)
+    for d in plan.recompute:
+        _run_forward_again(part_us, np.flatnonzero(on == d), of, groups.get(d, (d,)))
     found = []
     for s, d in enumerate(on.tolist()):
         replicas = groups.get(d, (d,))
@@ -75,7 +112,7 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
         found.append(
             Stage(
                 replicas,
-                bool(is_backward[s]),
+                int(of[s]),
                 np.flatnonzero(stage == s),
                 tuple(us[IN]),
                 tuple(us[COMPUTE]),
@@ -87,8 +124,29 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
     return tuple(found)
 
 
+def _run_forward_again(
+    part_us: dict[int, FloatArray], here: IntArray, of: IntArray, devices: tuple[int, ...]
+) -> None:
+    """Add the compute time of a device's forward stages to its first backward stage."""
+    back = here[of[here] != FORWARD]
+    if len(back):
+        for device in devices:
+            compute_us = part_us[device][COMPUTE]
+            compute_us[back[0]] += compute_us[here[of[here] == FORWARD]].sum()
+
+
+def _forward_first(edges: IntArray, of: IntArray) -> IntArray:
+    """Let backward stages wait for all forward stages if none of them waits for any."""
+    back = np.flatnonzero(of)
+    turns = (of[edges[:, 0]] == FORWARD) & (of[edges[:, 1]] != FORWARD)
+    if not len(back) or turns.any():
+        return edges
+    pairs = np.stack(np.meshgrid(np.flatnonzero(of == FORWARD), back), axis=-1).reshape(-1, 2)
+    return np.concatenate([edges, pairs])
+
+
 def _number_stages(
-    problem: Problem, device: IntArray, separate: BoolArray
+    problem: Problem, device: IntArray, separate: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Number the stages in a topological order.
 
@@ -96,21 +154,21 @@ def _number_stages(
     -------
     stage : int array, shape (n_ops,)
     place : int array, shape (n_stages,)
-        Twice the device, plus one for stages of such separate ops.
+        :data:`N_PASSES` times the device, plus the pass.
     edges : int array, shape (n_edges, 2)
         Pairs of stages in which the second reads tensors of the first.
     """
     profile = problem.profile
     on_path = ~optimiser_ops(problem)
     found, stage = np.unique(
-        _stage_keys(problem, 2 * device + separate, on_path), return_inverse=True
+        _stage_keys(problem, N_PASSES * device + separate, on_path), return_inverse=True
     )
     place = found // profile.n_ops
     edge = on_path[profile.edge_source] & on_path[profile.edge_op]
     ends = [stage[profile.edge_source[edge]], stage[profile.edge_op[edge]]]
     edges = np.unique(np.stack(ends, axis=1), axis=0)
     edges = edges[edges[:, 0] != edges[:, 1]]
-    order = _order_stages(len(found), edges, place % 2 == 1)
+    order = _order_stages(len(found), edges, place % N_PASSES)
     number = np.argsort(order)
     return number[stage], place[order], number[edges]
 
@@ -120,24 +178,24 @@ def _stage_keys(problem: Problem, place: IntArray, on_path: BoolArray) -> IntArr
 
     The optimiser's ops, which are not on the path of a sample, share the last key of their device.
     """
-    n_ops, n_places = problem.profile.n_ops, 2 * problem.cluster.n_devices
+    n_ops, n_places = problem.profile.n_ops, N_PASSES * problem.cluster.n_devices
     subgraph = find_subgraphs(problem.profile, np.where(on_path, place, -1), n_places)
-    key, device = place * n_ops + subgraph, place // 2
+    key, device = place * n_ops + subgraph, place // N_PASSES
     for d in np.unique(device[~on_path]):
         there = key[on_path & (device == d)]
-        key[~on_path & (device == d)] = there.max() if len(there) else (2 * d) * n_ops
+        key[~on_path & (device == d)] = there.max() if len(there) else N_PASSES * d * n_ops
     return key
 
 
-def _order_stages(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
-    """Order stages topologically: forward stages first, each as early as possible."""
+def _order_stages(n: int, edges: IntArray, of: IntArray) -> IntArray:
+    """Order stages topologically: pass after pass, each stage as early as possible."""
     depth = np.zeros(n, dtype=np.int64)
     for _ in range(n):
         before = depth.copy()
         np.maximum.at(depth, edges[:, 1], depth[edges[:, 0]] + 1)
         if np.array_equal(before, depth):
             break
-    order: IntArray = np.lexsort((np.arange(n), depth, backward))
+    order: IntArray = np.lexsort((np.arange(n), depth, of))
     return order
 
 

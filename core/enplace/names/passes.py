@@ -44,6 +44,18 @@ def split_pass(scope: str) -> tuple[str, str]:
     return (head, rest) if head in PASSES else ("", scope)
 
 
+def last_parts(name: str) -> str:
+    """Find what an op is called within its scope; a backward op, also what it is the gradient of.
+
+    >>> last_parts("gradients/t3/cell_1/MatMul_grad/MatMul_1")
+    'MatMul_grad/MatMul_1'
+    >>> last_parts("t3/cell_1/MatMul")
+    'MatMul'
+    """
+    parts = name.split("/")
+    return "/".join(parts[-2:] if any(map(is_gradient_of_op, parts[-2:-1])) else parts[-1:])
+
+
 def in_pass(profile: Profile, *passes: str) -> BoolArray:
     """Find the ops whose scopes begin with one of some passes; shape (n_ops,)."""
     return np.array([scope.split("/")[0] in passes for scope in profile.scopes])

@@ -32,8 +32,8 @@ _OPTIONS, _SMALL = _options(), _options(max_mem=1 << 18)
 """A regex must compile in little memory. RE2 then has enough to take the same short time for each
 character of a name, however the regex is written."""
 
-MAX_RULES, MAX_MATCHES = 1000, 3_000_000
-"""Most rules in a file, and most names that they may be compared with in all."""
+MAX_RULES, MAX_MATCHES, MAX_BYTES = 1000, 3_000_000, 4 << 20
+"""Most rules in a file, most names that they may be compared with in all, and largest file."""
 
 
 def read_rules(
@@ -55,7 +55,7 @@ def read_rules(
         not run there.
     """
     try:
-        lines = read_bytes(path).decode().splitlines()
+        lines = read_bytes(path, MAX_BYTES).decode().splitlines()
     except UnicodeDecodeError:
         raise FileError(f"{path}: not a text; write lines such as 'decoder/.* -> GPU:1'") from None
     rules: dict[int, int] = {}

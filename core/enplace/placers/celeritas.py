@@ -1,6 +1,6 @@
 """Celeritas (Xu et al. 2022): Order-Place and Adjusting Placement on the fused graph.
 
-The fused graph comes from :mod:`enplace.coarsen.fusion`. Where section 5.2 and Algorithm 2 leave
+Ops are fused first (:mod:`enplace.coarsen.fusion`). Where section 5.2 and Algorithm 2 leave
 the choice open, this is what we do:
 
 - An op's memory is its variables and outputs, as in equation 6. A cluster also takes the memory of
@@ -42,15 +42,42 @@ from enplace.values.problem import Problem
 _SOURCE = "Celeritas (Xu et al. 2022)"
 
 
-@placer("order-place", title="Order-Place, Celeritas", source=_SOURCE, capabilities=(MEMORY,))
+@placer(
+    "order-place",
+    title="Order-Place, Celeritas",
+    good=(
+        "When you want to use as few GPUs as possible: it begins another only when one is full. "
+        "It is fast on graphs of any size, and sends little."
+    ),
+    source=_SOURCE,
+    capabilities=(MEMORY,),
+)
 def order_place(problem: Problem, options: PlaceOptions) -> Plan:
-    """Fill one GPU to its limit with clusters in CPD-TOPO order, then the next."""
+    """Fill one GPU to its limit with clusters in CPD-TOPO order, then the next.
+
+    That order follows the critical path depth first, so neighbours in it mostly share a GPU. Ops
+    are fused into clusters along it, at most 200 in each.
+    """
     return place_in_order(problem, "order-place", options)
 
 
-@placer("celeritas", title="Celeritas", source=_SOURCE, capabilities=(MEMORY, HETEROGENEOUS))
+@placer(
+    "celeritas",
+    title="Celeritas",
+    good=(
+        "On huge graphs, where it takes a fraction of a second, and where links are slow: it "
+        "leaves a device only for a much earlier start, so it sends little. On most of our "
+        "samples, heft gains more from a second GPU."
+    ),
+    source=_SOURCE,
+    capabilities=(MEMORY, HETEROGENEOUS),
+)
 def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
-    """Fuse ops, then stay on one device unless another would start a cluster much earlier."""
+    """Fuse ops, then stay on one device unless another would start a cluster much earlier.
+
+    Clusters are taken in the same order as by ``order-place``. Each goes to the device of the one
+    before it, unless another would start it earlier by more than it takes to send its outputs.
+    """
     group = fuse(problem)
     options.check_cancelled()
     graph = group_graph(problem, group)

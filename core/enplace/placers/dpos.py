@@ -36,6 +36,11 @@ from enplace.values.profile import FloatArray, IntArray
 @placer(
     "dpos",
     title="DPOS, FastT",
+    good=(
+        "When you want a plan at once and every pair of GPUs has a fast link of its own: it is "
+        "then close to heft. It sends freely, so behind one shared switch its step may be "
+        "several times longer than the best."
+    ),
     source="FastT (Middleware 2020), Algorithm 1",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
 )

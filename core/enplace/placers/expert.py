@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -68,6 +69,10 @@ _KINDS = {
 @placer(
     "expert",
     title="Expert, by layer",
+    good=(
+        "As the reference that other methods are compared with: it is what a person would do by "
+        "hand. Where it is close to the bound, keep it, because everybody understands it."
+    ),
     source="Pesto, section 5.2 (Middleware 2021); Tarnawski 2020, section 6",
     objectives=EVERY,
     options=(FAMILY, RULES),
@@ -79,8 +84,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     layer_names = [find_layer_name(op_parts) for op_parts in parts]
     options.check_cancelled()
-    work_us = problem.time_us[:, gpus].min(axis=1)
-    work_us = np.where(np.isfinite(work_us), work_us, 0.0)
+    work_us = _work_us(problem)
     family = options.choice(FAMILY) or find_family(profile, layer_names, work_us)
     if family == BRANCHES:
         block = deal_branches(profile, layer_names, work_us, len(gpus))
@@ -125,13 +129,34 @@ def stack_layers(
 
     An op belongs to the layer of its placement unit's deciding op.
     """
+    layer, layer_us = _layers(problem, layer_names, work_us)
+    chosen: IntArray = even_blocks(layer_us, n_blocks)[layer]
+    return chosen
+
+
+def stacks(problem: Problem) -> Iterator[IntArray]:
+    """Yield placements of layers in contiguous blocks on two GPUs, on three, and so on to all."""
+    gpus = np.array(problem.cluster.gpus)
+    layer_names = [find_layer_name(parts) for parts in parts_of(problem.profile)]
+    layer, layer_us = _layers(problem, layer_names, _work_us(problem))
+    for n_blocks in range(2, len(gpus) + 1):
+        yield settle(problem, gpus[even_blocks(layer_us, n_blocks)[layer]])
+
+
+def _layers(
+    problem: Problem, layer_names: list[LayerName], work_us: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """Number the layers in order, and sum their work; shapes (n_ops,) and (n_layers,)."""
     label = named_layers(problem.profile, layer_names, work_us)
     if label is None:  # the graph's own order, op by op
         label = natural_position(problem)
     layer = np.unique(label[deciding_op(problem)][problem.unit], return_inverse=True)[1]
-    layer_us = np.bincount(layer, weights=work_us).astype(np.float64)
-    chosen: IntArray = even_blocks(layer_us, n_blocks)[layer]
-    return chosen
+    return layer, np.bincount(layer, weights=work_us).astype(np.float64)
+
+
+def _work_us(problem: Problem) -> FloatArray:
+    work_us = problem.time_us[:, problem.cluster.gpus].min(axis=1)
+    return np.where(np.isfinite(work_us), work_us, 0.0)
 
 
 def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:

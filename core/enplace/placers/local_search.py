@@ -29,6 +29,10 @@ RESTARTS = 10
 @placer(
     "local-search",
     title="Local search",
+    good=(
+        "To compare with the paper, and on graphs of a few hundred ops. It begins at random, so "
+        "on large graphs it takes long to reach what heft finds at once."
+    ),
     source="Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME),

@@ -28,6 +28,10 @@ LEAST_SHARE = 0.1
 @placer(
     "mcmc",
     title="MCMC, FlexFlow",
+    good=(
+        "To compare with FlexFlow, and to improve the expert's plan: it begins there and is "
+        "never worse."
+    ),
     source="FlexFlow (MLSys 2019)",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME),
     options=(ROUNDS,),

@@ -1,4 +1,4 @@
-"""The naive baselines: everything on one device, ops dealt out in turn, ops placed at random."""
+"""Baselines that look neither at time nor at memory; TensorFlow orders the ops on each device."""
 
 import numpy as np
 
@@ -11,7 +11,15 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 
-@placer("single", title="One GPU", capabilities=(ONE_DEVICE,))
+@placer(
+    "single",
+    title="One GPU",
+    good=(
+        "If the model fits one GPU, this is the plan to beat: where no other is shorter, a "
+        "second GPU gains nothing."
+    ),
+    capabilities=(ONE_DEVICE,),
+)
 def single(problem: Problem, options: PlaceOptions) -> Plan:
     """Place all ops on the fastest GPU, or on the first of several equally fast ones.
 
@@ -23,16 +31,30 @@ def single(problem: Problem, options: PlaceOptions) -> Plan:
     return _finish(problem, np.full(problem.profile.n_ops, fastest), "single", options)
 
 
-@placer("round-robin", title="Round robin")
+@placer(
+    "round-robin",
+    title="Round robin",
+    good="To see what transfers cost: nearly every tensor is sent.",
+)
 def round_robin(problem: Problem, options: PlaceOptions) -> Plan:
-    """Deal the ops out to the GPUs in turn, in topological order."""
+    """Deal the ops out to the GPUs in turn, in topological order.
+
+    Colocated ops follow the first of them, and an op that needs a CPU gets one.
+    """
     gpus = np.array(problem.cluster.gpus)
     return _finish(problem, gpus[natural_position(problem) % len(gpus)], "round-robin", options)
 
 
-@placer("random", title="Random")
+@placer(
+    "random",
+    title="Random",
+    good="To see how much placement matters: a method that is no better is not worth its time.",
+)
 def random(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place every op on a GPU drawn at random."""
+    """Place every op on a GPU drawn at random.
+
+    Colocated ops are drawn together, and the same seed draws the same plan.
+    """
     draw = np.random.default_rng(options.seed)
     preferred = draw.choice(problem.cluster.gpus, problem.profile.n_ops)
     return _finish(problem, preferred, "random", options)

@@ -50,6 +50,10 @@ TIME_LIMIT_S = 45.0
 @placer(
     "os-dpos",
     title="OS-DPOS, FastT: with ops split",
+    good=(
+        "When you want splits at once: where a few long ops hold up the step, it takes seconds. "
+        "enplace-split begins with its splits, and finds shorter steps."
+    ),
     source="FastT (Middleware 2020), Algorithm 2",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
 )

@@ -72,6 +72,10 @@ Partition = Callable[[Weighted], IntArray]
 @placer(
     "metis",
     title="METIS, graph partitioning",
+    good=(
+        "To compare with, and for pipelines, where its even parts make small loads. It does not "
+        "know the order of ops, so in a single step the parts often wait for each other."
+    ),
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),
@@ -87,6 +91,9 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
 @placer(
     "scotch",
     title="Scotch, graph partitioning",
+    good=(
+        "For the same purposes as metis, and to see what another partitioner makes of the graph."
+    ),
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
     capabilities=(MEMORY, HETEROGENEOUS),

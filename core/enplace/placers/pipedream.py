@@ -68,6 +68,10 @@ class LayerStage:
 @placer(
     "pipedream",
     title="PipeDream's optimiser",
+    good=(
+        "To compare with PipeDream, and for models that are a chain of layers. Where branches "
+        "join late, few places to cut are left, and max-load-dp finds smaller loads."
+    ),
     source="PipeDream (SOSP 2019), as in Tarnawski et al. 2020, section 6",
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY,),

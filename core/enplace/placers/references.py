@@ -67,17 +67,37 @@ def reference_schedules(problem: Problem) -> dict[str, Schedule]:
     return {title: schedule for title, schedule in found.items() if schedule is not None}
 
 
-def verdict(step_us: float, *one_device_us: float) -> str:
-    """Say whether a plan is faster than one device, which may have been run in several ways.
+def verdict(
+    step_us: float, *one_device_us: float, replicas_us: float = math.nan, inside: bool = False
+) -> str:
+    """Say whether a plan is faster than what needs none: one device, and data parallelism.
 
-    Unknown times are NaN; empty if all are.
+    Parameters
+    ----------
+    *one_device_us : float
+        One device may have been run in several ways.
+    replicas_us : float
+        Data parallelism, as far as it is known.
+    inside : bool
+        Whether a plan places each replica.
+
+    Returns
+    -------
+    str
+        Unknown times are NaN; empty if all are.
     """
-    known = [each for each in one_device_us if math.isfinite(each)]
-    if not known:
-        return ""
-    least = min(known)
+    shared = "Data parallelism" + " with a plan inside" * inside
+    least = min((each for each in one_device_us if math.isfinite(each)), default=math.nan)
+    if replicas_us < step_us and not replicas_us >= least:
+        change = percent(step_us / replicas_us - 1, signed=True)
+        first = f"{shared} is faster: it takes {ms(replicas_us)}, the plan {change}."
+        return f"{first} One device takes {ms(least)}." if math.isfinite(least) else first
+    ends = f" {shared} takes {ms(replicas_us)}." if math.isfinite(replicas_us) else ""
+    if math.isnan(least):
+        return ends.strip()
     change = percent(step_us / least - 1, signed=True)
     if step_us < least:
-        return f"One device takes {ms(least)}, the plan {change}."
+        return f"One device takes {ms(least)}, the plan {change}.{ends}"
     better = "as fast" if step_us == least else "faster"
-    return f"One device is {better}: nothing to split. It takes {ms(least)}, the plan {change}."
+    first = f"One device is {better}: nothing to split. It takes {ms(least)}, the plan {change}."
+    return f"{first}{ends}"

@@ -73,6 +73,11 @@ class Limits:
         """Whether the search must end."""
         return self.cancelled() or self.left_s() <= 0
 
+    def part(self, share: float) -> Limits:
+        """Return limits for a search that takes a share of the time left now, and reports nothing."""
+        reserve_s = (1 - share) * self.left_s()
+        return Limits(lambda: self.left_s() - reserve_s, self.cancelled, lambda _: None)
+
     def stop_after(self, share: float) -> Callable[[], bool]:
         """Return a check for whether this share of the time that is left now has passed."""
         reserve_s = (1 - share) * self.left_s()

@@ -122,7 +122,9 @@ PIPELINE = Option(
     "pipeline",
     PIPELINES,
     "1f1b",
-    "How a pipeline trains: one forward, one backward (PipeDream), or all samples forward first.",
+    "How a pipeline trains: one forward, one backward (PipeDream); the same with several stages for "
+    "each device (Megatron) or with the gradients of weights last (ZB-H1); or all samples forward "
+    "first (GPipe).",
     THROUGHPUT,
 )
 REPLICATE = Option(
@@ -135,11 +137,36 @@ TWO_LEVEL = Option(
     "Also count the transfers of a pipeline between machines.",
     THROUGHPUT,
 )
+RECOMPUTE = Option(
+    "recompute",
+    SWITCH,
+    False,
+    "Let a stage keep no activations and run its forward ops again, where memory would not suffice.",
+    THROUGHPUT,
+)
+MICROBATCHES = Option(
+    "microbatches",
+    WHOLE,
+    8,
+    "Samples that are all in flight with GPipe, whose activations count towards memory.",
+    THROUGHPUT,
+)
+IN_FLIGHT = Option(
+    "in-flight",
+    SWITCH,
+    True,
+    "Count the activations of all samples in flight towards memory, not only those of one sample as "
+    "in the paper.",
+    THROUGHPUT,
+)
 LOAD_OPTIONS = (LOAD, PIPELINE)
 """Options of every placer that serves the objective throughput."""
 
 REPLICA_OPTIONS = (*LOAD_OPTIONS, REPLICATE, TWO_LEVEL)
 """Options of the placers that support replicas and several machines."""
+
+STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, MICROBATCHES, IN_FLIGHT)
+"""Options of the placers that count samples in flight stage by stage."""
 
 SOLVER = Option(
     "solver",
@@ -267,12 +294,15 @@ class PlaceOptions:
 
     @property
     def load_rule(self) -> LoadRule:
-        """The load rule that :data:`REPLICA_OPTIONS` describe."""
+        """The load rule that :data:`STAGE_OPTIONS` describe."""
         return LoadRule(
             self.choice(LOAD),
             self.choice(PIPELINE),
             replicate=self.is_on(REPLICATE),
             two_level=self.is_on(TWO_LEVEL),
+            recompute=self.is_on(RECOMPUTE),
+            in_flight=self.is_on(IN_FLIGHT),
+            microbatches=max(1, int(self.value(MICROBATCHES))),
         )
 
     def value(self, option: Option) -> Value:
@@ -322,7 +352,7 @@ class PlaceOptions:
 
 
 def load_values(rule: LoadRule) -> dict[str, Value]:
-    """Return the values of :data:`REPLICA_OPTIONS` for a rule, leaving out those by default."""
+    """Return the values of :data:`STAGE_OPTIONS` for a rule, leaving out those by default."""
     usual, values = asdict(USUAL), asdict(rule)
-    options = zip(REPLICA_OPTIONS, usual, strict=True)
+    options = zip(STAGE_OPTIONS, usual, strict=True)
     return {option.name: values[key] for option, key in options if values[key] != usual[key]}

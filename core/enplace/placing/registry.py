@@ -41,7 +41,7 @@ RESERVED = frozenset((
 Run = Callable[[Problem, PlaceOptions], Plan]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placer:
     """A method in the registry.
 
@@ -49,6 +49,8 @@ class Placer:
     ----------
     name, title : str
         The name on the command line, and the name that people read.
+    good : str
+        When it is good, for whoever chooses a method.
     source : str
         The paper it comes from, or empty.
     run : callable
@@ -71,6 +73,10 @@ class Placer:
     capabilities: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     why_not: str = ""
+    good: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Method {self.name}: {self.title}>"
 
     @property
     def installed(self) -> bool:
@@ -112,6 +118,7 @@ def placer(
     name: str,
     *,
     title: str,
+    good: str = "",
     source: str = "",
     objectives: tuple[str, ...] = (STEP_TIME,),
     capabilities: tuple[str, ...] = (),
@@ -131,7 +138,7 @@ def placer(
         options += tuple(option for option in LOAD_OPTIONS if option not in options)
 
     def register(run: Run) -> Run:
-        new = Placer(name, title, source, run, objectives, capabilities, options, why_not)
+        new = Placer(name, title, source, run, objectives, capabilities, options, why_not, good)
         if fault := next(_faults(new), ""):
             raise ValueError(f"placer '{name}': {fault}")
         _registry[name] = new

@@ -9,7 +9,7 @@ import importlib
 import os
 import pkgutil
 
-from enplace.disk import naming, read_bytes, shown
+from enplace.disk import MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, naming, read_bytes, shown
 from enplace.errors import FileError
 from enplace.readers.archive import Project, read_project
 from enplace.readers.constraints import read_constraints
@@ -62,7 +62,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         If the file is readable but the user should know something about it.
     """
     with naming(path):
-        content = make_content(read_bytes(path), os.path.basename(path))
+        content = make_content(
+            read_bytes(path, MAX_FILE_BYTES, MAX_ARCHIVE_BYTES), os.path.basename(path)
+        )
         found = [reader for reader in readers().values() if reader.matches(content)]
         if len(found) > 1:
             names = " and ".join(reader.name for reader in found)

@@ -11,13 +11,16 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from enplace.disk import (
+    MAX_ARCHIVE_BYTES,
+    MAX_FILE_BYTES,
     ZIP_MAGIC,
     check_format,
     check_memory,
@@ -52,6 +55,9 @@ the profile."""
 _ENTRY = b"PK\x01\x02"
 """Begins the entry of a member in the list at a zip's end."""
 
+_HEAD_BYTES = 256
+"""More than the header of an array has."""
+
 _USUAL = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[^']{1,9})', "
@@ -68,6 +74,8 @@ TEXTS = ("op_names", "op_types", "scopes", "colocation")
 DTYPES = {"time_us": "<f8"}
 WHOLE = ("|u1", "<i4", "<i8")
 """Types of whole numbers in a file; in memory all are int64."""
+
+_TYPES = {*DTYPES.values(), *WHOLE}
 
 ARRAYS = (
     "time_us",
@@ -117,7 +125,7 @@ def read_project(path: str | os.PathLike[str]) -> Project:
         One line with the file, the place in it and the fix.
     """
     with naming(path):
-        members = _open(read_bytes(path))
+        members = _open(read_bytes(path, MAX_FILE_BYTES, MAX_ARCHIVE_BYTES))
         profile = _profile_from(members)
         if "project.json" not in members.content:
             return Project(profile)
@@ -164,7 +172,28 @@ def check_members(content: Mapping[str, bytes], packed_bytes: int) -> None:
     """
     _check_size(sum(map(len, content.values())), packed_bytes)
     texts = [text for name, text in content.items() if name.endswith(".json")]
-    check_memory(*texts, packed_bytes=packed_bytes)
+    array_bytes = sum(
+        _array_bytes(head, n_bytes)
+        for name, packed in content.items()
+        if name.endswith(".npz")
+        for head, n_bytes in _heads(name, packed, packed_bytes)
+    )
+    check_memory(*texts, array_bytes=array_bytes, packed_bytes=packed_bytes)
+
+
+def _heads(name: str, content: bytes, packed_bytes: int) -> list[tuple[bytes, int]]:
+    """Return how each array of an npz begins, and the bytes of the whole array."""
+    with naming(name), _reading(content, packed_bytes) as archive:
+        infos = archive.infolist()
+        return [(archive.open(info).read(_HEAD_BYTES), info.file_size) for info in infos]
+
+
+def _array_bytes(head: bytes, n_bytes: int) -> int:
+    """Return what an array takes while it is read: its bytes, twice, and the result."""
+    found = _HEADER.match(head)
+    kind = found["type"].decode("latin-1") if found else ""
+    width = np.dtype(kind).itemsize if kind in _TYPES else 1
+    return 2 * n_bytes + n_bytes // width * np.dtype(np.int64).itemsize
 
 
 def _profile_from(members: _Members) -> Profile:
@@ -313,13 +342,26 @@ def _unzip(content: bytes, known: tuple[str, ...], packed_bytes: int) -> dict[st
     FileError
         If it is not a zip, damaged, a zip bomb, or holds an unknown member.
     """
+    with _reading(content, packed_bytes) as archive:
+        infos = archive.infolist()
+        names: set[str] = set()
+        for info in infos:
+            if info.filename not in known or info.filename in names:
+                found = shown(info.filename)
+                raise FileError(f"holds {found}, which does not belong here; export it again")
+            names.add(info.filename)
+        return {info.filename: _member_of(archive, info) for info in infos}
+
+
+@contextmanager
+def _reading(content: bytes, packed_bytes: int) -> Iterator[zipfile.ZipFile]:
+    """Open a zip once its sizes are checked; what cannot be read in it is a fault of the file."""
     if content.count(_ENTRY) > MAX_MEMBERS:
         raise FileError(f"holds more than {MAX_MEMBERS} members; do not trust it")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            infos = archive.infolist()
-            _check_infos(infos, packed_bytes, known)
-            return {info.filename: _member_of(archive, info) for info in infos}
+            _check_infos(archive.infolist(), packed_bytes)
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
         raise FileError("a damaged or cut-off .enplace file; copy or export it again") from None
 
@@ -329,11 +371,7 @@ def _member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return gather(member, info.file_size)
 
 
-def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ...]) -> None:
-    names = [info.filename for info in infos]
-    for name in names:
-        if name not in known or names.count(name) > 1:
-            raise FileError(f"holds {shown(name)}, which does not belong here; export it again")
+def _check_infos(infos: list[zipfile.ZipInfo], packed: int) -> None:
     if any(info.flag_bits & 1 for info in infos):
         raise FileError("is encrypted; save it without a password")
     if any(info.compress_type not in _USUAL for info in infos):
@@ -364,10 +402,8 @@ def _member(members: _Members, name: str) -> bytes:
 
 def _arrays(members: _Members, name: str, wanted: Sequence[str]) -> dict[str, Any]:
     packed = _member(members, name)
-    try:
+    with naming(name):
         content = _unzip(packed, tuple(f"{key}.npy" for key in wanted), members.packed_bytes)
-    except FileError as error:
-        raise FileError(f"{name}: {error}") from None
     for key in wanted:
         if f"{key}.npy" not in content:
             raise FileError(f"{name}: '{key}.npy' is missing; export the file again")

@@ -10,7 +10,7 @@ from enplace.errors import ClusterError, FileError
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
 from enplace.values.device_names import is_task
-from enplace.values.profile import KINDS
+from enplace.values.profile import KINDS, MAX_BYTES
 
 NAME, VERSION = "enplace-cluster", 1
 
@@ -98,7 +98,7 @@ def _device(value: Any, where: str) -> Device:
         return Device(
             name=take(obj, "name", str, where),
             kind=take(obj, "kind", str, where),
-            capacity_bytes=whole(obj, "capacity_bytes", where),
+            capacity_bytes=whole(obj, "capacity_bytes", where, high=MAX_BYTES),
             speed=float(number(obj, "speed", where, 1.0)),
             lanes=whole(obj, "lanes", where, 1),
             chip=take(obj, "chip", str, where, ""),

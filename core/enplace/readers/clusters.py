@@ -58,11 +58,22 @@ def cluster_from(choice: ClusterChoice, profile: Profile) -> Cluster:
     if text in presets():
         return presets()[text]
     if text.endswith(".json") or os.sep in text or not isinstance(choice, str):
-        with naming(text):
-            return cluster_from_json(parse_json(read_bytes(text), most_bytes=LITTLE_MEMORY_BYTES))
+        return read_cluster(text)
     raise ClusterError(
         f"there is no cluster '{text}', nor is that a .json file; {instead(text, presets())}"
     )
+
+
+def read_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """Read a cluster in the custom JSON format.
+
+    Raises
+    ------
+    FileError, ClusterError
+        One line with the file, the place in it and the fix.
+    """
+    with naming(path):
+        return cluster_from_json(parse_json(read_bytes(path), most_bytes=LITTLE_MEMORY_BYTES))
 
 
 def _carried(text: str, profile: Profile) -> Cluster:

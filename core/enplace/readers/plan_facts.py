@@ -18,7 +18,7 @@ VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 
 _FIELDS = (
     *("bound_us", "proven", "rivals", "load", "subgraph", "nothing_fits", "note"),
-    *("solve_seconds", "seed"),
+    *("solve_seconds", "seed", "recompute"),
 )
 _MOST_SUBGRAPHS = 1 << 31
 
@@ -41,6 +41,7 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "rivals": _rivals(facts),
         "load_rule": _load_rule(facts.get("load")),
         "subgraph": _subgraph(facts.get("subgraph")),
+        "recompute": _devices(facts.get("recompute")),
         "nothing_fits": facts.get("nothing_fits") is True,
         "note": note if isinstance(note, str) else "",
         "solve_seconds": finite(facts.get("solve_seconds")),
@@ -55,6 +56,11 @@ def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:
     if found["proven"]:
         found["note"] = " ".join(filter(None, (found["note"], PROVEN_BY_AUTHOR)))
     return found | {"bound_us": None, "proven": False, "rivals": None}
+
+
+def _devices(numbers: Any) -> tuple[int, ...]:
+    known = isinstance(numbers, list) and all(type(each) is int for each in numbers)
+    return tuple(numbers) if known else ()
 
 
 def _subgraph(numbers: Any) -> IntArray | None:
@@ -92,4 +98,5 @@ def _load_rule(load: Any) -> LoadRule | None:
         rule = LoadRule(**load)
     except TypeError:
         return None
-    return rule if rule.transfers in TRANSFERS and rule.pipeline in PIPELINES else None
+    known = rule.transfers in TRANSFERS and rule.pipeline in PIPELINES
+    return rule if known and _positive(rule.microbatches) else None

@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from enplace.errors import ClusterError
-from enplace.text import listed
+from enplace.text import factor, listed, rate, size, table
 from enplace.values.arrays import FloatArray, IntArray, offsets
+from enplace.values.device_names import device_label
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_DEVICE_NAME
 
 MAX_DEVICES = 256
@@ -146,6 +147,23 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {listed([device.name for device in self.devices])}>"
 
+    def __str__(self) -> str:
+        """Describe the devices and the links, a line each."""
+        label = [device_label(device.name) for device in self.devices]
+        devices = [["device", "memory", "speed", "lanes"]]
+        devices += [
+            [name, size(device.capacity_bytes), factor(device.speed), str(device.lanes)]
+            for name, device in zip(label, self.devices, strict=True)
+        ]
+        links = [["link", "latency", "bandwidth", "channels"]]
+        for link in self.links:
+            speed = rate(1e6 / link.b1_us_per_byte) if link.b1_us_per_byte else "unlimited"
+            channels = ", ".join(self.channels[channel] for channel in link.channels)
+            ends = f"{label[link.source]} → {label[link.target]}"
+            links.append([ends, f"{link.b0_us:.3g} µs", speed, channels])
+        head = f"{self.name}: {self.description}"
+        return "\n\n".join([head, table(devices, "lrrr"), table(links, "lrrl")])
+
     def _check_link(self, link: Link) -> None:
         n = len(self.devices)
         if not (0 <= link.source < n and 0 <= link.target < n) or link.source == link.target:
@@ -278,9 +296,9 @@ class Cluster:
         ClusterError
             If a factor is not a positive number.
         """
-        for label, factor in (("compute", compute), ("links", links)):
-            if not (math.isfinite(factor) and 1e-6 <= factor <= 1e6):
-                raise ClusterError(f"scale of {label} is {factor}; use 1e-6 to 1e6")
+        for label, scale in (("compute", compute), ("links", links)):
+            if not (math.isfinite(scale) and 1e-6 <= scale <= 1e6):
+                raise ClusterError(f"scale of {label} is {scale}; use 1e-6 to 1e6")
         if compute == links == 1:
             return self
         return replace(

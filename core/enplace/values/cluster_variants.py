@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from enplace.errors import ClusterError
@@ -34,7 +35,12 @@ def with_gpus(cluster: Cluster, n: int) -> Cluster:
     """
     if n > len(cluster.gpus):
         return _with_copies(cluster, n - len(cluster.gpus))
-    kept = sorted([*cluster.gpus[:n], *cluster.cpus])
+    return with_devices(cluster, [*cluster.gpus[:n], *cluster.cpus])
+
+
+def with_devices(cluster: Cluster, devices: Iterable[int]) -> Cluster:
+    """Return the cluster with some of its devices only, and the links between them."""
+    kept = sorted(devices)
     number = {old: new for new, old in enumerate(kept)}
     links = tuple(
         replace(link, source=number[link.source], target=number[link.target])

@@ -9,9 +9,10 @@ TRANSFERS = ("sum", "overlap", "duplex")
 with it, so that the larger of the two counts; or with incoming and outgoing transfers overlapping
 as well, so that the largest of the three counts."""
 
-PIPELINES = ("1f1b", "gpipe")
+PIPELINES = ("1f1b", "interleaved", "zb-h1", "gpipe")
 """Which training schedule counts (section 5.3): PipeDream's, where a device's load covers both
-passes, or GPipe's, where all samples go forward first and each pass has its busiest device."""
+passes; the same where devices have several stages each, or where gradients of weights wait; or
+GPipe's, where all samples go forward first and each pass has its busiest device."""
 
 _RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
 
@@ -28,6 +29,14 @@ class LoadRule:
         One of :data:`PIPELINES`.
     replicate : bool
         Whether a stage may have replicas on several devices (appendix C.2).
+    recompute : bool
+        Whether a stage may keep only what its forward ops receive, and run them again before its
+        backward ops.
+    microbatches : int
+        Samples that are all in flight with GPipe; they count towards memory.
+    in_flight : bool
+        Whether the activations of all samples in flight count towards memory, or, as in the paper,
+        those of one sample.
     two_level : bool
         Whether tensors between machines also occupy each machine's network (appendix C.3).
     """
@@ -36,6 +45,9 @@ class LoadRule:
     pipeline: str = "1f1b"
     replicate: bool = False
     two_level: bool = False
+    recompute: bool = False
+    microbatches: int = 8
+    in_flight: bool = True
 
     @property
     def n_passes(self) -> int:

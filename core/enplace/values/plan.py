@@ -44,6 +44,9 @@ class Plan:
     replicas : tuple of tuples of int
         Devices that run the same stage of a pipeline in turn (Tarnawski et al. 2020, appendix
         C.2). The ops of each group are on its first device; the others hold copies of them.
+    recompute : tuple of int
+        Devices of a pipeline that keep no activations: they run their forward ops again before
+        their backward ops.
     splits : tuple of Split
         The ops to split; the arrays are for the resulting graph
         (:func:`~enplace.values.problem.split_problem`).
@@ -87,6 +90,7 @@ class Plan:
     policy: str = "priority"
     links: str = "fifo"
     replicas: tuple[tuple[int, ...], ...] = ()
+    recompute: tuple[int, ...] = ()
     splits: tuple[Split, ...] = ()
     objective: str = STEP_TIME
     value_us: float | None = None
@@ -141,6 +145,7 @@ class Plan:
             policy=self.policy,
             links=self.links,
             replicas=self.replicas,
+            recompute=self.recompute,
             splits=self.splits,
         )
 
@@ -155,6 +160,7 @@ class Plan:
             and np.array_equal(self.position, other.position)
             and (self.policy, self.links) == (other.policy, other.links)
             and (self.replicas, self.splits) == (other.replicas, other.splits)
+            and self.recompute == other.recompute
         )
 
 
@@ -208,6 +214,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     if ((plan.device < 0) | (plan.device >= problem.cluster.n_devices)).any():
         raise PlanError("the plan names a device that the cluster does not have")
     _check_replicas(problem, plan)
+    if not all(0 <= device < problem.cluster.n_devices for device in plan.recompute):
+        raise PlanError("recompute: the cluster does not have one of the devices")
     allowed = problem.unit_allowed[problem.unit, plan.device]
     wrong = np.flatnonzero(~allowed | find_separated(problem, plan))
     if len(wrong):

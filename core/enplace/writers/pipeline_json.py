@@ -7,6 +7,7 @@ from typing import Any
 
 from enplace.machine.loads import COMPUTE, IN
 from enplace.machine.pipeline import PipelineSchedule, Slot
+from enplace.machine.stages import PASS_NAMES
 from enplace.values.problem import Problem
 
 
@@ -22,10 +23,11 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
         "microbatches": found.n_microbatches,
         "time_per_sample_us": found.time_per_sample_us,
         "makespan_us": found.makespan_us,
+        "feasible": bool((found.peak_bytes <= problem.cluster.capacity_bytes).all()),
         "stages": [
             {
                 "devices": [names[device] for device in stage.devices],
-                "pass": _pass(stage.backward),
+                "pass": PASS_NAMES[stage.of],
                 "in_us": list(stage.in_us),
                 "compute_us": list(stage.compute_us),
                 "out_us": list(stage.out_us),
@@ -39,6 +41,17 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
             {
                 "name": name,
                 "in_flight": found.in_flight[device],
+                "variables_bytes": found.memory[device].weights_bytes,
+                "peak_bytes": found.memory[device].peak_bytes,
+                "capacity_bytes": problem.cluster.devices[device].capacity_bytes,
+                "memory": [
+                    {"from_us": from_us, "bytes": n_bytes}
+                    for from_us, n_bytes in zip(
+                        found.memory[device].time_us.tolist(),
+                        found.memory[device].bytes.tolist(),
+                        strict=True,
+                    )
+                ],
                 "computing": _slots(found.computing[device]),
                 "transfers": _slots([s for s in found.transfers if s.device == device]),
             }
@@ -47,16 +60,12 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
     }
 
 
-def _pass(backward: bool) -> str:
-    return "backward" if backward else "forward"
-
-
 def _slots(slots: Sequence[Slot]) -> list[dict[str, Any]]:
     return [
         {
             "microbatch": slot.microbatch,
             "stage": slot.stage,
-            "pass": _pass(slot.backward),
+            "pass": PASS_NAMES[slot.of],
             **({} if slot.part == COMPUTE else {"way": "in" if slot.part == IN else "out"}),
             "start_us": slot.start_us,
             "finish_us": slot.finish_us,

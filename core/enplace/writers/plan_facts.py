@@ -21,6 +21,8 @@ def facts_to_json(plan: Plan) -> dict[str, Any]:
         facts["nothing_fits"] = True
     if plan.subgraph is not None:
         facts["subgraph"] = plan.subgraph.tolist()
+    if plan.recompute:
+        facts["recompute"] = list(plan.recompute)
     for key, rule in (("load", plan.load_rule), ("rivals", plan.rivals)):
         if rule is not None:
             facts[key] = asdict(rule)

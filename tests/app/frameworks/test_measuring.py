@@ -284,6 +284,15 @@ def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
     assert "share caches, memory" in card.caveat.text()
 
 
+def test_the_card_compares_with_data_parallelism(ran):
+    run = ran.document.current.run
+    timed = facts_of(replace(run, facts={"data_parallel": {"times_us": [3000.0]}}))[-1]
+    assert (timed.name, timed.value) == ("data parallel", "3.0 ms; plan +25.0 %")
+    refused = facts_of(replace(run, facts={"data_parallel": {"why_not": "it is no script"}}))[-1]
+    assert (refused.name, refused.value) == ("data parallel", "not timed")
+    assert "it is no script" in refused.tip
+
+
 def test_the_card_reports_an_unplanned_order_and_ops_that_did_not_run(ran):
     left_out = {"count": 2, "reasons": {"a constant": 2}, "ops": ["x", "y"]}
     run = replace(ran.document.current.run, facts={"ordered": False, "not_run": left_out})

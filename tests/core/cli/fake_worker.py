@@ -99,6 +99,7 @@ def run_of(problem, plan, details, wrong, loss_difference=0.0):
             "devices": details["devices"],
             "ordered": details["order"],
             "allocator_peak_bytes": {"GPU:0": 5 << 20},
+            "data_parallel": {"times_us": [500.0]} if details["data_parallel"] else {},
         },
     )
 

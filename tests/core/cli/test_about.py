@@ -15,8 +15,8 @@ from enplace.readers.clusters import presets
 def test_methods_as_json_have_exactly_the_promised_keys(enplace):
     found = enplace("methods", "--json").document
     assert [entry["name"] for entry in found["methods"]] == list(placers())
-    keys = {"name", "source", "objectives", "capabilities", "installed", "why_not", "options"}
-    assert all(set(entry) == keys for entry in found["methods"])
+    keys = {"name", "good", "source", "objectives", "capabilities", "installed", "why_not"}
+    assert all(set(entry) == {*keys, "options"} for entry in found["methods"])
     options = [option for entry in found["methods"] for option in entry["options"]]
     assert all(set(option) == {"name", "values", "default", "help"} for option in options)
 

@@ -379,6 +379,14 @@ def test_matching_rules_can_be_interrupted(folder):
         read_rules("some.rules", problem, press_ctrl_c)
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_rules_in_millions_of_empty_lines_are_refused(enplace, folder, pack):
+    (folder / "long.rules").write_bytes(pack(b"\n" * (5 << 20)))
+    words = ("--method", "expert", "--rules", "long.rules")
+    done = enplace("place", "p.json", "--cluster", "c.json", *words)
+    assert_refused(done, "long.rules: ")
+
+
 def test_too_many_rules_are_refused(enplace, folder):
     (folder / "many.rules").write_text("encoder -> 0\n" * 1001)
     words = ("--method", "expert", "--rules", "many.rules")

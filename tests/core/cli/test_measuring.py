@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -132,11 +133,14 @@ def test_run_and_tune_say_first_whether_one_device_is_faster(enplace, profiled):
     found = enplace("run", "train.py", "plan.json", *words, "--json").document
     assert found["step_time_us"] > found["stock_step_time_us"]
     slower = "One device is faster: nothing to split. It takes 0.40 ms, the plan +0.5 %."
+    slower = f"{slower} Data parallelism takes 0.50 ms."
     assert found["verdict"] == slower
+    assert found["data_parallel_step_time_us"] == 500
     assert enplace("run", "train.py", "plan.json", *words).out.splitlines()[2] == found["verdict"]
     tuned = enplace("tune", "train.py", "plan.json", *words, "--method", "heft", "-o", "b.json")
     assert tuned.out.startswith(slower)
     assert "by itself" in tuned.out
+    assert re.search(r"data parallel +0\.50 ms", tuned.out)
 
 
 def test_prediction_errors_have_a_caveat_on_logical_cpus_only(enplace, profiled):

@@ -47,6 +47,13 @@ def test_without_options_the_batch_is_one_and_the_gpu_the_one_of_the_bundled_pro
     assert read_profile("b.json").measured.batch_shapes == ((1, 128),)
 
 
+def test_sizes_that_only_a_run_tells_are_counted(folder, enplace):
+    ops = [onnx_models.node("NonZero", "x", "i"), onnx_models.node("Neg", "i", "y")]
+    made = onnx_models.model(ops, [("x", [8, 8])], [("y", [2, "n"], onnx_models.TensorProto.INT64)])
+    said = enplace("import", save(made, folder / "open.onnx"), "-o", "open.enplace").out
+    assert "The size of 2 tensors is only known in a run" in said
+
+
 def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace):
     cluster = ("--cluster", "h200-2-nvlink")
     placed = enplace("place", imported, *cluster, "--method", "heft", "-o", "plan.json")

@@ -282,7 +282,11 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
         "single",
         "expert",
         "heft",
+        "data",
     ]
+    (shared,) = done.document["data_parallel"]
+    assert (shared["replicas"], shared["gpus_each"]) == (2, 1)
+    assert f"Data parallelism takes {ms(shared['step_time_us'])}." in first
 
 
 @pytest.mark.parametrize(

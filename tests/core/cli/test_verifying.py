@@ -58,9 +58,10 @@ def test_every_bundled_model_is_run_with_every_method_and_judged_first(verify, f
     )
     assert verdict in page()
     rows = [line.split()[:2] for line in done.out.splitlines()]
-    assert [[model, method] for model in MODELS for method in METHODS] == [
-        row for row in rows if row and row[0] in MODELS
-    ]
+    plans = [[model, method] for model in MODELS for method in METHODS]
+    shared = [[model, "data"] for model in MODELS]
+    assert [row for row in rows if row and row[0] in MODELS] == plans + shared
+    assert page().count("<td>data parallel</td>") == len(MODELS)
     assert page().count("<svg xmlns") == 1 + 2 * len(MODELS)
 
 

@@ -35,6 +35,13 @@ def test_a_keras_model_that_unpacks_to_a_thousand_times_its_size_is_refused(
         source_of(str(path))
 
 
+def test_a_keras_model_of_many_empty_files_is_refused_before_they_are_listed(tmp_path, monkeypatch):
+    path = keras_model(tmp_path, **{f"{n}": "" for n in range(10_001)})
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", lambda _: pytest.fail("listed"))
+    with pytest.raises(FileError, match="holds more than 10,000 files"):
+        source_of(str(path))
+
+
 def test_the_config_of_a_keras_model_takes_little_memory(tmp_path, monkeypatch):
     path = keras_model(tmp_path, **{"config.json": b'{"a": [' + b"{}," * 2_000_000 + b"{}]}"})
     with pytest.raises(FileError, match=r"config\.json: would take over .* of memory"):

@@ -49,6 +49,17 @@ def make_run(**changes):
     return problem, replace(run, **changes)
 
 
+def test_data_parallelism_is_a_row_or_the_reason_why_not():
+    timed = make_run(facts={"data_parallel": {"times_us": [20.0, 24.0, 22.0]}})[1]
+    assert timed.replicas_us == 22
+    assert timed.verdict.startswith("Data parallelism is faster: it takes 0.022 ms")
+    assert "data parallel" in describe_run(timed, "gpu:2")
+    refused = make_run(facts={"data_parallel": {"why_not": "it has its own strategy"}})[1]
+    why = "Data parallelism could not be timed: it has its own strategy."
+    assert why in describe_run(refused, "gpu:2")
+    assert "Data parallelism" not in refused.verdict
+
+
 def test_a_run_survives_encoding():
     problem, run = make_run()
     arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)

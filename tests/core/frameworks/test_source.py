@@ -80,6 +80,13 @@ def test_a_source_that_is_not_a_model_is_refused(tmp_path, monkeypatch, name, co
         source_of(name)
 
 
+@pytest.mark.parametrize("name", ["train.py", "m.keras", "m.pb"])
+def test_a_named_pipe_is_no_model_and_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(FileError, match="named pipe"):
+        source_of(str(tmp_path / name))
+
+
 def test_a_loss_needs_an_optimizer_and_vice_versa(tmp_path):
     path = tmp_path / "model.h5"
     path.write_bytes(b"anything")

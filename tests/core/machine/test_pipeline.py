@@ -242,3 +242,111 @@ def test_a_graph_without_a_backward_pass_is_not_trained():
     problem = Problem(profile_of({"a": 1}), cluster_of(1))
     with pytest.raises(ProblemError, match="no backward pass; simulate it as 'inference'"):
         simulate_pipeline(problem, plan_of(problem, {"a": 0}), "1f1b", 3)
+
+
+def chunks(k, v):
+    """Return a chain of k times v equal stages in which samples visit k devices v times."""
+    n = k * v
+    names = [f"f{i}" for i in range(n)] + [f"b{i}" for i in reversed(range(n))]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 0) for a, b in pairwise(names)])
+    profile = replace(profile, measured=Measurement(backward=list(range(n, 2 * n))))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    return problem, plan_of(problem, {name: int(name[1:]) % k for name in names})
+
+
+@pytest.mark.parametrize(("k", "v", "m"), [(2, 2, 4), (3, 2, 6), (4, 2, 8), (4, 3, 4)])
+def test_interleaved_stages_divide_the_bubble_by_their_number(k, v, m):
+    """Megatron: m samples take m + (k - 1) / v times the time of one on a device."""
+    found = simulate_pipeline(*chunks(k, v), "interleaved", m)
+    assert found.makespan_us == 2 * v * m + 2 * (k - 1)
+
+
+@pytest.mark.parametrize(("k", "m"), [(2, 2), (4, 4), (4, 8), (6, 12)])
+def test_zero_bubble_fills_the_end_with_gradients_of_weights(k, m):
+    """ZB-H1: with equal parts the bubble is a third of 1F1B's, with at most k samples in flight."""
+    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
+    edges = [(a, b, 0) for a, b in pairwise(names)] + [(f"b{i}", f"w{i}", 0) for i in range(k)]
+    times = dict.fromkeys([*names, *(f"w{i}" for i in range(k))], 1.0)
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, 3 * k)))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    plan = plan_of(problem, {name: int(name[1:]) for name in times})
+    found = simulate_pipeline(problem, plan, "zb-h1", m)
+    assert found.makespan_us == 3 * m + k - 1
+    assert max(found.in_flight) == k
+    assert simulate_pipeline(problem, plan, "1f1b", m).makespan_us == 3 * (m + k - 1)
+
+
+def test_an_odd_number_of_stages_keeps_the_pace_of_the_busiest_device():
+    """The second device only runs forward: three stages, and two samples must be in flight."""
+    times = {"f0": 2, "f1": 26, "b0": 27}
+    profile = profile_of(times, [("f0", "f1", 0), ("f1", "b0", 0)])
+    problem = Problem(
+        replace(profile, measured=Measurement(backward=[2])), cluster_of(2, b0_us=0.0)
+    )
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
+    found = simulate_pipeline(problem, plan, "1f1b", MANY)
+    assert found.time_per_sample_us == pytest.approx(29)
+    assert found.makespan_us == pytest.approx(29 * MANY, rel=0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems(), cut=st.integers(0, 20), transfers=st.sampled_from(TRANSFERS))
+def test_training_keeps_the_pace_of_the_busiest_device(planned, cut, transfers):
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
+    profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
+    problem, rule = replace(problem, profile=profile), LoadRule(transfers)
+    load_us = max_load_us(problem, plan.device, rule)
+    for kind in ("1f1b", "zb-h1"):
+        found = simulate_pipeline(problem, plan, kind, MANY, rule)
+        assert found.time_per_sample_us == pytest.approx(load_us)
+
+
+@settings(deadline=None, max_examples=25)
+@given(planned=planned_problems(), kind=st.sampled_from(["1f1b", "zb-h1", "gpipe"]))
+def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
+    problem, plan = planned[0], replace(planned[1], replicas=())
+    backward = problem.profile.topological_order[problem.profile.n_ops // 2 :]
+    scopes = ["gradients" if op in backward else "" for op in range(problem.profile.n_ops)]
+    profile = replace(problem.profile, scopes=tuple(scopes))
+    problem = replace(problem, profile=profile)
+    try:
+        found = simulate_pipeline(problem, plan, kind, 5)
+    except ProblemError:
+        return
+    stage_of = {op: s for s, stage in enumerate(found.stages) for op in stage.ops.tolist()}
+    for d, curve in enumerate(found.memory):
+        for at_us in [float(us) for us in curve.time_us] + [found.makespan_us / 3]:
+            here = curve.bytes[np.searchsorted(curve.time_us, at_us, "right") - 1]
+            assert here == count_bytes(problem, plan, found, stage_of, d, at_us)
+
+
+def count_bytes(problem, plan, found, stage_of, d, at_us):
+    """Count the bytes on a device at a time, tensor by tensor and sample by sample."""
+    profile = problem.profile
+    slots = {(s.microbatch, s.stage, s.part): s for s in found.slots_of(d)}
+    total = int(profile.persistent_bytes[plan.device == d].sum())
+    for m in range(found.n_microbatches):
+        for tensor in range(profile.n_tensors):
+            op = int(profile.tensor_op[tensor])
+            readers = [int(o) for t, o in zip(profile.edge_tensor, profile.edge_op) if t == tensor]
+            there = sorted({stage_of[o] for o in readers if plan.device[o] == d})
+            if plan.device[op] == d:
+                begin = slots[m, stage_of[op], 0].start_us
+                ends = [slots[m, s, 0].finish_us for s in {*there, stage_of[op]}]
+                sent = slots.get((m, stage_of[op], 2))
+                if sent is not None and any(plan.device[o] != d for o in readers):
+                    ends.append(sent.finish_us)
+            elif there:
+                first = slots.get((m, there[0], 1)) or slots[m, there[0], 0]
+                begin, ends = first.start_us, [slots[m, s, 0].finish_us for s in there]
+            else:
+                continue
+            total += int(profile.held_bytes[tensor]) * (begin <= at_us < max(ends))
+        for s, stage in enumerate(found.stages):
+            if (
+                stage.devices == (d,)
+                and slots[m, s, 0].start_us <= at_us < slots[m, s, 0].finish_us
+            ):
+                total += int(profile.temporary_bytes[stage.ops].max())
+    return total

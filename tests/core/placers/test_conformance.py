@@ -48,6 +48,10 @@ def check_on_drawn_problems(method, check, share=1.0):
         )()
 
 
+def test_every_method_says_when_it_is_good():
+    assert [name for name, placer in placers().items() if not placer.good.endswith(".")] == []
+
+
 @each_placer
 def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
     def check(problem, seed):

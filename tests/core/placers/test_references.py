@@ -49,3 +49,15 @@ def test_a_plan_is_compared_with_the_fastest_way_to_use_one_device():
     slower = "One device is faster: nothing to split. It takes 0.080 ms, the plan +12.5 %."
     assert verdict(90.0, 80.0, 100.0) == slower
     assert verdict(90.0, 90.0).startswith("One device is as fast: nothing to split.")
+
+
+def test_a_plan_is_compared_with_data_parallelism():
+    nan = float("nan")
+    faster = "Data parallelism is faster: it takes 0.060 ms, the plan +50.0 %."
+    assert verdict(90.0, nan, replicas_us=60.0) == faster
+    assert verdict(90.0, 120.0, replicas_us=60.0) == f"{faster} One device takes 0.12 ms."
+    inside = verdict(90.0, 120.0, replicas_us=60.0, inside=True)
+    assert inside.startswith("Data parallelism with a plan inside is faster: it takes 0.060 ms")
+    best = verdict(90.0, 120.0, replicas_us=100.0)
+    assert best == "One device takes 0.12 ms, the plan −25.0 %. Data parallelism takes 0.10 ms."
+    assert verdict(90.0, 50.0, replicas_us=60.0).startswith("One device is faster")

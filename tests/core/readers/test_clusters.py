@@ -13,7 +13,7 @@ from hypothesis import given
 
 from enplace.errors import EnplaceError
 from enplace.readers.cluster_json import cluster_from_json
-from enplace.readers.clusters import cluster_from, presets
+from enplace.readers.clusters import cluster_from, presets, read_cluster
 from enplace.readers.measurement import measurement_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.measurement import Measurement
@@ -162,6 +162,13 @@ def test_a_cluster_is_chosen_by_name_by_file_or_from_the_profile(tmp_path: Path)
 def test_an_unknown_cluster_is_refused(word: str, message: str) -> None:
     with pytest.raises(EnplaceError, match=message):
         cluster_from(word, PROFILE)
+
+
+def test_a_cluster_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json"
+    path.write_bytes(b'{"devices": [' + b"1," * 10_000_000 + b"1]}")
+    with pytest.raises(EnplaceError, match=r"bomb\.json: would take over .* of memory"):
+        read_cluster(path)
 
 
 def test_a_damaged_cluster_inside_a_profile_is_named() -> None:

@@ -8,6 +8,7 @@ import random
 import re
 import stat
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -410,12 +411,42 @@ def test_a_file_of_zeros_is_refused_without_being_parsed(tmp_path: Path, size: i
         read_profile(path)
 
 
+def test_what_begins_like_a_zip_and_is_none_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.enplace"
+    with open(path, "wb") as file:
+        file.write(b"PK\x03\x04")
+        file.truncate(300 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileError, match="larger than 256 MiB"):
+            read_project(path)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 << 20
+
+
+@pytest.mark.parametrize("member", ["profile", "plans"])
+def test_arrays_that_grow_in_memory_are_refused_before_they_are_read(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, member: str
+) -> None:
+    """A byte in the file is eight in memory."""
+    path, members = valid_archive
+    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 8 << 20)
+    names = ("edge_op", "device_0") if member == "profile" else ("device_0", "position_0")
+    bomb = io.BytesIO()
+    np.savez(bomb, **dict.fromkeys(names, np.zeros(1 << 20, np.uint8)))
+    pack(path, members | {"project.json": b"{}", f"{member}.npz": bomb.getvalue()})
+    with pytest.raises(FileError, match="would take over 20 MiB of memory"):
+        read_project(path)
+
+
 def test_a_project_with_a_million_plans_is_refused(
     valid_archive: tuple[Path, dict[str, bytes]],
 ) -> None:
     path, members = valid_archive
     bomb = {"project.json": b'{"plans": [' + b"0," * 6000 + b"0]}"}
-    pack(path, members | bomb | {"plans.npz": b""})
+    pack(path, members | bomb | {"plans.npz": b"PK\x05\x06" + bytes(18)})  # an empty zip
     with pytest.raises(FileError, match="holds 6001 plans"):
         read_project(path)
 

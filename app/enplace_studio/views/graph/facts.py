@@ -72,7 +72,7 @@ def plan_stages(schedule: Schedule) -> PlanStages:
     """
     problem = schedule.problem
     backward = backward_ops(problem)
-    found = stages_of(problem, schedule.plan, backward)
+    found = stages_of(problem, schedule.plan, backward.astype(np.int64))
     stages, of_op = [], np.zeros(problem.profile.n_ops, dtype=np.int64)
     for at, stage in enumerate(found):
         of_op[stage.ops] = at

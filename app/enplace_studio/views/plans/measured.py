@@ -153,14 +153,23 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
     if run.facts.get("ordered") is False:
         tip = "The run kept the plan's devices, but was not asked to keep its order"
         lines[1] = Fact("order", f"{run.framework.name}’s own", "plain", tip)
-    if run.stock_step_time_us > 0:
-        slower = run.step_time_us / run.stock_step_time_us - 1
-        alone = f"{ms(run.stock_step_time_us)}; plan {percent(slower, signed=True)}"
-        tip = f"A step as {run.framework.name} runs it, with its graph optimiser and without a plan"
-        role = "bad" if slower > CLOSE else "plain"
-        tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
-        lines.append(Fact(f"{run.framework.name} by itself", alone, role, tip))
+    tip = f"A step as {run.framework.name} runs it, with its graph optimiser and without a plan"
+    tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
+    lines += _rival(f"{run.framework.name} by itself", run, run.stock_step_time_us, tip)
+    tip = "A step of the same batch with a copy of the model on each device"
+    lines += _rival("data parallel", run, run.replicas_us, tip)
+    if run.about_replicas:
+        lines.append(Fact("data parallel", "not timed", "plain", run.about_replicas))
     return lines
+
+
+def _rival(name: str, run: MeasuredRun, step_us: float, tip: str) -> list[Fact]:
+    """Compare the plan with a way to run that needs none; empty if that was not timed."""
+    if not step_us > 0:
+        return []
+    slower = run.step_time_us / step_us - 1
+    text = f"{ms(step_us)}; plan {percent(slower, signed=True)}"
+    return [Fact(name, text, "bad" if slower > CLOSE else "plain", tip)]
 
 
 def _result_facts(run: MeasuredRun) -> list[Fact]:

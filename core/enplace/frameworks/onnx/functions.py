@@ -5,12 +5,15 @@ The ONNX library's own inliner drops the names of the calls, which are the model
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from enplace.errors import FileError
-from enplace.frameworks.onnx.limits import MAX_NODES
+from enplace.frameworks.onnx.limits import MAX_INLINED_BYTES, MAX_NODES
+from enplace.text import size as size_text
 
 Key = tuple[str, str, str]
 Functions = Mapping[Key, FunctionProto]
@@ -23,7 +26,7 @@ def inline_functions(model: ModelProto) -> None:
     Raises
     ------
     FileError
-        If a function calls itself, or the calls make too many nodes.
+        If a function calls itself, or the calls make too many nodes, or too large ones.
     """
     functions = {_key(each): each for each in model.functions}
     if not functions:
@@ -47,28 +50,56 @@ def _key(named: FunctionProto | NodeProto) -> Key:
     return named.domain, kind, named.overload
 
 
+class _Size(NamedTuple):
+    """How many nodes there are, how many names they hold, and how many bytes they take."""
+
+    nodes: int
+    names: int
+    bytes: int
+
+
 def _check(graph: GraphProto, functions: Functions) -> None:
-    """Count the nodes that inlining makes, each function once."""
-    counts: dict[Key, int] = {}
+    """Count what inlining makes, each function once."""
+    sizes: dict[Key, _Size] = {}
 
-    def total(nodes: Iterator[NodeProto], path: tuple[Key, ...]) -> int:
-        return sum(size(node, path) for node in nodes)
+    def total(nodes: Iterator[NodeProto], path: tuple[Key, ...]) -> _Size:
+        found = _Size(0, 0, 0)
+        for node in nodes:
+            found = _Size(*map(operator.add, found, size(node, path)))
+        return found
 
-    def size(node: NodeProto, path: tuple[Key, ...]) -> int:
+    def size(node: NodeProto, path: tuple[Key, ...]) -> _Size:
         key = _key(node)
         if key not in functions:
-            return 1
+            return _own_size(node)
         if key in path or len(path) > _MOST_DEPTH:
             raise FileError(f"function {key[1][:60]!a} calls itself; export the model again")
-        if key not in counts:
-            counts[key] = total(_all_nodes(functions[key].node), (*path, key))
-        return counts[key]
+        if key not in sizes:
+            sizes[key] = total(_all_nodes(functions[key].node), (*path, key))
+        found = sizes[key]
+        return found._replace(bytes=found.bytes + found.names * len(_scope(node, functions[key])))
 
-    if total(_all_nodes(graph.node), ()) > MAX_NODES:
+    found = total(_all_nodes(graph.node), ())
+    if found.nodes > MAX_NODES:
         raise FileError(f"its functions make over {MAX_NODES:,} nodes; do not trust it")
+    if found.bytes > MAX_INLINED_BYTES:
+        raise FileError(f"its functions make over {size_text(MAX_INLINED_BYTES)}; do not trust it")
 
 
-_MOST_DEPTH = 100
+_MOST_DEPTH, _NAME_BYTES = 100, 16
+"""Calls in calls, and what a name takes beside its characters."""
+
+
+def _own_size(node: NodeProto) -> _Size:
+    """Return the size of a node without the bodies in it, whose nodes are counted apart."""
+    bodies = sum(g.ByteSize() for each in node.attribute for g in (each.g, *each.graphs))
+    names = len(node.input) + len(node.output) + 1
+    return _Size(1, names, node.ByteSize() - bodies + names * _NAME_BYTES)
+
+
+def _scope(call: NodeProto, function: FunctionProto) -> str:
+    """Return the name under which the nodes of a call's function come to stand."""
+    return call.name or (call.output[0] if call.output else "") or function.name
 
 
 def _all_nodes(nodes: object) -> Iterator[NodeProto]:
@@ -89,7 +120,7 @@ def _inlined(node: NodeProto, functions: Functions) -> Iterator[NodeProto]:
                 _inline_body(body, functions)
         yield node
         return
-    scope = node.name or (node.output[0] if node.output else "") or function.name
+    scope = _scope(node, function)
     names = dict(zip(function.input, node.input, strict=False))
     names |= dict.fromkeys(function.input[len(node.input) :], "")
     names |= dict(zip(function.output, node.output, strict=False))

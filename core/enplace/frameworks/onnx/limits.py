@@ -15,7 +15,10 @@ MAX_FILE_BYTES = 1 << 31
 MAX_NODES = 200_000
 """Most nodes, bodies of loops and called functions included."""
 
-SPARE_BYTES, GROWTH, CPU_S = 3 << 29, 4, 120
+MAX_INLINED_BYTES = 128 << 20
+"""Most that the nodes may take once functions are inlined: in memory, it is a few times as much."""
+
+SPARE_BYTES, GROWTH, CPU_S = 1 << 30, 4, 120
 """Memory and time of the worker. Protobuf takes the file's size twice, but may take fifty times
 that of a hostile file, and the library that infers shapes may take any time."""
 

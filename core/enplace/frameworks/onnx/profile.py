@@ -100,7 +100,9 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
 
 def _measured(graph: Graph, gpu: Gpu) -> Measurement:
     shapes = (tensor.lengths for tensor in graph.inputs.values() if tensor.shape)
-    config = {**graph.facts, "sizes": dict(graph.sizes)}
+    made = {*graph.inputs, *(name for node in graph.nodes for name in node.output if name)}
+    n_unsized = sum(not graph.tensor(name).is_sized for name in made)
+    config = {**graph.facts, "sizes": dict(graph.sizes), "unsized": n_unsized}
     return Measurement(
         estimated=gpu.title,
         function=graph.name[:_MOST_CHARACTERS],

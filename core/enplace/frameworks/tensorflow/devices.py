@@ -16,13 +16,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
 from enplace.frameworks.devices import LOCAL, read_size
 from enplace.frameworks.nvml import Card, matched, visible_cards
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
-from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.clusters import read_cluster
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.system import count_cores
 from enplace.values.cluster import Cluster, Device, Link
@@ -219,8 +218,7 @@ def _hosts(path: str) -> Devices:
         raise DevicesError(
             f"'{path}' is neither cpu:N, gpu:N, gpu:all nor a cluster file; choose one of them"
         )
-    with naming(path):
-        cluster = cluster_from_json(parse_json(read_bytes(path)))
+    cluster = read_cluster(path)
     names = device_names(cluster)
     if not all(map(task_of, names)):
         raise DevicesError(

@@ -7,6 +7,7 @@ import re
 from importlib.resources import files as resource_files
 from pathlib import Path
 
+from enplace.disk import open_to_read
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
@@ -95,7 +96,7 @@ def recognise(path: Path) -> tuple[Path, str]:
 
 def _kind_of_file(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             head = file.read(256)
     except OSError as error:
         raise FileError(f"{path}: cannot read: {error.strerror}") from None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from enplace.disk import LARGE_RATIO, LITTLE_MEMORY_BYTES, SMALL_BYTES, gather, naming, parse_json
 from enplace.errors import FileError
 
 SUFFIX = ".keras"
 MAX_CONFIG_BYTES = 64 << 20
+
+_ENTRY, _MOST_MEMBERS, _LIST_BYTES = b"PK\x01\x02", 10_000, 8 << 20
+"""What begins an entry in the list at a zip's end; the most entries, and more than they take."""
 
 
 def check_keras_file(path: Path) -> None:
@@ -25,12 +29,21 @@ def check_keras_file(path: Path) -> None:
         return  # HDF5
     with naming(path):
         try:
-            with zipfile.ZipFile(path) as archive:
-                _check_members(archive, path.stat().st_size)
+            with open(path, "rb") as file:
+                _check_count(file, path.stat().st_size)
+                with zipfile.ZipFile(file) as archive:
+                    _check_members(archive, path.stat().st_size)
         except (OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
             raise FileError(f"cannot read: {error}; save it again") from None
         except (zipfile.BadZipFile, zlib.error):
             raise FileError("damaged or not a Keras model; save or copy it again") from None
+
+
+def _check_count(file: BinaryIO, n_bytes: int) -> None:
+    """Refuse more members than any model has: each takes ten times the memory of its entry."""
+    file.seek(max(0, n_bytes - _LIST_BYTES))
+    if file.read().count(_ENTRY) > _MOST_MEMBERS:
+        raise FileError(f"holds more than {_MOST_MEMBERS:,} files; do not trust it")
 
 
 def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:

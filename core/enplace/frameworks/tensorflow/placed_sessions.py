@@ -383,7 +383,11 @@ class _Twin:
         self._add(new)
 
     def _add(self, graph_def: GraphDef) -> None:
-        """Import ops; their inputs may be here already."""
+        """Import ops; their inputs may be here already, and so may functions that they call."""
+        here = {f.signature.name for f in self._graph.as_graph_def().library.function}
+        new = [f for f in graph_def.library.function if f.signature.name not in here]
+        del graph_def.library.function[:]
+        graph_def.library.function.extend(new)
         names = {node.name for node in graph_def.node}
         outside = {t for node in graph_def.node for t in node.input if node_of(t) not in names}
         with self._graph.as_default():

@@ -42,14 +42,18 @@ _REFERENCES = 100
 
 _SLOT = re.compile(r"\d{1,9}", re.ASCII)
 
-_MAX_FILE_BYTES, _MAX_FIELDS, _MAX_ROWS = 128 << 20, 20_000_000, 1_000_000
-"""Most that a trace may hold: a message takes up to 200 bytes of memory for two in the file.
-
-A row or node takes another 1000 bytes. Protobuf crashes where it gets no memory.
+_MAX_FILE_BYTES, _MAX_FIELDS, _MAX_ROWS = 128 << 20, 3_500_000, 500_000
+"""Most that a trace may hold: a message takes up to 200 bytes of memory, however small it is in the
+file, and large ones cannot be many. An honest row has 15 messages, and counts as 30. A row or node
+takes another 1000 bytes. Protobuf crashes where it gets no memory.
 """
 
-_IS_LENGTH, _LENGTH = 7, 2
-"""Bits of a field's first byte that are as given if its length follows, as for a message."""
+_IS_LENGTH, _LENGTH, _SMALL = 7, 2, 32
+"""Bits of a field's first byte that are as given if its length follows, as for a message, and the
+length of a message that is small. In texts, few pairs of characters look so."""
+
+_TEXT_FIELDS = 2
+"""In text form, a message takes as much as so many."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,30 @@ def _profile(name: str, metadata: Any) -> Profile:
 
 
 def _parse(content: bytes) -> Any:
-    fields = np.frombuffer(content, np.uint8) & _IS_LENGTH == _LENGTH  # or more
-    _check_count(int(np.count_nonzero(fields)) + content.count(b","), _MAX_FIELDS)
+    is_text = content.lstrip().startswith(b"step_stats")
+    fields = _text_fields(content) if is_text else _small_fields(content)
+    _check_count(fields + content.count(b","), _MAX_FIELDS)  # labels are split at commas
     metadata = RunMetadata()
     try:
-        if content.lstrip().startswith(b"step_stats"):
+        if is_text:
             text_format.Parse(content, metadata)
         else:
             metadata.ParseFromString(content)
     except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError):
         raise LoadError("the recorded trace is damaged; record it again") from None
     return metadata
+
+
+def _small_fields(content: bytes) -> int:
+    """Count what may be a small message in a binary file, or more."""
+    values = np.frombuffer(content, np.uint8)
+    may_start = values[:-1] & _IS_LENGTH == _LENGTH
+    return int(np.count_nonzero(may_start & (values[1:] < _SMALL)))
+
+
+def _text_fields(content: bytes) -> int:
+    """Count the messages of a text."""
+    return _TEXT_FIELDS * (content.count(b"{") + content.count(b"<"))
 
 
 def _check_count(found: int, most: int) -> None:

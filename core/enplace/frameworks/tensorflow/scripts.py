@@ -47,7 +47,7 @@ _APART = (
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 
-class _EnoughError(BaseException):
+class EnoughError(BaseException):
     """Ends the script, even through its own ``except Exception``."""
 
 
@@ -62,8 +62,8 @@ def load_script(source: Source) -> Step:
     recorder = Recorder(source.name, _place_in(source))
     with plain_keras(recorder.dropped), one_replica(), modern_loops(), recorder.hooked():
         try:
-            _run(source)
-        except _EnoughError:
+            run_script(source)
+        except EnoughError:
             raise
         except SystemExit as end:
             recorder.ended(_why_ended(source, end), printed=True)
@@ -122,17 +122,17 @@ class Recorder:
         @wraps(run)
         def watched_run(*args: Any, **kwargs: Any) -> Any:
             if self._is_done():
-                raise _EnoughError
+                raise EnoughError
             result = self._sessions.run(run, *args, **kwargs)
             if self._is_done():
-                raise _EnoughError
+                raise EnoughError
             return result
 
         with (
             calls_handled(watched_call),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
             patch.object(SESSION, "run", watched_run),
-            suppress(_EnoughError),
+            suppress(EnoughError),
         ):
             yield
 
@@ -170,8 +170,8 @@ class Recorder:
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
             # The script's own ``except:`` caught our exception.
-            raise _EnoughError
-        gradients, updates = _does(function)
+            raise EnoughError
+        gradients, updates = does(function)
         if self._function is None and gradients and updates:
             self._function = function
             self._take(function, inputs)
@@ -182,7 +182,7 @@ class Recorder:
         elif gradients and str(function.graph.name) not in self._left_out:
             self._left_out.append(str(function.graph.name))
         if self._is_done():
-            raise _EnoughError
+            raise EnoughError
 
     def _is_done(self) -> bool:
         found = self._found
@@ -211,7 +211,7 @@ class Recorder:
         self._other_steps.append(f"{self._place()}: {why}")
         if len(self._other_steps) >= MAX_OTHER_STEPS:
             self._why_not = self._other_steps[-1]
-            raise _EnoughError
+            raise EnoughError
 
     def _why_never(self) -> str:
         if self._other_steps:
@@ -236,7 +236,7 @@ def _sample_result(function: ConcreteFunction) -> list[Any]:
 
 
 @cache
-def _does(function: ConcreteFunction) -> tuple[bool, bool]:
+def does(function: ConcreteFunction) -> tuple[bool, bool]:
     """Return whether a traced function takes gradients, and whether it updates variables."""
     nodes = list(all_nodes(function.graph.as_graph_def()))
     gradients = any(is_in_backward_scope(node.name) for node in nodes)
@@ -261,14 +261,19 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     with ExitStack() as stack:
-        for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
-            with suppress(ImportError):
-                model = importlib.import_module(name).Model
-                # Keras compares by identity to see if a model overrides ``compile``.
-                trainer = next(kind for kind in model.__mro__ if "compile" in vars(kind))
-                plain = _plain_compile(model.compile, dropped)
-                stack.enter_context(patch.object(trainer, "compile", plain))
+        # Keras compares by identity to see if a model overrides ``compile``.
+        for trainer in keras_trainers("compile"):
+            plain = _plain_compile(trainer.compile, dropped)
+            stack.enter_context(patch.object(trainer, "compile", plain))
         yield
+
+
+def keras_trainers(method: str) -> Iterator[Any]:
+    """Find the class that gives models a method, in each Keras that is installed."""
+    for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
+        with suppress(ImportError):
+            model = importlib.import_module(name).Model
+            yield next(kind for kind in model.__mro__ if method in vars(kind))
 
 
 def _plain_compile(
@@ -307,7 +312,7 @@ def one_replica() -> Iterator[None]:
         yield
 
 
-def _run(source: Source) -> None:
+def run_script(source: Source) -> None:
     """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
     with (
         patch.object(sys, "argv", [source.path, *source.words]),

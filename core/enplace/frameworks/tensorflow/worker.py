@@ -7,16 +7,17 @@ import ctypes
 import importlib.util
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import shorten
+from typing import Any
 
 from enplace.errors import DoesNotFitError, EnplaceError, PlanError
-from enplace.frameworks.devices import cuda_visible
-from enplace.frameworks.jobs import do_work
+from enplace.frameworks.devices import LOCAL, cuda_visible
+from enplace.frameworks.jobs import data_parallel_job, do_work
 from enplace.frameworks.measured import run_message
 from enplace.frameworks.microbatches import Microbatches
-from enplace.frameworks.source import source_from_json
+from enplace.frameworks.source import is_program, source_from_json
 from enplace.frameworks.tensorflow.error_text import (
     describe_out_of_memory,
     first_line,
@@ -31,6 +32,10 @@ from enplace.text import count
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
 from enplace.values.splits import unsplit_names
+
+Facts = Mapping[str, Any]
+
+MIRRORED = "Running under tf.distribute.MirroredStrategy"
 
 _SHOWN = 3
 
@@ -86,11 +91,14 @@ def _answer(job: Message, values: list[Message], report: Report) -> Message:
     try:
         if job.do == "profile" and job.details["batch_sizes"]:
             return _evaluate(job, report)
+        rival = _data_parallel(job, report) if job.details.get("data_parallel") else {}
         report("Starting TensorFlow", None)
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
             return _profile(job, report)
-        return _run(job, values, report)
+        if job.do == "data-parallel":
+            return _time_mirrored(job, report)
+        return _run(job, values, report, rival)
     except BaseException as error:
         return _failure(error)
 
@@ -160,7 +168,37 @@ def _evaluate(job: Message, report: Report) -> Message:
     return codecs.profile_message(profile, DONE)
 
 
-def _run(job: Message, values: list[Message], report: Report) -> Message:
+def _data_parallel(job: Message, report: Report) -> Facts:
+    """Time data parallelism in a worker of its own, which divides the devices as it needs them."""
+    details = job.details
+    source, devices = source_from_json(details["source"]), details["devices"]
+    if not is_program(source):
+        return {"why_not": "only a script says how the model is trained"}
+    if not LOCAL.fullmatch(devices.strip()):
+        return {"why_not": "the devices are on several hosts"}
+    try:
+        done = do_work(source, data_parallel_job(source, devices, details["steps"]), report)
+    except EnplaceError as error:
+        return {"why_not": str(error)}
+    return done.details
+
+
+def _time_mirrored(job: Message, report: Report) -> Message:
+    from enplace.frameworks.tensorflow.devices import parse_devices
+    from enplace.frameworks.tensorflow.mirrored import time_mirrored
+
+    details = job.details
+    report(MIRRORED, None)
+    times_us = time_mirrored(
+        source_from_json(details["source"]),
+        parse_devices(details["devices"]),
+        details["steps"],
+        lambda _, fraction: report(MIRRORED, fraction),
+    )
+    return Message(DONE, {"times_us": times_us})
+
+
+def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> Message:
     from enplace.frameworks.tensorflow.devices import parse_devices
     from enplace.frameworks.tensorflow.load import load
     from enplace.frameworks.tensorflow.run import run_plan
@@ -185,7 +223,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         microbatches=Microbatches(**pipeline) if pipeline else None,
         progress=report,
     )
-    return run_message(run)
+    facts = {**run.facts, "data_parallel": rival} if rival else run.facts
+    return run_message(replace(run, facts=facts))
 
 
 def _is_whole(profile: Profile) -> bool:

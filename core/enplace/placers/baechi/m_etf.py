@@ -54,6 +54,11 @@ from enplace.values.profile import FloatArray, IntArray
 @placer(
     "m-etf",
     title="m-etf, Baechi",
+    good=(
+        "When you want a plan at once and links are fast: it is then close to heft. It never "
+        "waits for a better device, so behind one shared switch its step may be several times "
+        "longer than the best."
+    ),
     source="Baechi (SoCC 2020)",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
     options=(MEMORY_RULE,),

@@ -46,6 +46,11 @@ LONGEST_S = 60.0
 @placer(
     "m-sct",
     title="m-sct, Baechi",
+    good=(
+        "Where transfers take less time than ops, which the theory behind it assumes: it can "
+        "then save transfers that m-etf makes. On our samples it is seldom better than m-etf, "
+        "and it takes longer."
+    ),
     source="Baechi (SoCC 2020)",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
     options=(MEMORY_RULE,),

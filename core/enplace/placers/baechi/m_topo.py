@@ -16,7 +16,16 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 
-@placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=(MEMORY,))
+@placer(
+    "m-topo",
+    title="m-topo, Baechi",
+    good=(
+        "When all that matters is that the model fits: it shares out the memory evenly, in "
+        "milliseconds. It does not look at time, and the GPUs mostly wait for each other."
+    ),
+    source="Baechi (SoCC 2020)",
+    capabilities=(MEMORY,),
+)
 def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill the GPUs in turn to an even share of the memory, in Kahn's order, without going back.
 

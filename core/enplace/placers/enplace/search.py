@@ -1,19 +1,21 @@
 """Enplace's own method: the best list schedule, then annealing of placement and order together.
 
-1. The quick methods of the registry are tried (:mod:`~enplace.placers.enplace.starts`); the best of
-   their plans is the first incumbent.
+1. The quick methods of the registry are tried, the quickest also on fewer GPUs, and layers in
+   contiguous blocks on two GPUs, on three and so on (:mod:`~enplace.placers.enplace.starts`). The
+   best plan is the first incumbent.
 2. Chains of ops that can be merged without loss are merged (:func:`enplace.coarsen.merge_chains`).
    In a large graph, ops that the best plan so far puts on one device are merged too
    (:func:`enplace.coarsen.merge_batches`), afresh in each phase that moves blocks.
 3. Two threads anneal balances, if that promises anything: placements that send little and spread
    the work evenly over time, each simulated only when it is complete
    (:mod:`enplace.placing.moves.balance`).
-4. They move whole blocks (:mod:`enplace.placing.moves.blocks`,
-   :mod:`~enplace.placers.enplace.phases`). In both, channels serve the most urgent transfer first;
-   in one of them, channels serve first come, first served if that is hardly worse. Devices take ops
-   in the order of their ranks, or in a plan's own order if that is much better; then blocks also
-   move within the order. If the best plan does not improve, the threads continue from the plans of
-   the other quick methods and, while nothing fits, from random placements.
+4. They move whole blocks, such as a layer or its ops of one kind
+   (:mod:`enplace.placing.moves.blocks`, :mod:`~enplace.placers.enplace.phases`). In both, channels
+   serve the most urgent transfer first; in one of them, channels serve first come, first served if
+   that is hardly worse. Devices take ops in the order of their ranks, or in a plan's own order if
+   that is much better; then blocks also move within the order. If the best plan does not improve,
+   the threads continue from the other plans of step 1 and, while nothing fits, from random
+   placements.
 5. Both anneal windows of the order (:mod:`enplace.placing.moves.windows`), each with its own seed;
    after each phase, the one that lags continues from the other's state. If channels that serve the
    most urgent transfer first gain more than windows do, the first thread keeps moving blocks; if
@@ -64,6 +66,11 @@ NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small
 @placer(
     "enplace",
     title="Enplace",
+    good=(
+        "The default, and the right choice for most models: of the methods that split no ops, "
+        "it finds the shortest steps. Ten seconds are usually enough; give it longer where the "
+        "gap is large."
+    ),
     source="Enplace: annealing of blocks and windows, from the best list schedule",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START),
     options=(ROUNDS,),

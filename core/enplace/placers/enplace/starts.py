@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from enplace.errors import CancelledError, EnplaceError
+import numpy as np
+
+from enplace.errors import CancelledError, DoesNotFitError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
+from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, better_of, given_start
 from enplace.placing.incumbents import is_close, is_enough
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import rearrange
+from enplace.placing.settle import by_placed_rank
 from enplace.text import count, seconds
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -41,6 +45,13 @@ STARTS_SHARE = 0.8
 
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
+
+STACK_OP_S = 4e-5
+"""Seconds per op that placing layers in blocks takes."""
+
+FEWER_SHARE, ROOMY = 0.25, 0.8
+"""Share of the time limit within which lists for fewer GPUs must end, and the most of the memory of
+these GPUs that variables may fill."""
 
 LP_OP_S, LP_SHARE = 2.5e-4, 0.15
 """Seconds per op that the start by a linear program takes, and the share of the time limit that it
@@ -92,15 +103,22 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
             if is_enough(best, options):
                 break
     assert best is not None, "the first method always gives a plan"
+    for plan in _on_fewer_gpus(problem, best, options):
+        plans.append(plan)
+        best = better_of(problem, plan, best, options, LISTS)
     if problem.profile.n_ops <= SMALL:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
     return Start(best, tuple(plans), tuple(left_out), too_slow)
 
 
-def _check_limit(problem: Problem, options: PlaceOptions) -> None:
+def _quickest_s(problem: Problem) -> float:
     n_ops = problem.profile.n_ops
-    least_s = (OP_S * (1 + 1.4e-6 * n_ops) + OP_DEVICE_S * problem.cluster.n_devices) * n_ops
+    return (OP_S * (1 + 1.4e-6 * n_ops) + OP_DEVICE_S * problem.cluster.n_devices) * n_ops
+
+
+def _check_limit(problem: Problem, options: PlaceOptions) -> None:
+    n_ops, least_s = problem.profile.n_ops, _quickest_s(problem)
     if n_ops > LARGE and options.start is None and not options.has_time(least_s):
         raise EnplaceError(
             f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "
@@ -157,6 +175,44 @@ def _is_over(problem: Problem, options: PlaceOptions, method: str) -> bool:
     if method == LP_START:  # some programs take far longer than most of their size
         share = LP_SHARE
     return options.stopped or not options.has_time(0.0, share)
+
+
+def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:
+    """Yield plans that leave some GPUs idle: where links are shared or of two kinds, it pays.
+
+    These are the best plan of layers in contiguous blocks, and the plans of the quickest methods on
+    a quarter, half and three quarters of the GPUs.
+    """
+    gpus = problem.cluster.gpus
+    if len(gpus) < 2 or is_enough(best, options):
+        return
+    if options.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
+        stacked = (
+            Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
+            for device in stacks(problem)
+        )
+        yield best_of(problem, stacked, options.quiet).plan
+    for quarters in (1, 2, 3):
+        n_gpus = len(gpus) * quarters // 4
+        if n_gpus < 2 or not options.has_time(_quickest_s(problem), FEWER_SHARE):
+            continue
+        narrowed = _narrow(problem, gpus[:n_gpus], gpus[n_gpus:])
+        if narrowed is not None:
+            for name in QUICKEST:
+                yield run_method(name, narrowed, options.quiet).under_name("enplace")
+
+
+def _narrow(problem: Problem, kept: Sequence[int], others: Sequence[int]) -> Problem | None:
+    """Forbid some GPUs to all units that may run on the others; None if memory is too small."""
+    if problem.unit_persistent_bytes.sum() > ROOMY * problem.cluster.capacity_bytes[kept].sum():
+        return None
+    first = np.unique(problem.unit, return_index=True)[1]
+    movable = first[problem.unit_allowed[:, kept].any(axis=1)].tolist()
+    forbidden = {(op, device) for op in movable for device in others}
+    try:
+        return replace(problem, forbidden=problem.forbidden | forbidden)
+    except DoesNotFitError:  # a unit needs one of the GPUs that are left out
+        return None
 
 
 def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:

@@ -28,6 +28,11 @@ SPLIT_SHARE = 0.3
 @placer(
     METHOD,
     title="Enplace, with ops split",
+    good=(
+        "Where a few long ops, such as large convolutions and matrix products, hold up the "
+        "whole step: it may then be several times shorter than with enplace. Where nothing is "
+        "worth splitting, it finds what enplace finds."
+    ),
     source="Enplace: splits by OS-DPOS (FastT), then annealing of the split graph",
     capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
     options=(ROUNDS,),

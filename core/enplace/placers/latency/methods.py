@@ -1,8 +1,8 @@
 """The least latency of one query (Tarnawski et al. 2020, sections 4 and 7).
 
-The placements that the other modules of this folder find become plans, which also order the ops.
-The latency is measured on the paper's accelerators, which run whole subgraphs; a step on the
-simulator's machine takes less time.
+The latency is that of the paper's accelerators: one receives all inputs of a subgraph, runs it, and
+only then sends its outputs. A step on the simulator's machine takes less time. A plan also orders
+the ops.
 """
 
 from __future__ import annotations
@@ -47,12 +47,19 @@ NO_HOST = (
 @placer(
     "greedy-latency",
     title="Greedy latency",
+    good=(
+        "To see what a search gains, and for chains of layers, where there is little to gain: "
+        "it takes milliseconds."
+    ),
     source=_SOURCE,
     objectives=(LATENCY,),
     capabilities=(MEMORY,),
 )
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
-    """Fill one accelerator after another along a topological order."""
+    """Fill one accelerator after another along a topological order.
+
+    Each takes as many ops as fit. What no accelerator can hold goes to the CPUs.
+    """
     options.check_cancelled()
     problem, _, about = _simplify(problem)
     device = place_greedily(problem)
@@ -67,26 +74,43 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
 @placer(
     "latency-ip",
     title="Latency IP, contiguous",
+    good=(
+        "For a model that one accelerator cannot hold, or whose branches can run on several at "
+        "once. Small graphs are proven optimal; large ones often end with a gap."
+    ),
     source=_SOURCE,
     objectives=(LATENCY,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
-    """Find the contiguous placement with the least latency, by annealing and Fig. 3."""
+    """Find the contiguous placement with the least latency, by annealing and Fig. 3.
+
+    The better of the greedy placement and the best pipeline along one order is annealed. Then the
+    integer program of Fig. 3 takes over, while annealing restarts on another core.
+    """
     return _search_plan(problem, "latency-ip", 1, options)
 
 
 @placer(
     "latency-ip-q",
     title="Latency IP, two subgraphs for each accelerator",
+    good=(
+        "Where it helps that an accelerator works twice on a query, in between waiting for "
+        "another. It has more to search than latency-ip; on the paper's inputs, both find the "
+        "same latencies."
+    ),
     source=_SOURCE,
     objectives=(LATENCY,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
-    """Find the least latency where accelerators have two subgraphs, by annealing and Fig. 4."""
+    """Find the least latency where accelerators have two subgraphs, by annealing and Fig. 4.
+
+    The search is that of ``latency-ip``; half of the annealing runs allow one subgraph only,
+    because good placements of that kind are hard to find among all others.
+    """
     return _search_plan(problem, "latency-ip-q", SUBGRAPHS, options)
 
 

@@ -15,7 +15,7 @@ from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
 from enplace.placers.latency.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.contract import find_static_excess
-from enplace.placers.max_load.dp import partition_along_order
+from enplace.placers.max_load.dp import Partition, partition_along_order
 from enplace.placers.max_load.passes import unit_devices
 from enplace.placing.anytime import (
     ImprovingProgram,
@@ -26,11 +26,18 @@ from enplace.placing.anytime import (
     take_each,
 )
 from enplace.solvers.background import BackgroundRuns
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS = 300_000
 """Annealing steps of one run."""
+
+ONE_SAMPLE = LoadRule(in_flight=False)
+"""A query is one sample, so no others are in flight."""
+
+CONTIGUOUS_SHARE = 0.5
+"""Share of the time for one subgraph on each accelerator, if several are allowed."""
 
 SMALL = 200
 """With fewer choices of a place for an op, the program alone is faster."""
@@ -58,7 +65,8 @@ def search_latency(
     """Find the placement with the least latency.
 
     The greedy placement is annealed, and the integer program continues from the result. Meanwhile,
-    annealing restarts again and again on another core.
+    annealing restarts again and again on another core. With several subgraphs, part of the time
+    goes to the search with one, whose placement is where the search with several begins.
 
     Parameters
     ----------
@@ -73,6 +81,11 @@ def search_latency(
     pipeline = _pipeline_places(problem, groups, limits.is_over)
     if search.offer(pipeline):
         start = pipeline
+    if q > 1 and groups.op_us.size >= SMALL:
+        contiguous = search_latency(problem, limits.part(CONTIGUOUS_SHARE), 1, seed, solver)
+        found = _places_of(problem, groups, contiguous)
+        if search.offer(found):
+            start = found
     if groups.op_us.size < SMALL or not search.has_found:
         return search.solve(solver)
     search.offer(anneal(groups, start, 1, STEPS, limits.is_over, seed))
@@ -89,13 +102,17 @@ def search_latency(
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
     """Return the places of the best pipeline along one order, a baseline of section 7."""
+    return _places_of(problem, groups, partition_along_order(problem, ONE_SAMPLE, stopped=stopped))
+
+
+def _places_of(problem: Problem, groups: Groups, found: Partition | Incumbent) -> IntArray:
+    """Return the places of the groups of a placement with one subgraph on each accelerator."""
     cluster = problem.cluster
     place_of = np.full(cluster.n_devices, groups.cpu)
     place_of[cluster.gpus] = np.arange(len(cluster.gpus))
-    device = partition_along_order(problem, stopped=stopped).device
     place = np.zeros((groups.n_groups, 2), dtype=np.int64)
-    # If the partition has a group on several devices, its last op decides.
-    place[groups.group, 0] = place_of[device[groups.op]]
+    # If a group is on several devices, its last op decides.
+    place[groups.group, 0] = place_of[found.device[groups.op]]
     return place
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.machine.loads import busiest_us
+from enplace.machine.passes import links_passes
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
@@ -42,6 +43,13 @@ N_ORDERS = 60
 ORDERS_WORK = 3_000_000_000
 """Limit on the sum of the squares of the numbers of nodes; above it, fewer orders are tried."""
 
+TIED, MOST_TIED, TIED_ORDERS = 1e-9, 6_000, 20
+"""Loads that differ by a smaller share are equal. With more ideals, only partitions of equal load
+along some orders are compared."""
+
+ROOM = (0.5, 0.75, 0.9, 1.0)
+"""Shares of the accelerators' memory: a partition that fits into a smaller one is better."""
+
 GUESS = 1.3
 """Factor between successive limits."""
 
@@ -68,6 +76,8 @@ class Partition:
     note : str
         How it was found, if that is less than one would expect.
     replicas : tuple of tuples of int
+    recompute : tuple of int
+        Devices that run their forward ops again.
     """
 
     device: IntArray
@@ -77,6 +87,7 @@ class Partition:
     optimal: bool = False
     note: str = ""
     replicas: Replicas = ()
+    recompute: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +107,11 @@ class Task:
     floor_us: FloatArray
 
     @property
+    def counts_stages(self) -> bool:
+        """Whether the samples in flight on a stage depend on how many stages follow it."""
+        return bool((self.costs.samples != self.costs.samples[0]).any())
+
+    @property
     def gpus(self) -> IntArray:
         return np.array(self.problem.cluster.gpus)
 
@@ -110,6 +126,7 @@ class Solution:
 
     device: IntArray
     replicas: Replicas
+    recompute: tuple[int, ...]
     last_us: float
 
 
@@ -130,8 +147,35 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     separate = tuple(replace(device, chip="") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     cluster, nodes = problem.cluster, contract(problem, rule)
-    costs = build_node_costs(problem, nodes, rule, np.array([len(cluster.gpus), len(cluster.cpus)]))
+    devices = np.array([len(cluster.gpus), len(cluster.cpus)])
+    costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, nodes, rule, devices))
+    least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
+    if not rule.in_flight or least_bytes <= costs.capacity_bytes:
+        # If everything fits anywhere, the search need not count the stages.
+        costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
+
+
+def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> IntArray:
+    """Count the samples in flight on a stage, by the cell before it; shape (n_cells,).
+
+    If forward and backward alternate, as many as there are stages from this one on
+    (:mod:`enplace.machine.patterns` holds no more); with overlapping transfers, each stage counts
+    three times. If the gradients of weights wait, it is as many as on the first stage. If backward
+    ops read nothing of the forward pass, and so go the same way, each stage holds about half.
+    """
+    gpus, cpus = np.divmod(np.arange(count_cells(devices)), devices[1] + 1)
+    stages = devices.sum() - (gpus + cpus)
+    if rule.pipeline == "gpipe":
+        stages = np.full_like(stages, rule.microbatches)
+    elif not links_passes(problem):
+        stages = np.full_like(stages, (devices.sum() + 1) // 2 + 1)
+    elif rule.pipeline != "1f1b":
+        stages = np.full_like(stages, devices.sum())
+    if not nodes.kept_bytes.any():
+        stages = np.ones_like(stages)  # nothing is kept for a backward pass
+    samples: IntArray = np.maximum(1, stages) * (3 if rule.n_resources > 1 else 1)
+    return samples
 
 
 def partition_exactly(
@@ -165,10 +209,44 @@ def partition_exactly(
         found = "the best found" if best is not first else tried
         note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
         return replace(best, note=note)
+    best = _settle_ties(task, lattice, stopped, best)
     best = replace(best, n_ideals=lattice.n_ideals, note="")
     if note := find_unlike(problem, rule):
         return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
+
+
+def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition) -> Partition:
+    """Choose among the partitions with the least load.
+
+    The first choice is room in memory (:data:`ROOM`), then few ops on CPUs, then a small sum of the
+    loads of all stages: the latency of a sample that passes through one stage after another. With
+    more than :data:`MOST_TIED` ideals, only some orders are searched.
+    """
+    if np.isinf(best.load_us):
+        return best
+    limit_us = np.array([best.load_us])
+    if task.rule.n_passes > 1:
+        chosen = best.device, task.rule, best.replicas, best.recompute
+        limit_us = busiest_us(task.problem, *chosen)
+    limit_us = limit_us * (1 + TIED)
+    cpu_op_us = float(limit_us.sum()) * int(task.costs.devices.sum())
+    some = [lattice] if lattice.n_ideals <= MOST_TIED else list(chains(task, TIED_ORDERS, 0))
+    for share in ROOM:
+        capacity_bytes = task.costs.capacity_bytes * share
+        costs = task.costs._replace(
+            capacity_bytes=capacity_bytes, cpu_op_us=cpu_op_us, is_plain=False
+        )
+        roomy = replace(task, costs=costs)
+        found = [_solve_over(roomy, each, stopped)(limit_us)[0] for each in some]
+        if stopped():
+            return best
+        if fitting := [each for each in found if each is not None]:
+            chosen = min(fitting, key=lambda each: each.last_us)
+            return replace(
+                best, device=chosen.device, replicas=chosen.replicas, recompute=chosen.recompute
+            )
+    return best
 
 
 def partition_along_order(
@@ -201,10 +279,11 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Pa
     if find_unlike(task.problem, task.rule) == UNLIKE_DEVICES:
         least_us = shared_work_us(task.problem)
     best = Partition(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, least_us)
-    if task.rule.n_passes > 1:
+    if task.rule.n_passes > 1 and task.costs.samples.max() == 1:
         found = partition_along_order(task.problem, replace(task.rule, pipeline="1f1b"))
         if np.isfinite(found.load_us):
-            us = busiest_us(task.problem, found.device, task.rule, found.replicas).sum()
+            us = busiest_us(task.problem, found.device, task.rule, found.replicas, found.recompute)
+            us = us.sum()
             best = replace(found, load_us=float(us), bound_us=least_us)
     for number, chain in enumerate(chains(task, n_orders, seed)):
         if number == 0 and np.isinf(best.load_us):
@@ -269,10 +348,17 @@ def least_below(task: Task, solve: Solve, best: Partition) -> tuple[Partition, b
             return best, finished
         load_us = np.array([found.last_us])
         if len(limit) > 1:
-            load_us = busiest_us(task.problem, found.device, task.rule, found.replicas)
+            chosen = found.device, task.rule, found.replicas, found.recompute
+            load_us = busiest_us(task.problem, *chosen)
         if load_us.sum() < best.load_us:
             total = float(load_us.sum())
-            best = replace(best, device=found.device, load_us=total, replicas=found.replicas)
+            best = replace(
+                best,
+                device=found.device,
+                load_us=total,
+                replicas=found.replicas,
+                recompute=found.recompute,
+            )
         if len(limit) == 1 or not finished:
             return best, finished
         forward = min(float(load_us[0]), best.load_us - float(load_us[1])) * (1 - 1e-9)
@@ -309,11 +395,14 @@ def _solve_over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) 
     def solve(limit_us: FloatArray) -> tuple[Solution | None, bool]:
         table, finished = _fill_all(task, lattice, limit_us, stopped, every)
         last = table.best_us[-1]
-        if not last.min() < limit_us[-1]:
+        if task.counts_stages:
+            last = np.where(np.arange(len(last)) == len(last) - 1, last, np.inf)
+        most_us = limit_us[-1] if task.costs.cpu_op_us < 0 else np.inf
+        if not last.min() < most_us:
             return None, finished
         stages = walk_back(table, lattice, devices, int(np.argmin(last)))
-        device, replicas = assign(task.nodes.node, [(stages, task.gpus, task.cpus)])
-        return Solution(device, replicas, float(last.min())), finished
+        parts = assign(task.nodes.node, [(stages, task.gpus, task.cpus)])
+        return Solution(*parts, float(last.min())), finished
 
     return solve
 
@@ -322,7 +411,7 @@ def _fill_all(
     task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped, every: int
 ) -> tuple[Table, bool]:
     """Fill the table of partitions with loads below a limit; return whether it is complete."""
-    table = empty_table(lattice, task.costs.devices)
+    table = empty_table(lattice, task.costs.devices, anywhere=task.counts_stages)
     capable = find_capable(task.costs, lattice, limit_us)
     capable[np.arange(lattice.n_ideals) % every > 0] = False
     at = 0

@@ -77,6 +77,21 @@ def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArra
     return found.ptr, found.node, np.ascontiguousarray(found.touched_us[:, :, 0].T)
 
 
+def find_received(problem: Problem, label: IntArray) -> Hyperedges:
+    """Find the bytes that the forward ops of a set receive, as hyperedges of one channel."""
+    profile, backward = problem.profile, backward_ops(problem)
+    sums = _Sums(USUAL, (1, 1), int(label.max()) + 1)
+    for tensor in np.flatnonzero(profile.tensor_bytes > 0).tolist():
+        readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+        maker = int(label[profile.tensor_op[tensor]])
+        ends = {maker, *label[readers[~backward[readers]]].tolist()}
+        if len(ends) > 1:
+            n_bytes = np.array([float(profile.tensor_bytes[tensor])])
+            sums.touch(ends, 0, n_bytes)
+            sums.own_us[maker, :, 0] -= n_bytes
+    return sums.hyperedges()
+
+
 def prices_us(problem: Problem) -> tuple[FloatArray, IntArray]:
     """Find the price of each tensor for an accelerator that sends or receives it.
 

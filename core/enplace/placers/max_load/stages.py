@@ -22,6 +22,7 @@ class NodeStage:
     nodes: list[int]
     gpus: int
     cpus: int
+    recomputes: bool = False
 
 
 def walk_back(
@@ -32,8 +33,9 @@ def walk_back(
     ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
     while ideal != bottom:
         below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
+        again, before = divmod(before, table.best_us.shape[1])
         used = divmod(cell - before, width)
-        stages.append(NodeStage(_nodes_between(lattice, below, ideal), *used))
+        stages.append(NodeStage(_nodes_between(lattice, below, ideal), *used, bool(again)))
         ideal, cell = below, before
     return stages[::-1]
 
@@ -60,8 +62,10 @@ def _nodes_between(lattice: Lattice, below: int, above: int) -> list[int]:
 
 def assign(
     node: IntArray, parts: Sequence[tuple[list[NodeStage], IntArray, IntArray]]
-) -> tuple[IntArray, Replicas]:
-    """Give each stage the next free devices; return the device of each op, and the replicas.
+) -> tuple[IntArray, Replicas, tuple[int, ...]]:
+    """Give each stage the next free devices.
+
+    Returns the device of each op, the replicas, and the devices that recompute.
 
     Parameters
     ----------
@@ -72,6 +76,7 @@ def assign(
     """
     of_node = np.zeros(int(node.max()) + 1, dtype=np.int64)
     replicas: list[tuple[int, ...]] = []
+    recompute: list[int] = []
     for stages, *devices in parts:
         used = [0, 0]
         for stage in stages:
@@ -79,6 +84,8 @@ def assign(
             group = devices[kind][used[kind] : used[kind] + n]
             used[kind] += n
             of_node[stage.nodes] = group[0]
+            if stage.recomputes:
+                recompute.append(int(group[0]))
             if n > 1:
                 replicas.append(tuple(group.tolist()))
-    return of_node[node], tuple(replicas)
+    return of_node[node], tuple(replicas), tuple(recompute)

@@ -38,6 +38,10 @@ BYTES_PER_CELL = 8 + 4 + 2
 GPU, CPU = range(2)
 """Indices into the arrays of shape (2,)."""
 
+BYTES, SYNC, KEPT, FORWARD, OPS = range(5)
+"""Indices into the sums of a share: bytes, time of an all-reduce, bytes kept for each further
+sample, time of the forward ops, and number of ops."""
+
 
 class NodeCosts(NamedTuple):
     """The nodes for the kernel, and the devices that share them.
@@ -51,12 +55,26 @@ class NodeCosts(NamedTuple):
         0 where a node cannot run.
     gpu_runs, cpu_runs : bool arrays, shape (n_nodes,)
     memory_bytes, sync_us : float arrays, shape (n_nodes,)
+    kept_bytes, forward_us, n_ops : float arrays, shape (n_nodes,)
+        What a node keeps of each further sample in flight; the compute time of its forward ops on
+        an accelerator; the number of its ops.
     transfers : TransferCosts
+    received : TransferCosts
+        The bytes that forward ops receive, as costs of one channel.
     devices, most_replicas : int arrays, shape (2,)
         Number of accelerators and CPUs, and how many of each may be replicas of one stage.
     capacity_bytes : float
     sums_sync : bool
         Whether the all-reduce of replicas adds to the load, or overlaps with it.
+    samples : int array, shape (n_cells,)
+        Samples in flight on the accelerators of the stage that follows a cell.
+    recompute : bool
+        Whether a stage may run its forward ops again instead of keeping what they make.
+    cpu_op_us : float
+        If not negative, the sum over stages is minimised of their loads, plus this for each op on
+        a CPU. All loads must still be below the limits.
+    is_plain : bool
+        Whether nothing counts but the largest load and the memory of one sample.
     """
 
     gpu_us: FloatArray
@@ -65,11 +83,19 @@ class NodeCosts(NamedTuple):
     cpu_runs: BoolArray
     memory_bytes: FloatArray
     sync_us: FloatArray
+    kept_bytes: FloatArray
+    forward_us: FloatArray
+    n_ops: FloatArray
     transfers: TransferCosts
+    received: TransferCosts
     devices: IntArray
     most_replicas: IntArray
     capacity_bytes: float
     sums_sync: bool
+    samples: IntArray
+    recompute: bool
+    cpu_op_us: float
+    is_plain: bool
 
 
 class Table(NamedTuple):
@@ -82,7 +108,7 @@ class Table(NamedTuple):
     best_us : float array, shape (n_ideals, n_cells)
         The smallest largest load of the last pass; inf if nothing below the limit was found.
     from_ideal : int32 array, from_cell : int16 array
-        The cell before the last stage.
+        The cell before the last stage, plus the number of cells if the stage recomputes.
     """
 
     best_us: FloatArray
@@ -100,8 +126,10 @@ class _Share(NamedTuple):
     channel_us : float array, shape (n_channels,)
         Time of the transfers.
     gpu_us, cpu_us : float arrays, shape (n_passes,)
-    total : float array, shape (2,)
-        Bytes, and the time of an all-reduce.
+    total : float array, shape (5,)
+        Sums over the nodes, by :data:`BYTES` to :data:`OPS`.
+    received_pins : int array, received : float array, shape (1,)
+        The same as ``pins`` and ``channel_us``, for the bytes that forward ops receive.
     barred : int array, shape (2,)
         Number of nodes that cannot run on an accelerator, and on a CPU.
     """
@@ -111,23 +139,39 @@ class _Share(NamedTuple):
     gpu_us: FloatArray
     cpu_us: FloatArray
     total: FloatArray
+    received_pins: IntArray
+    received: FloatArray
     barred: IntArray
 
 
 class _Stage(NamedTuple):
-    """A stage between two ideals: its load in the first and last pass, and its all-reduce."""
+    """A stage between two ideals.
+
+    Attributes
+    ----------
+    base, reached : int
+    first_us, last_us, sync_us : float
+        Its load in the first and last pass, and its all-reduce.
+    own_bytes, further_bytes : float
+        Memory for one sample, and for each further one in flight.
+    extra_us : float
+        What counts besides the load if the sum over stages is minimised.
+    """
 
     base: int
     reached: int
     first_us: float
     last_us: float
     sync_us: float
+    own_bytes: float
+    further_bytes: float
+    extra_us: float
 
 
 def build_node_costs(
-    problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray
+    problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray, samples: IntArray
 ) -> NodeCosts:
-    """Build the costs for a number of accelerators and CPUs."""
+    """Build the costs for a number of accelerators and CPUs, and of samples in flight."""
     gpus = problem.cluster.gpus
     gpu_runs: BoolArray = np.isfinite(nodes.accelerator_us.sum(axis=1))
     cpu_runs: BoolArray = np.isfinite(nodes.cpu_us.sum(axis=1))
@@ -138,11 +182,19 @@ def build_node_costs(
         cpu_runs,
         nodes.memory_bytes.astype(np.float64),
         nodes.sync_us,
+        nodes.kept_bytes.astype(np.float64),
+        nodes.forward_us,
+        np.bincount(nodes.node, minlength=nodes.n_nodes).astype(np.float64),
         build_transfer_costs(nodes.hyperedges, nodes.n_nodes),
+        build_transfer_costs(nodes.received, nodes.n_nodes),
         devices,
         devices if rule.replicate else np.ones(2, dtype=np.int64),
         float(problem.cluster.capacity_bytes[gpus].min()),
         rule.transfers == "sum",
+        samples,
+        rule.recompute,
+        -1.0,
+        bool(samples.max() == 1),
     )
 
 
@@ -151,11 +203,17 @@ def count_cells(devices: IntArray) -> int:
     return int(np.prod(devices + 1))
 
 
-def empty_table(lattice: Lattice, devices: IntArray, first: int = 0) -> Table:
-    """Make an empty table, to be filled from an ideal on."""
+def empty_table(
+    lattice: Lattice, devices: IntArray, first: int = 0, *, anywhere: bool = False
+) -> Table:
+    """Make an empty table, to be filled from an ideal on.
+
+    If ``anywhere``, the first devices may stay unused. The cells before a stage then say how many
+    devices there are from this stage on.
+    """
     shape = lattice.n_ideals, count_cells(devices)
     best = np.full(shape, np.inf)
-    best[first, 0] = 0.0
+    best[first, : None if anywhere else 1] = 0.0
     return Table(best, np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.int16))
 
 
@@ -205,7 +263,8 @@ def fill(
         # The caller then checks whether to stop; between two bases the walk keeps no state.
         if visits > budget:
             return base
-        n_open = _find_open_cells(table.best_us[base], capable[base], limit_us[-1], cells)
+        most_us = limit_us[-1] if costs.cpu_op_us < 0.0 else np.inf
+        n_open = _find_open_cells(table.best_us[base], capable[base], most_us, cells)
         if n_open > 0:
             _clear(share)
             begin(walk, lattice, base)
@@ -225,6 +284,11 @@ def _extend(
 ) -> int:  # pragma: no cover - compiled
     """Try the nodes between the base of a walk and each ideal as a stage; return how many."""
     depth, visits, base, last = 0, 0, walk.ideal[0], len(limit_us) - 1
+    fewest = costs.samples[cells[0]]
+    for cell in cells:
+        fewest = min(fewest, costs.samples[cell])
+    if costs.most_replicas[GPU] > 1:
+        fewest = -(-fewest // costs.most_replicas[GPU])
     while True:
         before = depth
         depth = advance(walk, lattice, before)
@@ -236,15 +300,26 @@ def _extend(
             continue
         visits += 1
         _add(share, costs, node)
-        on_gpu = _may_fit_gpus(share, costs, limit_us)
+        on_gpu = _may_fit_gpus(share, costs, limit_us, fewest)
         on_cpu = _may_fit_cpus(share, costs, limit_us)
         if on_gpu:
-            loads_us = _gpu_load_us(share, 0), _gpu_load_us(share, last)
-            stage = _Stage(base, walk.ideal[depth], *loads_us, share.total[1])
-            _offer(table, costs, limit_us, stage, cells, GPU)
+            reached, sync_us, own = walk.ideal[depth], share.total[SYNC], share.total[BYTES]
+            loads_us = _gpu_load_us(share, 0, 0.0), _gpu_load_us(share, last, 0.0)
+            stage = _Stage(base, reached, *loads_us, sync_us, own, share.total[KEPT], 0.0)
+            _offer(table, costs, limit_us, stage, cells, GPU, 0)
+            if costs.recompute and share.received[0] < share.total[KEPT]:
+                first_us = 0.0 if last > 0 else share.total[FORWARD]
+                loads_us = (
+                    _gpu_load_us(share, 0, first_us),
+                    _gpu_load_us(share, last, share.total[FORWARD]),
+                )
+                stage = _Stage(base, reached, *loads_us, sync_us, own, share.received[0], 0.0)
+                _offer(table, costs, limit_us, stage, cells, GPU, table.best_us.shape[1])
         if on_cpu:  # CPUs pay for no transfers
-            stage = _Stage(base, walk.ideal[depth], share.cpu_us[0], share.cpu_us[last], 0.0)
-            _offer(table, costs, limit_us, stage, cells, CPU)
+            loads_us = share.cpu_us[0], share.cpu_us[last]
+            extra_us = max(costs.cpu_op_us, 0.0) * share.total[OPS]
+            stage = _Stage(base, walk.ideal[depth], *loads_us, 0.0, 0.0, 0.0, extra_us)
+            _offer(table, costs, limit_us, stage, cells, CPU, 0)
         if not (on_gpu or on_cpu):
             turn_back(walk, lattice, depth)
 
@@ -257,7 +332,9 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
         np.zeros(costs.transfers.own_us.shape[1]),
         np.zeros(n_passes),
         np.zeros(n_passes),
-        np.zeros(2),
+        np.zeros(5),
+        np.zeros(len(costs.received.size), dtype=np.int64),
+        np.zeros(1),
         np.zeros(2, dtype=np.int64),
     )
 
@@ -266,7 +343,7 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
 def _clear(share: _Share) -> None:  # pragma: no cover - compiled
     """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
     share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
-    share.total[:], share.barred[:] = 0.0, 0
+    share.total[:], share.received[:], share.barred[:] = 0.0, 0.0, 0
 
 
 @loop
@@ -287,12 +364,19 @@ def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cove
     """Add a node to the share."""
     share.barred[GPU] += not costs.gpu_runs[node]
     share.barred[CPU] += not costs.cpu_runs[node]
-    share.total[0] += costs.memory_bytes[node]
-    share.total[1] += costs.sync_us[node]
+    share.total[BYTES] += costs.memory_bytes[node]
+    share.total[SYNC] += costs.sync_us[node]
     for p in range(len(share.gpu_us)):
         share.gpu_us[p] += costs.gpu_us[node, p]
         share.cpu_us[p] += costs.cpu_us[node, p]
     add_transfers(costs.transfers, node, share.pins, share.channel_us)
+    if costs.is_plain:
+        return
+    share.total[KEPT] += costs.kept_bytes[node]
+    share.total[FORWARD] += costs.forward_us[node]
+    share.total[OPS] += costs.n_ops[node]
+    if costs.recompute:
+        add_transfers(costs.received, node, share.received_pins, share.received)
 
 
 @step
@@ -300,12 +384,19 @@ def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no c
     """Remove a node from the share."""
     share.barred[GPU] -= not costs.gpu_runs[node]
     share.barred[CPU] -= not costs.cpu_runs[node]
-    share.total[0] -= costs.memory_bytes[node]
-    share.total[1] -= costs.sync_us[node]
+    share.total[BYTES] -= costs.memory_bytes[node]
+    share.total[SYNC] -= costs.sync_us[node]
     for p in range(len(share.gpu_us)):
         share.gpu_us[p] -= costs.gpu_us[node, p]
         share.cpu_us[p] -= costs.cpu_us[node, p]
     remove_transfers(costs.transfers, node, share.pins, share.channel_us)
+    if costs.is_plain:
+        return
+    share.total[KEPT] -= costs.kept_bytes[node]
+    share.total[FORWARD] -= costs.forward_us[node]
+    share.total[OPS] -= costs.n_ops[node]
+    if costs.recompute:
+        remove_transfers(costs.received, node, share.received_pins, share.received)
 
 
 # Only work, memory and barred nodes decide where a walk turns back, because they grow with every
@@ -314,10 +405,16 @@ def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no c
 
 @step
 def _may_fit_gpus(
-    share: _Share, costs: NodeCosts, limit_us: FloatArray
+    share: _Share, costs: NodeCosts, limit_us: FloatArray, fewest: int
 ) -> bool:  # pragma: no cover - compiled
-    """Whether accelerators may take the share, even before its transfers count."""
-    if share.barred[GPU] > 0 or share.total[0] > costs.capacity_bytes or costs.devices[GPU] == 0:
+    """Whether accelerators may take the share, even before its transfers count.
+
+    ``fewest`` is the least number of samples in flight.
+    """
+    held = share.total[BYTES]
+    if not costs.recompute:
+        held += (fewest - 1) * share.total[KEPT]
+    if share.barred[GPU] > 0 or held > costs.capacity_bytes or costs.devices[GPU] == 0:
         return False
     return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])
 
@@ -344,10 +441,13 @@ def _is_below(
 
 
 @step
-def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
-    """Return an accelerator's load in a pass: compute shares the first resource with transfers."""
+def _gpu_load_us(share: _Share, p: int, again_us: float) -> float:  # pragma: no cover - compiled
+    """Return an accelerator's load in a pass: compute shares the first resource with transfers.
+
+    ``again_us`` is the time of forward ops that run again.
+    """
     n_resources = len(share.channel_us) // len(share.gpu_us)
-    load = float(share.gpu_us[p] + share.channel_us[p * n_resources])
+    load = float(share.gpu_us[p] + again_us + share.channel_us[p * n_resources])
     for c in range(p * n_resources + 1, (p + 1) * n_resources):
         load = max(load, share.channel_us[c])
     return load
@@ -355,9 +455,18 @@ def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
 
 @step
 def _offer(
-    table: Table, costs: NodeCosts, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
+    table: Table,
+    costs: NodeCosts,
+    limit_us: FloatArray,
+    stage: _Stage,
+    cells: IntArray,
+    kind: int,
+    mark: int,
 ) -> None:  # pragma: no cover - compiled
-    """Improve the cells of an ideal with a stage on one device, or on several replicas."""
+    """Improve the cells of an ideal with a stage on one device, or on several replicas.
+
+    ``mark`` is added to the number of the cell that the stage follows.
+    """
     last = len(limit_us) - 1
     for count in range(1, costs.most_replicas[kind] + 1):
         reduce_us = (count - 1) * stage.sync_us / count
@@ -365,7 +474,15 @@ def _offer(
         load_us = load_us + reduce_us if costs.sums_sync else max(load_us, reduce_us)
         if load_us < limit_us[last] and (last == 0 or stage.first_us / count < limit_us[0]):
             gpus, cpus = (count, 0) if kind == GPU else (0, count)
-            _improve(table, costs.devices[CPU] + 1, stage, cells, load_us, gpus, cpus)
+            width = costs.devices[CPU] + 1
+            if costs.is_plain:
+                _improve(table, width, stage, cells, load_us, gpus, cpus)
+            else:
+                allowed = costs.samples, costs.capacity_bytes
+                sums = costs.cpu_op_us >= 0.0
+                _improve_allowed(
+                    table, width, stage, cells, load_us, gpus, cpus, allowed, sums, mark
+                )
 
 
 @loop
@@ -391,3 +508,35 @@ def _improve(
             table.best_us[stage.reached, to] = largest_us
             table.from_ideal[stage.reached, to] = stage.base
             table.from_cell[stage.reached, to] = cell
+
+
+@loop
+def _improve_allowed(
+    table: Table,
+    width: int,
+    stage: _Stage,
+    cells: IntArray,
+    load_us: float,
+    gpus: int,
+    cpus: int,
+    allowed: tuple[IntArray, float],
+    sums: bool,
+    mark: int,
+) -> None:  # pragma: no cover - compiled
+    """Do the same where the samples in flight fit, or for the sum over stages."""
+    samples, capacity_bytes = allowed
+    for cell in cells:
+        to = cell + gpus * width + cpus
+        if to >= table.best_us.shape[1] or (cpus > 0 and cell % width + cpus >= width):
+            continue
+        if gpus > 0:
+            further = -(-samples[cell] // gpus) - 1
+            if stage.own_bytes + further * stage.further_bytes > capacity_bytes:
+                continue
+        value_us = max(table.best_us[stage.base, cell], load_us)
+        if sums:
+            value_us = table.best_us[stage.base, cell] + load_us + stage.extra_us
+        if value_us < table.best_us[stage.reached, to]:
+            table.best_us[stage.reached, to] = value_us
+            table.from_ideal[stage.reached, to] = stage.base
+            table.from_cell[stage.reached, to] = cell + mark

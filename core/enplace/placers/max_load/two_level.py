@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations, product
 
 import numpy as np
 
@@ -59,6 +60,9 @@ MOST_IDEALS = 2_000
 """With more ideals, only partitions along orders are tried, because each ideal needs its own
 search."""
 
+MOST_ORDERS = 24
+"""Most orders of unequal machines."""
+
 N_TRIED = 8
 """Number of orders that are then tried."""
 
@@ -78,7 +82,7 @@ class _Machines:
     network : TransferCosts
         Costs of tensors between machines.
     alike : bool
-        Whether all have the same number of devices and equal links to each other.
+        Whether all have equal links to each other.
     """
 
     devices: list[tuple[IntArray, IntArray]]
@@ -118,17 +122,20 @@ def partition_over_machines(
     """Find the best contiguous partition over machines and their devices.
 
     With more than :data:`MOST_IDEALS` ideals, it is the best along some depth-first orders.
-    Machines follow each other by number, so if they differ, another order may be better.
+    Machines with different numbers of devices are tried in all orders, up to :data:`MOST_ORDERS`.
     """
     task = build_task(problem, rule)
     machines = _build_machines(task)
+    orders = _machine_orders(machines)
     nodes = task.nodes
     best = _begin_flat(task, machines, 1 if along_order else N_ORDERS, seed, stopped)
     limit = 0 if along_order else MOST_IDEALS
     lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, limit, stopped)
     finished = True
-    for each in _lattices(task, lattice, 1 if along_order else N_TRIED, seed):
-        best, finished = least_from_below(task, _solve_over(task, machines, each, stopped), best)
+    lattices = _lattices(task, lattice, 1 if along_order else N_TRIED, seed)
+    for each, order in product(lattices, orders[:MOST_ORDERS]):
+        solve = _solve_over(task, _in_order(machines, order), each, stopped)
+        best, finished = least_from_below(task, solve, best)
         if not finished:
             break
     if not finished:
@@ -137,7 +144,8 @@ def partition_over_machines(
         note = f"more than {limit:,} ideals: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)
     best = replace(best, n_ideals=lattice.n_ideals)
-    if note := find_unlike(problem, rule) or UNLIKE_DEVICES * (not machines.alike):
+    certain = machines.alike and len(orders) <= MOST_ORDERS
+    if note := find_unlike(problem, rule) or UNLIKE_DEVICES * (not certain):
         return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
 
@@ -188,10 +196,28 @@ def _build_machines(task: Task) -> _Machines:
     return _Machines(
         devices,
         [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
-        build_node_costs(problem, nodes, task.rule, most),
+        build_node_costs(
+            problem, nodes, replace(task.rule, recompute=False), most, np.ones(len(used), np.int64)
+        ),
         build_transfer_costs(hyperedges, nodes.n_nodes),
-        bool((sizes == most).all() and (each_us == slowest_us).all()),
+        bool((each_us == slowest_us).all()),
     )
+
+
+def _machine_orders(machines: _Machines) -> list[tuple[int, ...]]:
+    """List the orders of machines that differ in the numbers of devices, within reason."""
+    sizes = [(len(gpus), len(cpus)) for gpus, cpus in machines.devices]
+    found: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    for order in permutations(range(len(sizes))):
+        found.setdefault(tuple(sizes[m] for m in order), order)
+        if len(found) > MOST_ORDERS or len(set(sizes)) == 1:
+            break
+    return list(found.values())
+
+
+def _in_order(machines: _Machines, order: Sequence[int]) -> _Machines:
+    devices, cells = ([each[m] for m in order] for each in (machines.devices, machines.cells))
+    return replace(machines, devices=devices, cells=cells)
 
 
 def _solve_over(task: Task, machines: _Machines, lattice: Lattice, stopped: Stopped) -> Solve:

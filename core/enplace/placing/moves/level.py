@@ -10,7 +10,7 @@ import numpy as np
 
 from enplace.coarsen import contract, expand
 from enplace.machine.layout import Machine, build_machine
-from enplace.names.passes import split_pass
+from enplace.names.passes import last_parts, split_pass
 from enplace.placing.moves.blocks import Blocks
 from enplace.values.arrays import inverse, offsets
 from enplace.values.limits import MOST_DEPTH
@@ -43,19 +43,30 @@ class Level:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Units of every scope at every depth, once for each pass and once for all passes."""
-        members: dict[tuple[str, str], set[int]] = defaultdict(set)
-        for unit, scope in zip(
-            self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
+        """Units of every scope at every depth: of each pass, of all passes, and of each kind of op.
+
+        Ops are of one kind if their pass and the last parts of their names agree, such as the
+        products that make up the gradient of one weight, over all time steps.
+        """
+        profile = self.problem.profile
+        members: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+        for unit, scope, name in zip(
+            self.problem.unit.tolist(), profile.scopes, profile.op_names, strict=True
         ):
-            side, name = split_pass(scope)
-            parts = name.split("/", MOST_DEPTH)[:MOST_DEPTH]
-            for depth in range(1, len(parts) + 1):
+            side, own = split_pass(scope)
+            parts, kind = own.split("/", MOST_DEPTH)[:MOST_DEPTH], last_parts(name)
+            for depth in range(len(parts) + 1):
                 prefix = "/".join(parts[:depth])
-                members[prefix, side].add(unit)
-                members[prefix, "all"].add(unit)
+                members[prefix, side, kind].add(unit)
+                if depth:
+                    members[prefix, side, ""].add(unit)
+                    members[prefix, "all", ""].add(unit)
         found = sorted(
-            {tuple(sorted(units)) for units in members.values()},
+            {
+                tuple(sorted(units))
+                for (_, _, kind), units in members.items()
+                if not kind or len(units) > 1
+            },
             key=lambda units: (len(units), units),
         )
         ptr = offsets(np.array([len(units) for units in found]))

@@ -5,7 +5,13 @@ replaces the op by that many copies, each of which does an equal share of the wo
 for the parts, and the outputs of the parts are joined for ops that need the whole output.
 """
 
-from enplace.values.splits.graph import has_parts, part_names, split_profile, unsplit_names
+from enplace.values.splits.graph import (
+    has_parts,
+    part_names,
+    share_of_time,
+    split_profile,
+    unsplit_names,
+)
 from enplace.values.splits.rules import (
     Rule,
     Split,
@@ -25,6 +31,7 @@ __all__ = [
     "legal_dimensions",
     "part_names",
     "sample_dimension",
+    "share_of_time",
     "split_profile",
     "unsplit_names",
     "without_broken_groups",

@@ -56,6 +56,18 @@ MOST_CHARACTERS = 100_000_000
 """Most characters of the names of all parts."""
 
 
+def launch_us(profile: Profile) -> float:
+    """Return the launch time of a kernel, measured or usual."""
+    return profile.measured.launch_gap_us or LAUNCH_US
+
+
+def share_of_time(profile: Profile, time_us: FloatArray, share: float | FloatArray) -> FloatArray:
+    """Return the time of ops that do a share of their work, each launched as the whole op is."""
+    launch = np.minimum(time_us, launch_us(profile))
+    shared: FloatArray = launch + (time_us - launch) * share
+    return shared
+
+
 def part_names(op: str, parts: int) -> list[str]:
     """Return the names of the parts of a split op."""
     return [f"{op}{_MADE}part_{i}" for i in range(parts)]
@@ -168,7 +180,7 @@ class _Splitting:
         self._split = {profile.index[split.op]: split for split in splits}
         self._rule = {op: _checked_rule(profile, op, s) for op, s in self._split.items()}
         _check_groups(profile, splits)
-        self._launch_us = profile.measured.launch_gap_us or LAUNCH_US
+        self._launch_us = launch_us(profile)
         self._copy_us = copy_us_per_byte(profile, self._launch_us)
         kept = np.ones(profile.n_ops, dtype=bool)
         kept[list(self._split)] = False
@@ -236,9 +248,7 @@ class _Splitting:
 
     def _add_parts(self, op: int) -> list[int]:
         profile, split = self._profile, self._split[op]
-        time_us = profile.time_us[op]
-        launch_us = np.minimum(time_us, self._launch_us)
-        part_us = launch_us + (time_us - launch_us) / split.parts
+        part_us = share_of_time(profile, profile.time_us[op], 1 / split.parts)
         temporary = -(-int(profile.temporary_bytes[op]) // split.parts)
         kind, scope, group = (x[op] for x in (profile.op_types, profile.scopes, profile.colocation))
         groups = part_names(group, split.parts) if group else [""] * split.parts

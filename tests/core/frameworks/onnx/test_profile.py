@@ -221,6 +221,18 @@ def doubling():
     return model([call], [("x", [2])], [("y", [2])], opset=18, functions=functions)
 
 
+def growing(names, **attributes):
+    """A function with a large node, called a thousand times."""
+    large = helper.make_node("Sum", ["x"] * names, ["y"], "layer", **attributes)
+    function = helper.make_function(
+        "local", "f", ["x"], ["y"], [large], [helper.make_opsetid("", 18)]
+    )
+    calls = [
+        helper.make_node("f", ["x"], [f"y{i}"], "n" * 100, domain="local") for i in range(1000)
+    ]
+    return model(calls, [("x", [2])], [("y9", [2])], opset=18, functions=[function])
+
+
 def with_shape(*shape):
     return model([node("Relu", "x", "y")], [("x", shape)], [("y", None)])
 
@@ -233,6 +245,8 @@ def with_shape(*shape):
         (onnx_models.resnet().SerializeToString()[:-9], "damaged or not an ONNX model"),
         (calling_itself(), "calls itself"),
         (doubling(), "its functions make over 200,000 nodes"),
+        (growing(1, note="a" * 200_000), "its functions make over 128 MiB"),
+        (growing(10_000), "its functions make over 128 MiB"),
         (with_shape(1 << 40, 1 << 40), "more bytes than any machine holds"),
         (with_shape(*[2] * 100), "has over 64 axes"),
         (model([node("Relu", "nowhere", "y")], [], [("y", [1])]), "which nothing makes"),

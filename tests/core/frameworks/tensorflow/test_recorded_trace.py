@@ -197,7 +197,12 @@ def test_a_deeply_nested_text_is_damaged(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "field"),
-    [(8_000_000, b"\x12\x02,,"), (15_000_000, b"\x12\x00"), (1_100_000, b"\x12\x00")],
+    [
+        (2_000_000, b"\x12\x02,,"),
+        (3_600_000, b"\x12\x00"),
+        (3_600_000, b"\x12\x04\x0a\x02ab"),
+        (510_000, b"\x12\x00"),
+    ],
 )
 def test_a_small_file_that_fills_the_memory_is_refused(tmp_path, number, field):
     rows = b"\x0a\x0d/device:CPU:0" + field * number
@@ -206,6 +211,13 @@ def test_a_small_file_that_fills_the_memory_is_refused(tmp_path, number, field):
     (tmp_path / "bomb.pb").write_bytes(gzip.compress(rows, 1))
     with pytest.raises(EnplaceError, match="far more than any real"):
         profile_of_trace(str(tmp_path / "bomb.pb"))
+
+
+def test_a_text_of_many_messages_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_format, "Parse", lambda *_: pytest.fail("parsed"))
+    (tmp_path / "bomb.pbtxt").write_text("step_stats {" + "dev_stats {}" * 1_800_000 + "}")
+    with pytest.raises(EnplaceError, match="far more than any real"):
+        profile_of_trace(str(tmp_path / "bomb.pbtxt"))
 
 
 def test_a_trace_may_not_be_larger_than_any_real_one(tmp_path):

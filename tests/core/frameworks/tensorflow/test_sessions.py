@@ -64,8 +64,11 @@ with tf.Graph().as_default():
 MONITORED = """
 def main(_):
     with tf.Graph().as_default():
-        rows = tf.data.Dataset.from_tensor_slices((data.astype("float32"), labels)).batch(8)
-        x, y = tf.data.make_one_shot_iterator(rows).get_next()
+        kinds = (tf.float32, tf.int64), ((4,), ())
+        rows = tf.data.Dataset.from_generator(lambda: zip(data, labels), *kinds).batch(8)
+        batches = tf.data.make_initializable_iterator(rows)
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, batches.initializer)
+        x, y = batches.get_next()
         logits = tf.nn.relu(x @ weight("first", (4, 8))) @ weight("second", (8, 3))
         each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
         loss = tf.reduce_mean(each)

@@ -157,6 +157,32 @@ def test_enplace_beats_the_list_schedules_it_starts_from():
     assert ours.makespan_us < simulate(problem, place(problem, "heft").plan).makespan_us
 
 
+def test_layers_in_blocks_are_a_start(monkeypatch):
+    """Three layers of four ops in a row, each with a heavy input that an op before it makes."""
+    monkeypatch.setattr(starts, "STARTS", ("single",))
+    monkeypatch.setattr(starts, "LP_START", "single")
+    monkeypatch.setattr(starts, "SEARCHES", ())
+    monkeypatch.setattr(starts, "QUICKEST", ())
+    names = [f"layer_{i // 4}/op_{i}" for i in range(12)]
+    inputs = [(f"{name}_input", name, 90) for name in names]
+    times = dict.fromkeys([*names, *(source for source, _, _ in inputs)], 10.0)
+    profile = profile_of(times, [(a, b, 1) for a, b in itertools.pairwise(names)] + inputs)
+    problem = Problem(profile, cluster_of(3, shared=True))
+    found = starts.find_start(problem, PlaceOptions()).best
+    layer = [int(scope.removeprefix("layer_")) for scope in profile.scopes]
+    assert found.plan.device.tolist() == layer
+    assert found.makespan_us == 80 + 2 + 40 + 2 + 40
+
+
+def test_lists_for_fewer_gpus_are_a_start():
+    problem = Problem(branches(8, 3), cluster_of(4), pins={3: 3})
+    best = simulate(problem, place(problem, "single").plan)
+    _, *plans = starts._on_fewer_gpus(problem, best, PlaceOptions())
+    used = [set(np.delete(plan.device, 3).tolist()) for plan in plans]
+    assert used == [{0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 2}]
+    assert [plan.device[3] for plan in plans] == [3, 3, 3, 3]
+
+
 def test_a_search_continues_from_a_given_plan():
     problem = Problem(branches(), gpus(3, b1=0.5))
     start = place(problem, "enplace", options=PlaceOptions(seed=5, values=ONE_ROUND)).plan

@@ -115,7 +115,7 @@ def test_the_optimiser_adds_no_stages(clipped):
     by_layer = {name: int(name[-1] == "1") for name in clipped.profile.op_names}
     plan = plan_of(clipped, by_layer)
     backward = np.array([name[0] in "gnu" for name in clipped.profile.op_names])
-    stages = stages_of(clipped, plan, backward)
+    stages = stages_of(clipped, plan, backward.astype(np.int64))
     assert [(stage.devices, stage.backward) for stage in stages] == [
         ((0,), False), ((1,), False), ((1,), True), ((0,), True),
     ]  # fmt: skip

@@ -181,6 +181,17 @@ def test_a_stuck_search_restarts_elsewhere_and_keeps_the_best():
     assert best is states[0]
 
 
+def test_ops_of_one_kind_in_a_scope_are_a_block():
+    names = [
+        f"gradients/lstm/t{t}/MatMul_grad/MatMul{part}" for t in range(3) for part in ("", "_1")
+    ]
+    problem = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2))
+    blocks = make_level(problem, np.arange(6)).blocks
+    found = [blocks.unit[a:b].tolist() for a, b in zip(blocks.ptr, blocks.ptr[1:], strict=False)]
+    assert [0, 2, 4] in found
+    assert [1, 3, 5] in found
+
+
 def test_large_blocks_are_tried_as_often_as_small_ones():
     """Among 400 blocks of one op and one of all ops, only the large one helps."""
     n = 400

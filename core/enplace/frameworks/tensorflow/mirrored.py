@@ -1,0 +1,260 @@
+"""Time a training script under data parallelism: tf.distribute.MirroredStrategy on our devices.
+
+The script runs unchanged, but in the scope of a strategy, so its variables are copied to every
+device. What happens to its step depends on how it trains:
+
+- ``fit`` of Keras shares out each batch by itself, and so does a script that has a MirroredStrategy
+  of its own: it gets ours. ``train_on_batch`` becomes a ``fit`` of one batch.
+- Another traced function runs once per device, each time with a share of its arguments' samples.
+  Assignments that its author did not mean for several devices take the mean.
+
+The batch stays as large as in the script, so a step does the same work as without replicas. Its
+result may differ: a loss that is a mean becomes one per device, and some optimisers add them up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, wraps
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import tensorflow as tf
+
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.calls import Call, calls_handled
+from enplace.frameworks.tensorflow.capture import has_replicas
+from enplace.frameworks.tensorflow.device_names import device_names
+from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
+from enplace.frameworks.tensorflow.graph import all_nodes
+from enplace.frameworks.tensorflow.scripts import (
+    EnoughError,
+    does,
+    keras_trainers,
+    plain_keras,
+    run_script,
+)
+from enplace.frameworks.tensorflow.step import LoadError
+
+WARM_UPS = 5
+
+NO_STEP = "it trains neither with fit of Keras nor with a tf.function that takes a batch of tensors"
+
+TRACED = type(tf.function(lambda: None))
+
+_DEVICE_SETTERS = (
+    (tf.config, "set_logical_device_configuration"),
+    (tf.config, "set_visible_devices"),
+    (tf.config.experimental, "set_memory_growth"),
+    (tf.config.experimental, "set_virtual_device_configuration"),
+    (tf.config.experimental, "set_visible_devices"),
+    (tf.config.threading, "set_inter_op_parallelism_threads"),
+    (tf.config.threading, "set_intra_op_parallelism_threads"),
+)
+"""What a script may set before TensorFlow starts; here it has started, with our devices."""
+
+Progress = Callable[[str, float | None], None]
+
+
+def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progress) -> list[float]:
+    """Run a training script with one replica per device, until it has done some steps.
+
+    Returns
+    -------
+    list of float
+        Time of each step in µs, without warm-ups; empty if there is a single device.
+
+    Raises
+    ------
+    LoadError
+        If the script does not allow it.
+    """
+    if len(devices.cluster.gpus) < 2:
+        return []
+    strategy = _start(devices)
+    clock = _Clock(strategy, WARM_UPS + steps, progress)
+    try:
+        with plain_keras(lambda _: None), _in_scope(strategy), clock.hooked():
+            run_script(source)
+    except SystemExit:
+        pass  # it may have trained before
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise LoadError("a replica does not fit on a device") from None
+        clock.why_not = clock.why_not or _why(error)
+    if not clock.times_us:
+        raise LoadError(clock.why_not or NO_STEP)
+    return clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :]
+
+
+def _start(devices: Devices) -> Any:
+    """Start TensorFlow with these devices; return a strategy with a replica on each.
+
+    NCCL, which sums gradients on GPUs, does not know logical devices of one card.
+    """
+    cluster = devices.cluster
+    names = [device_names(cluster)[d].rpartition("/device:")[2] for d in cluster.gpus]
+    kind = names[0].partition(":")[0]
+    physical = tf.config.list_physical_devices(kind)
+    limits = [
+        list(each.memory_limit_mb)
+        for each in devices.config.gpu_options.experimental.virtual_devices
+    ]
+    parts = limits if kind == "GPU" else [[None] * len(names)]
+    if kind == "GPU":
+        tf.config.set_visible_devices(physical[: len(parts)], kind)
+    for card, sizes in zip(physical, parts, strict=False):
+        configuration = [tf.config.LogicalDeviceConfiguration(memory_limit=size) for size in sizes]
+        tf.config.set_logical_device_configuration(card, configuration)
+    shared = cluster.shares_chips and kind == "GPU"
+    sums = tf.distribute.HierarchicalCopyAllReduce() if shared else None
+    return tf.distribute.MirroredStrategy(names, sums)
+
+
+@contextmanager
+def _in_scope(strategy: Any) -> Iterator[None]:
+    """Make every variable a mirrored one, and the strategy the script's own, if it has one."""
+
+    def shared(create: Callable[..., Any], **options: Any) -> Any:
+        if options.get("aggregation") in (None, tf.VariableAggregation.NONE):
+            dtype = tf.as_dtype(options.get("dtype") or _dtype_of(options.get("initial_value")))
+            mean, first = tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA
+            options["aggregation"] = mean if dtype.is_floating else first
+        return create(**options)
+
+    with ExitStack() as stack:
+        for module, name in _DEVICE_SETTERS:
+            stack.enter_context(patch.object(module, name, lambda *_, **__: None))
+        stack.enter_context(
+            patch.object(tf.distribute, "MirroredStrategy", lambda *_, **__: strategy)
+        )
+        for trainer in keras_trainers("train_on_batch"):
+            stack.enter_context(patch.object(trainer, "train_on_batch", _fit_batch))
+        stack.enter_context(strategy.scope())
+        stack.enter_context(tf.variable_creator_scope(shared))
+        yield
+
+
+def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any) -> Any:
+    """Train on one batch; the usual method would give all of it to every replica."""
+    as_dict = options.pop("return_dict", False)
+    known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
+    samples = len(tf.nest.flatten(x)[0])
+    history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
+    logs = {name: values[-1] for name, values in history.items()}
+    return logs if as_dict else [*logs.values()]
+
+
+def _dtype_of(value: Any) -> Any:
+    made = value() if callable(value) else value
+    return getattr(made, "dtype", None) or tf.convert_to_tensor(made).dtype
+
+
+class _Clock:
+    """Times the steps of a script; those of a loop of its own it first gives to all replicas."""
+
+    def __init__(self, strategy: Any, steps: int, progress: Progress) -> None:
+        self.times_us: list[float] = []
+        self.why_not = ""
+        self._strategy, self._steps, self._progress = strategy, steps, progress
+        self._within = False
+        self._shared: dict[Any, Any] = {}
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch traced functions; leave the block once done."""
+        usual = TRACED.__call__
+
+        @wraps(usual)
+        def watched(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._within or not tf.executing_eagerly() or not _samples((args, kwargs)):
+                return usual(function, *args, **kwargs)
+            self._within = True
+            try:
+                return self._call(function, usual, args, kwargs)
+            finally:
+                self._within = False
+
+        with (
+            patch.object(TRACED, "__call__", watched),
+            calls_handled(self._timed),
+            suppress(EnoughError),
+        ):
+            yield
+
+    def _timed(
+        self, function: Any, inputs: Sequence[Any], captured: Sequence[Any], call: Call
+    ) -> Any:
+        if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
+            return call(function, captured)
+        begin = time.perf_counter_ns()
+        result = call(function, captured)
+        tf.test.experimental.sync_devices()
+        self.times_us.append((time.perf_counter_ns() - begin) / 1e3)
+        done = len(self.times_us)
+        self._progress("", done / self._steps)
+        if done >= self._steps:
+            raise EnoughError
+        return result
+
+    def _call(
+        self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Call a function of the script, on all devices if it trains."""
+        samples = _samples((args, kwargs))
+        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), (args, kwargs))
+        if function not in self._shared:
+            self._shared[function] = self._on_all(function, shared)
+        on_all = self._shared[function]
+        if on_all is None:
+            return usual(function, *args, **kwargs)
+        results = self._strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: results(value)[0], on_all(*shared))
+
+    def _on_all(self, function: Any, shared: Any) -> Any:
+        """Let a function run once per device; None if it does not train."""
+        run, step = self._strategy.run, function.python_function
+        on_all = tf.function(lambda args, kwargs: run(step, args=args, kwargs=kwargs))
+        try:
+            trains = all(does(on_all.get_concrete_function(*shared)))
+        except Exception as error:
+            self.why_not = _why(error)
+            return None
+        return on_all if trains else None
+
+    def _share_out(self, value: Any, samples: int) -> Any:
+        """Give each device its share of an argument with a row for each sample."""
+        n = self._strategy.num_replicas_in_sync
+        if not _is_array(value) or value.shape[0] != samples:
+            return value
+        if samples % n:
+            raise LoadError(f"its batch of {samples} cannot be shared out to {n} devices")
+        parts = tf.split(tf.convert_to_tensor(value), n)
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+
+def _samples(arguments: Any) -> int:
+    """Return the length of the first array among arguments; 0 if there is none."""
+    return next((int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)), 0)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, tf.Tensor | np.ndarray) and len(value.shape) > 0
+
+
+def _why(error: Exception) -> str:
+    """Return an error's first sentence."""
+    first = (first_line(error) or type(error).__name__).partition(". ")[0]
+    return str(error) if isinstance(error, LoadError) else f"tf.distribute refuses it: {first}"
+
+
+@cache
+def _is_replicated(function: Any) -> bool:
+    """Return whether a traced function does its work once per device."""
+    return has_replicas(node.name for node in all_nodes(function.graph.as_graph_def()))

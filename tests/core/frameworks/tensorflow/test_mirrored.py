@@ -1,0 +1,108 @@
+"""Scripts under tf.distribute.MirroredStrategy: those that can be timed, and why others cannot."""
+
+import json
+
+import pytest
+
+HEAD = """
+import keras
+import numpy as np
+import tensorflow as tf
+x, y = np.ones((96, 4), "float32"), np.ones((96, 2), "float32")
+"""
+KERAS = """
+tf.config.threading.set_intra_op_parallelism_threads(1)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse", metrics=["mae"], steps_per_execution=4)
+for _ in range(9):
+    loss, error = model.train_on_batch(x[:8], y[:8])  # a fit of one batch
+"""
+LOOP = """
+weights, steps = tf.Variable(tf.ones((4, 2))), tf.Variable(0)
+
+@tf.function
+def scale(rows):
+    return 2 * rows
+
+@tf.function
+def train(rows, labels, scales):
+    assert rows.shape[0] == 4 and scales.shape[0] == 2
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(scales * (rows @ weights - labels) ** 2)
+    steps.assign_add(1)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return loss
+
+for i in range(9):
+    train(scale(tf.constant(x[:8])), y[:8], scales=tf.ones(2))
+assert weights.shape == (4, 2)
+"""
+OWN = """
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.SGD()
+
+def step(rows):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(rows) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.variables), model.variables))
+    return loss
+
+@tf.function
+def train(rows):
+    return strategy.reduce("SUM", strategy.run(step, args=(rows,)), axis=None)
+
+for rows in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(9)):
+    train(rows)
+"""
+SESSION = """
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    w = tf.compat.v1.get_variable("w", (4, 2))
+    train = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(x[:8] @ w))
+    session.run(tf.compat.v1.global_variables_initializer())
+    session.run(train)
+"""
+TIME = """
+import json
+from enplace.errors import EnplaceError
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.mirrored import time_mirrored
+try:
+    found = time_mirrored(source_of("train.py"), parse_devices(DEVICES), 4, lambda *_: None)
+except EnplaceError as error:
+    found = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def timed(tmp_path, run_python):
+    """A function that times a script in a process of its own; returns times or the refusal."""
+
+    def run(script, devices="cpu:2"):
+        (tmp_path / "time.py").write_text(f"DEVICES = {devices!r}{TIME}")
+        (tmp_path / "train.py").write_text(HEAD + script)
+        done = run_python(tmp_path, "time.py")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize("script", [KERAS, LOOP, OWN], ids=["keras", "loop", "own"])
+def test_a_script_is_timed_as_it_is(script, timed):
+    times_us = timed(script)
+    assert len(times_us) >= 4
+    assert min(times_us) > 0
+
+
+def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
+    assert timed(SESSION).startswith("it trains neither with fit of Keras nor")
+    odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
+    assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
+
+
+def test_one_device_is_not_timed(timed):
+    assert timed(LOOP, "cpu:1") == []
