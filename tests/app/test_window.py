@@ -1187,12 +1187,13 @@ def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window)
     view.wait()
     assert [entry.name for entry in view.shown] == ["first", "second"]
     visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
-    assert visible == {"plans", "constraints"}
+    assert visible == {"plans", "constraints", "history"}
     assert window.menus.by_id["side-by-side"].isChecked()
     press(window, Qt.Key.Key_C)
     assert window.panes.views["graph"].isVisible()
     visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
-    assert visible == {"plans", "constraints", "timeline", "inspector", "memory"}
+    side = {"plans", "constraints", "history", "inspector", "memory"}
+    assert visible == {*side, "timeline"}
     assert not window.menus.by_id["side-by-side"].isChecked()
 
 
