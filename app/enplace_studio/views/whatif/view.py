@@ -68,6 +68,9 @@ class WhatIfView(ScrollPanel):
         self._scaling = Background(QObject(self))
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         self.reset_button.setProperty("flush", True)
+        policy = self.reset_button.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
+        self.reset_button.setSizePolicy(policy)
         self.header.addWidget(self.reset_button)
         self._add_caption()
         self._shows.addWidget(self.plot)
