@@ -1362,7 +1362,9 @@ def test_a_removed_plan_that_polishing_does_not_improve_gets_its_row_back(window
     assert [entry.plan for entry in window.document.plans] == [first.plan]
 
 
-def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(window, monkeypatch):
+def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(
+    window, monkeypatch, qtbot
+):
     asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     found = window.document.current.plan
@@ -1383,6 +1385,7 @@ def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(wind
     solver._next()
     monkeypatch.setattr(solver, "solve", lambda *args, **more: asked.append((args, more)))
     window.document.pin_here([0])
+    qtbot.waitUntil(lambda: live.go_on.height() > 0)
     QTest.mouseClick(live.go_on, Qt.MouseButton.LeftButton)
     ((problem, _, limit_s, _), more) = asked[0]
     assert problem.pins
