@@ -224,8 +224,8 @@ def partition_exactly(
     if lattice is None:
         counted = too_many or not stopped()
         why = f"there are more than {limit:,}" if counted else "stopped while counting them"
-        found = _over_devices(task, first) if task.is_interleaved else first
-        return replace(found, note=f"ideals not searched ({why}): this is {tried}")
+        along_orders = _over_devices(task, first) if task.is_interleaved else first
+        return replace(along_orders, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
     if not finished:
         found = "the best found" if best is not first else tried
