@@ -65,6 +65,7 @@ def test_every_field_of_a_plan_survives_encoding():
         seed=7,
         details={"ideals": 12},
         replicas=((0, 2), (1, 3)),
+        recompute=(1,),
         splits=splits,
     )
     for field in fields(Plan):
