@@ -348,13 +348,13 @@ def with_links(text: str, method: Placer) -> str:
 
 
 def described_option(option: Option) -> str:
-    """Describe an option, its values and its default."""
-    values = ", ".join(map(code, option.choices)) or str(option.values)
-    default = (
-        ("yes" if option.default else "no") if isinstance(option.default, bool) else option.default
-    )
-    usual = "" if default in ("", 0) else f" Usually `{default}`."
-    return f"`--{option.name}`\n: {option.help} Values: {values}.{usual}"
+    """Describe an option, its values and its default; a switch has neither."""
+    text, _, told = option.help.removesuffix("]").partition(" [default: ")
+    if isinstance(option.default, bool):
+        return f"`--{option.name}`\n: {text}"
+    values = ", ".join(map(code, option.choices)) or f"a {option.values}"
+    usual = told or (code(str(option.default)) if option.default not in ("", 0) else "")
+    return f"`--{option.name}`\n: {text} Values: {values}." + f" By default: {usual}." * bool(usual)
 
 
 def background(method: Placer, anchors: dict[str, str]) -> Iterator[str]:

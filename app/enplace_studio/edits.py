@@ -141,7 +141,7 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
         raise PlanError("there is no plan to change yet; press Solve first")
     whole = unit_ops(project.problem, ops)
     if why := why_not(project.problem, whole, device):
-        raise PlanError(f"{why.tip}; choose another device")
+        raise PlanError(f"choose another device; {why.tip}")
     moving = set(whole.tolist())
     pins = {op: d for op, d in project.problem.pins.items() if op not in moving}
     if pin:

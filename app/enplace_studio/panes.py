@@ -48,7 +48,7 @@ class Panes(QObject):
         self._table = all_views()
         self._not_loaded = list(self._table)
         self._docked = [view for view in self._table if view.area is not None]
-        self._open_docks = {view.id for view in self._docked if view.shown}
+        self._open_docks = {view.id for view in self._docked}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
         self._sharing: Sharing | None = None
@@ -74,7 +74,6 @@ class Panes(QObject):
             else:
                 dock = self.docks[view.id] = Dock(view.id, view.title, widget)
                 self._window.addDockWidget(view.area, dock)
-                dock.setVisible(view.shown)
         self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
         self.built.emit()
         # Sizes take effect only after the panes have been laid out.
@@ -189,6 +188,6 @@ class Panes(QObject):
             if view.area is not None and (dock := self.docks.get(view.id)):
                 dock.setFloating(False)
                 self._window.addDockWidget(view.area, dock)
-                dock.setVisible(view.shown and self._document.problem is not None)
+                dock.setVisible(self._document.problem is not None)
         if self._sharing is not None:
             self._sharing.reset()

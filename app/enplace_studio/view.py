@@ -90,8 +90,6 @@ class View:
     width, height : int or None
         Preferred size in pixels in a window of usual size; None leaves it to the window. A
         :class:`Panel` says itself how high it wants to be.
-    shown : bool
-        Whether its pane is open before the user opens it in the View menu.
     """
 
     id: str
@@ -101,7 +99,6 @@ class View:
     width: int | None = None
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
-    shown: bool = True
 
     @property
     def fault(self) -> str:

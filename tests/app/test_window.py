@@ -1187,12 +1187,13 @@ def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window)
     view.wait()
     assert [entry.name for entry in view.shown] == ["first", "second"]
     visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
-    assert visible == {"plans", "constraints"}
+    assert visible == {"plans", "constraints", "history"}
     assert window.menus.by_id["side-by-side"].isChecked()
     press(window, Qt.Key.Key_C)
     assert window.panes.views["graph"].isVisible()
     visible = {name for name, dock in window.panes.docks.items() if dock.isVisible()}
-    assert visible == {"plans", "constraints", "timeline", "inspector", "memory"}
+    side = {"plans", "constraints", "history", "inspector", "memory"}
+    assert visible == {*side, "timeline"}
     assert not window.menus.by_id["side-by-side"].isChecked()
 
 
@@ -1361,7 +1362,9 @@ def test_a_removed_plan_that_polishing_does_not_improve_gets_its_row_back(window
     assert [entry.plan for entry in window.document.plans] == [first.plan]
 
 
-def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(window, monkeypatch):
+def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(
+    window, monkeypatch, qtbot
+):
     asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     found = window.document.current.plan
@@ -1382,6 +1385,7 @@ def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(wind
     solver._next()
     monkeypatch.setattr(solver, "solve", lambda *args, **more: asked.append((args, more)))
     window.document.pin_here([0])
+    qtbot.waitUntil(lambda: live.go_on.height() > 0)
     QTest.mouseClick(live.go_on, Qt.MouseButton.LeftButton)
     ((problem, _, limit_s, _), more) = asked[0]
     assert problem.pins

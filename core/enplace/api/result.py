@@ -16,7 +16,7 @@ from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.registry import exporters, why_no_export
-from enplace.placers.data_parallel import Replicas, mirrored
+from enplace.placers.data_parallel import Replicas, all_mirrored, fastest, mirrored
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME
@@ -161,9 +161,11 @@ class Result(PlainResult):
 
         Empty if that is not known.
         """
-        if not self.fits:
-            return ""
-        return summary.worth_it(self.step_time_us, self._alone, self._shared)
+        return self._verdict(self._shared)
+
+    def _verdict(self, shared: Replicas | None) -> str:
+        """Like :attr:`verdict`, with another prediction for data parallelism."""
+        return summary.worth_it(self.step_time_us, self._alone, shared) if self.fits else ""
 
     def __str__(self) -> str:
         return summary.describe(self, None, self._alone, self._shared)
@@ -217,6 +219,14 @@ class Comparison:
             raise EnplaceError("no method has a plan; print the comparison to see why")
         return min(self.results.values(), key=lambda each: (not each.fits, each.value_us))
 
+    @cached_property
+    def data_parallel(self) -> list[Replicas]:
+        """The predictions for copies of the model on several GPUs; empty for other objectives."""
+        for each in self.results.values():
+            if each.objective == STEP_TIME and not each.plan.splits:
+                return all_mirrored(each.schedule.problem)
+        return []
+
     def to_pandas(self) -> pd.DataFrame:
         """Return the figures as a table; needs pandas.
 
@@ -256,8 +266,10 @@ class Comparison:
             results = list(self.results.values())
             expert = self.results.get("expert")
             schedule = expert.schedule if expert else None
-            lines.insert(0, summary.comparison(results, schedule, results[0].objective))
-            if worth := self.best.verdict:
+            rivals = self.data_parallel
+            table = summary.comparison(results, schedule, results[0].objective, rivals)
+            lines.insert(0, table)
+            if worth := self.best._verdict(fastest(rivals)):
                 lines.insert(0, f"{worth}\n")
         return "\n".join(lines)
 

@@ -214,7 +214,8 @@ def compare(
     status 1 if none has a plan that fits.
     """
     from enplace.placers import PlaceOptions, place_with_each
-    from enplace.placers.data_parallel import mirrored_plans
+    from enplace.placers.data_parallel import all_mirrored, fastest
+    from enplace.values.problem import STEP_TIME
 
     names = method_names(methods, objective)
     values = values_of_methods(names, take_values(given))
@@ -225,8 +226,7 @@ def compare(
         results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)
-        shared = _shared(problem, objective, stopped)
-        rivals = [shared, *mirrored_plans(problem, stopped)] if shared else []
+        rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
         _note_stop(_left_out(len(cut_off)))
@@ -234,9 +234,7 @@ def compare(
     table = summary.comparison(list(results.values()), expert, objective, rivals)
     # For other objectives, each method proves a bound only for its own kind of splits.
     best = _fastest(results.values())
-    fitting = [each for each in rivals if each.fits]
-    shared = min(fitting, key=lambda each: each.step_time_us, default=None)
-    worth = _worth(best, alone, shared)
+    worth = _worth(best, alone, fastest(rivals))
     first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
     bound = next((result.step_bound_us for result in results.values()), None)
     return Answer(

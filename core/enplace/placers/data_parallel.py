@@ -16,7 +16,7 @@ A replica may itself be placed on several GPUs: a plan inside data parallelism.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,15 +96,17 @@ def mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) ->
     return _predicted(problem, len(problem.cluster.gpus), cancelled)
 
 
-def mirrored_plans(
-    problem: Problem, cancelled: Callable[[], bool] = lambda: False
-) -> Iterator[Replicas]:
-    """Predict fewer replicas, each placed by a plan on several GPUs."""
+def all_mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) -> list[Replicas]:
+    """Predict a replica on every GPU, then fewer, each placed by a plan on several GPUs."""
     gpus = len(problem.cluster.gpus)
-    for number in range(gpus // 2, 1, -1):
-        found = _predicted(problem, number, cancelled) if gpus % number == 0 else None
-        if found is not None:
-            yield found
+    numbers = [n for n in range(gpus, 1, -1) if gpus % n == 0]
+    return [found for n in numbers if (found := _predicted(problem, n, cancelled))]
+
+
+def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
+    """Return the one with the least step time of those that fit; None if none does."""
+    fitting = [each for each in rivals if each.fits]
+    return min(fitting, key=lambda each: each.step_time_us, default=None)
 
 
 def _predicted(problem: Problem, number: int, cancelled: Callable[[], bool]) -> Replicas | None:

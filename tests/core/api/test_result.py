@@ -140,7 +140,8 @@ def test_a_comparison_is_a_table(folder):
     assert table["step_time_us"].tolist() == [r.step_time_us for r in found.results.values()]
     verdict, _, *rows = repr(found).splitlines()
     assert verdict.startswith("One device is as fast: nothing to split.")
-    assert [row.split()[0] for row in rows] == ["method", "heft", "single"]
+    assert [row.split()[0] for row in rows] == ["method", "heft", "single", "data"]
+    assert [each.number for each in found.data_parallel] == [2]
     assert len(pictures(found._repr_html_())) == 1
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from tests.core.placers.problems import gpus
 
-from enplace.placers.data_parallel import gradient_bytes, mirrored, mirrored_plans, share_of_batch
+from enplace.placers.data_parallel import (
+    all_mirrored,
+    fastest,
+    gradient_bytes,
+    mirrored,
+    share_of_batch,
+)
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
 
@@ -111,9 +117,10 @@ def test_the_slowest_card_sets_the_pace():
 
 
 def test_fewer_replicas_have_a_plan_inside():
-    found = list(mirrored_plans(Problem(training(), gpus(4, b0=1.0, b1=1e-6))))
-    assert [(each.number, each.gpus_each) for each in found] == [(2, 2)]
-    assert found[0].each.plan.method == "heft"
+    alone, inside = all_mirrored(Problem(training(), gpus(4, b0=1.0, b1=1e-6)))
+    assert (alone.number, alone.gpus_each) == (4, 1)
+    assert (inside.number, inside.gpus_each, inside.each.plan.method) == (2, 2, "heft")
+    assert fastest([alone, inside]).step_time_us <= min(alone.step_time_us, inside.step_time_us)
 
 
 def test_nothing_is_predicted_if_the_profile_hides_the_gradients():
@@ -126,4 +133,4 @@ def test_nothing_is_predicted_if_the_profile_hides_the_gradients():
 
 def test_one_gpu_has_no_replicas():
     assert mirrored(Problem(training(), gpus(1))) is None
-    assert not list(mirrored_plans(Problem(training(), gpus(1))))
+    assert not all_mirrored(Problem(training(), gpus(1)))

@@ -10,5 +10,4 @@ VIEW = View(
     "enplace_studio.views.history.view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     height=240,
-    shown=False,
 )

@@ -10,6 +10,7 @@ from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Need, Panel
 from enplace_studio.search_list import Row, RowList
+from enplace_studio.shortened import abbreviated
 
 LEAST_ROWS, USUAL_ROWS = 3, 8
 
@@ -29,7 +30,7 @@ class HistoryView(Panel):
     """
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__("History", "click a line to go back to it", parent)
+        super().__init__("History", "click to go back", parent)
         self._document = document
         self.list = RowList("History")
         self.list.setProperty("bare", True)
@@ -71,4 +72,4 @@ class HistoryView(Panel):
 def _row(number: int, state: State, now: int) -> Row:
     title = state.title[:1].upper() + state.title[1:]
     step = "" if state.schedule is None else ms(state.schedule.makespan_us)
-    return Row(title, number, (step,), title, faint=number > now)
+    return Row(abbreviated(title), number, (step,), title, faint=number > now)

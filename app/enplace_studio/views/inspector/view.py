@@ -153,7 +153,7 @@ class InspectorView(ScrollPanel):
             known = f"an {ESTIMATED} " if measured.estimated else ""
             self._add_text(f"“{current.name}” takes {known}{step} per step.")
             if note := current.plan.note.rstrip("."):
-                self._add_text(f"{note[0].upper()}{note[1:]}.")
+                self._add_text(f"Its method says: {note}.")
             self._add_text(
                 "Select a group in the graph, or ops in the timeline, to see what they cost. "
                 "Drag them to another device, or press its number, and the step time updates "

@@ -15,7 +15,7 @@ from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
 _STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
-_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 96, 14, 180
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 96, 14, 138
 _GRID = 3
 """Labelled lines across the curves."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider, QWidget
 
 from enplace.text import count, factor
 from enplace_studio import edits
@@ -67,10 +67,11 @@ class WhatIfView(ScrollPanel):
         self._sweep = Background(QObject(self))  # nobody waits for it: no busy cursor
         self._scaling = Background(QObject(self))
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
+        self.reset_button.setProperty("flush", True)
         policy = self.reset_button.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # no slider may move under the pointer
         self.reset_button.setSizePolicy(policy)
-        self._shows.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
+        self.header.addWidget(self.reset_button)
         self._add_caption()
         self._shows.addWidget(self.plot)
         # A drag is faster than the simulation of a large schedule.
@@ -128,11 +129,13 @@ class WhatIfView(ScrollPanel):
         self.caption = label("", "dim")
         self.hide_button = button("Hide", lambda: self.toggle_curve(None), kind="link")
         self.hide_button.setProperty("flush", True)
-        line = QHBoxLayout()
+        self._heading = QWidget()
+        line = QHBoxLayout(self._heading)
+        line.setContentsMargins(0, 0, 0, 0)
         line.addWidget(self.caption)
         line.addStretch()
         line.addWidget(self.hide_button)
-        self._shows.addLayout(line)
+        self._shows.addWidget(self._heading)
 
     def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:
         made = button(text, lambda: self.toggle_curve(over), kind="link")
@@ -158,9 +161,10 @@ class WhatIfView(ScrollPanel):
             over = None
         self._swept = over
         self.plot.show_curves((), over or COMPUTE, 1.0)
-        for each in (self.plot, self.caption, self.hide_button):
-            each.setVisible(over is not None)
         self.caption.setText(f"Step time over {over.title}" if over is not None else "")
+        for each in (self._heading, self.plot):
+            each.setVisible(over is not None)
+        self._shows.invalidate()  # a folded pane does not notice by itself
         for axis, each in self.curve_buttons.items():
             each.setEnabled(project is not None and _can_sweep(project, axis))
         self.set_legend("")

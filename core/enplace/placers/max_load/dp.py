@@ -31,6 +31,7 @@ from enplace.placers.max_load.table import (
     fill,
 )
 from enplace.system import host_bytes
+from enplace.values.arrays import BoolArray
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -223,8 +224,8 @@ def partition_exactly(
     if lattice is None:
         counted = too_many or not stopped()
         why = f"there are more than {limit:,}" if counted else "stopped while counting them"
-        first = _over_devices(task, first) if task.is_interleaved else first
-        return replace(first, note=f"ideals not searched ({why}): this is {tried}")
+        along_orders = _over_devices(task, first) if task.is_interleaved else first
+        return replace(along_orders, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
     if not finished:
         found = "the best found" if best is not first else tried
@@ -442,13 +443,25 @@ def _solve_over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) 
     return solve
 
 
+def _few_cuts(task: Task, chain: Lattice, every: int) -> BoolArray:
+    """Choose every so many ideals of a chain, and where ops follow that run on other devices.
+
+    Without the latter, there would be no partition if the model's inputs run on a CPU only.
+    """
+    few: BoolArray = np.arange(chain.n_ideals) % every == 0
+    on_gpu = task.costs.gpu_runs[chain.added]
+    few[1:-1] |= on_gpu[1:] != on_gpu[:-1]
+    return few
+
+
 def _fill_all(
     task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped, every: int
 ) -> tuple[Table, bool]:
     """Fill the table of partitions with loads below a limit; return whether it is complete."""
     table = empty_table(lattice, task.costs.devices, anywhere=task.counts_stages)
     capable = find_capable(task.costs, lattice, limit_us)
-    capable[np.arange(lattice.n_ideals) % every > 0] = False
+    if every > 1:
+        capable &= _few_cuts(task, lattice, every)[:, None]
     at = 0
     while at < lattice.n_ideals:
         if stopped():

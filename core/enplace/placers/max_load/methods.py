@@ -74,8 +74,8 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     An ideal is a set of ops that holds all predecessors of each; the ops between two ideals can be
     one stage. The dynamic program fills a table of the best partition of every ideal for every
     number of devices (section 5.1.1). A partition along a few dozen orders bounds it, so most of
-    the table is never looked at. If a graph has more than three million ideals, the best of these
-    orders is the answer.
+    the table is never looked at. If a graph has too many ideals to hold, the best of these orders
+    is the answer.
 
     Pins and forbidden devices are ignored at first. Ops that break them move afterwards, and the
     partition is then no longer proven optimal. Its latency is a baseline of section 7.

@@ -184,7 +184,7 @@ def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     entry = document.current
     plan = replace(entry.plan, note="the best of 60 linear orders")
     document.add_plan(replace(entry, name="noted", plan=plan))
-    assert "The best of 60 linear orders." in texts(open_view(document))
+    assert "Its method says: the best of 60 linear orders." in texts(open_view(document))
 
 
 def test_without_a_plan_the_pane_says_so(open_view, qtbot):
@@ -226,7 +226,7 @@ def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(ope
     rows = rows_of(document.schedule)
     document.select([], gap=find_gap(document.schedule, rows[-1], 20.0))
     qtbot.waitUntil(lambda: "idle for" in texts(view))
-    assert "Why is GPU 1 idle?" in texts(view)
+    qtbot.waitUntil(lambda: "Why is GPU 1 idle?" in texts(view))
     assert "GPU 1 idle for 0.041 ms, until c." in texts(view)
     lines = [line for line in view.findChildren(Line) if line.can_click and line.isVisible()]
     assert [(line.left, line.right) for line in lines] == [

@@ -64,8 +64,11 @@ with tf.Graph().as_default():
 MONITORED = """
 def main(_):
     with tf.Graph().as_default():
-        kinds = (tf.float32, tf.int64), ((4,), ())
-        rows = tf.data.Dataset.from_generator(lambda: zip(data, labels), *kinds).batch(8)
+        def prepared(row, label):
+            with tf.device("CPU:0"):  # as in the functions of Dataset.from_generator
+                return tf.cast(row, tf.float32), label
+
+        rows = tf.data.Dataset.from_tensor_slices((data, labels)).map(prepared).batch(8)
         batches = tf.data.make_initializable_iterator(rows)
         tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, batches.initializer)
         x, y = batches.get_next()

@@ -209,6 +209,31 @@ def test_a_long_order_is_first_partitioned_with_few_cuts(monkeypatch):
     assert partition_along_order(problem).load_us == best.load_us
 
 
+def test_few_cuts_separate_ops_that_only_a_cpu_can_run(monkeypatch):
+    """Or else every order would be searched in full, however little time there is."""
+    names = [f"op{i}" for i in range(60)]
+    edges = [("input", names[0], 1), *((a, b, 1) for a, b in itertools.pairwise(names))]
+    profile = profile_of(dict.fromkeys(names, 1.0), edges, cpu={"input": 1.0})
+    problem = Problem(profile, cluster_of(2, cpu_lanes=1, b0_us=0.0))
+    monkeypatch.setattr(dp, "FIRST_WORK", 100)
+    searched = []
+    monkeypatch.setattr(dp, "_solve_over", spy(dp._solve_over, searched))
+    first = partition_along_order(problem, stopped=lambda: True)
+    assert np.isfinite(first.load_us)
+    assert len(searched) == 1
+    assert searched[0] > 1
+
+
+def spy(solve_over, searched):
+    """Note how far apart the cuts of each search are."""
+
+    def note(task, lattice, stopped, every=1):
+        searched.append(every)
+        return solve_over(task, lattice, stopped, every)
+
+    return note
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
     st.integers(1, 2),

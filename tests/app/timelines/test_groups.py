@@ -1,0 +1,45 @@
+"""Names of groups over bars that are too narrow for names of their own."""
+
+import numpy as np
+
+from enplace_studio.timelines.paint import GROUP_PX, LABEL_PX, _narrow_stretches
+from enplace_studio.timelines.rows import Row
+from enplace_studio.timelines.scale import TimeScale
+
+
+def row_of(lengths_us, odd):
+    """Make a row of bars one after the other."""
+    finish_us = np.cumsum(lengths_us, dtype=float)
+    return Row(
+        title="GPU 0",
+        note="",
+        device=0,
+        thin=False,
+        number=np.arange(len(lengths_us)),
+        start_us=finish_us - lengths_us,
+        finish_us=finish_us,
+        odd=np.array(odd, dtype=bool),
+    )
+
+
+def stretches(row, us_per_px):
+    width_px = 1000.0
+    return list(_narrow_stretches(row, TimeScale.fit(width_px * us_per_px, width_px)))
+
+
+def test_narrow_bars_of_a_group_are_named_together():
+    n = GROUP_PX
+    row = row_of([2.0] * 2 * n, [False] * n + [True] * n)
+    found = stretches(row, 1.0)
+    assert [first for first, _, _ in found] == [0, n]
+    assert found[0][1:] == (0.0, 2.0 * n)
+
+
+def test_a_group_with_a_bar_that_has_a_name_of_its_own_is_not_named_again():
+    row = row_of([2.0] * 30 + [LABEL_PX + 1.0], [False] * 31)
+    assert not stretches(row, 1.0)
+
+
+def test_a_group_too_narrow_for_a_name_is_left_alone():
+    assert not stretches(row_of([2.0] * 20, [False] * 20), 1.0)
+    assert not stretches(row_of([], []), 1.0)
