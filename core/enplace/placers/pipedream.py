@@ -2,9 +2,9 @@
 
 It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
 stage takes the least time. Like Tarnawski et al. 2020 (section 6), we turn the graph into a path by
-contracting every branching to a single node, residual blocks included. Backward ops are with their forward layer from the
-start (:mod:`enplace.placers.max_load`). As in their Table 1, the time of a stage is that of its
-layers and of all transfers at both its ends.
+contracting every branching, residual blocks included. Backward ops are with their forward layer
+from the start (:mod:`enplace.placers.max_load`). As in their Table 1, the time of a stage is that
+of its layers and of all transfers at both its ends.
 
 Stages are replicated if the load rule allows it. The optimiser uses PipeDream's own estimate of the
 cost of replicas; the plan's time per sample follows the load rule.
