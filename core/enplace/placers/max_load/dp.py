@@ -228,11 +228,14 @@ def partition_exactly(
     graph = (task.nodes.n_nodes, task.nodes.source, task.nodes.target)
     too_many = bound_ideals(*graph) > limit
     lattice = None if too_many else find_ideals(*graph, limit, stopped)
-    if lattice is None and not stopped():
-        first = _merge_and_search(task, first, stopped)
-        if first.optimal:
-            return first
     tried = f"the best of {count_orders(task, N_ORDERS)} linear orders"
+    if lattice is None and not stopped():
+        merged = _merge_and_search(task, first, stopped)
+        if merged.optimal:
+            return merged
+        if merged.load_us < first.load_us:
+            tried = "the best with light inputs and outputs where they are needed"
+        first = merged
     if stopped():
         tried = "the best found along linear orders"
     if lattice is None:
