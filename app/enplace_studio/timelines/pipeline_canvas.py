@@ -66,6 +66,7 @@ class PipelineCanvas(TimeCanvas):
     def __init__(self) -> None:
         super().__init__("Pipeline")
         self._sample: int | None = None
+        self._most_bytes = 1
         self._scale = TimeScale.fit(1.0, 1.0)
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
@@ -81,6 +82,7 @@ class PipelineCanvas(TimeCanvas):
         schedule: Schedule | None,
         pipeline: PipelineSchedule | None,
         whole_us: float = 0.0,
+        most_bytes: int = 1,
     ) -> None:
         """Show this pipeline, or nothing if there is none.
 
@@ -88,8 +90,10 @@ class PipelineCanvas(TimeCanvas):
         ----------
         whole_us : float
             The least length of the time axis.
+        most_bytes : int
+            The least height of the memory strips.
         """
-        self._sample = None
+        self._sample, self._most_bytes = None, most_bytes
         self.schedule, self.pipeline = schedule, pipeline
         self._rows, self._names, self._further = [], [], set()
         if schedule is not None and pipeline is not None:
@@ -217,7 +221,7 @@ class PipelineCanvas(TimeCanvas):
         assert self.schedule is not None
         curve, row = self.pipeline.memory[device], self.row(device)
         capacity = int(self.schedule.problem.cluster.capacity_bytes[device])
-        most = max(1, int(self.pipeline.peak_bytes[self._rows].max()))
+        most = max(self._most_bytes, int(self.pipeline.peak_bytes[self._rows].max()))
         height = row.height() * MEMORY_SHARE - 1
         ends_us = [*curve.time_us[1:].tolist(), self.pipeline.makespan_us]
         color = _shade(device, 0.5)

@@ -137,7 +137,8 @@ def test_numbers_of_samples_are_compared(enplace, folder):
 def test_a_run_refuses_to_recompute(enplace, folder):
     throughput(enplace, "-o", "plan.json")
     plan = json.loads((folder / "plan.json").read_text())
-    (folder / "plan.json").write_text(json.dumps(plan | {"recompute": ["GPU:1"]}))
+    plan["facts"]["recompute"] = [1]
+    (folder / "plan.json").write_text(json.dumps(plan))
     (folder / "train.py").write_text("")
     done = enplace("run", "train.py", "plan.json", "--profile", "p.json", "--trust")
     assert done.status == 2

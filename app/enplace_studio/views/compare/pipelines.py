@@ -64,7 +64,12 @@ class PipelinePair(QWidget):
         line.addStretch(1)
         column.addLayout(line)
         scrolled = Column()
-        rows = scrolled.fill(spacing=6)
+        contents = QWidget()
+        scrolled.setWidget(contents)
+        contents.setAutoFillBackground(False)  # setWidget has just turned it on
+        rows = QVBoxLayout(contents)
+        rows.setContentsMargins(0, 0, 0, 0)
+        rows.setSpacing(6)
         for side in self.sides:
             head = QHBoxLayout()
             head.setSpacing(8)
@@ -127,6 +132,7 @@ class PipelinePair(QWidget):
     def _show_found(self, found: list[PipelineSchedule | int]) -> None:
         known = [each for each in found if not isinstance(each, int)]
         whole_us = max((each.makespan_us for each in known), default=0.0)
+        most_bytes = max((int(each.peak_bytes.max()) for each in known), default=1)
         for side, each in zip(self.sides, found, strict=True):
             schedule = self._entries[side.plan.currentIndex()].schedule
             if isinstance(each, int):
@@ -135,7 +141,7 @@ class PipelinePair(QWidget):
                 continue
             reference = known[0] if each is not known[0] else None
             side.facts.set_text(describe(each, reference))
-            side.canvas.show_pipeline(schedule, each, whole_us)
+            side.canvas.show_pipeline(schedule, each, whole_us, most_bytes)
 
 
 def describe(found: PipelineSchedule, reference: PipelineSchedule | None) -> str:

@@ -1,5 +1,7 @@
 """Two pipelines side by side on one time axis."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from threads import finish_work
 def view(opener):
     """One plan of a model that is trained on two GPUs."""
     names = ["a", "b", "gradients/b", "gradients/a"]
-    edges = [(*pair, 1) for pair in zip(names, names[1:], strict=False)]
+    edges = [(*pair, 1) for pair in pairwise(names)]
     document = document_of(profile_of(dict.fromkeys(names, 100), edges), cluster_of(2))
     plan = Plan(np.array([0, 1, 1, 0]), np.arange(4), "max-load-dp", objective="throughput")
     document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))

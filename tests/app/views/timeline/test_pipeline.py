@@ -267,5 +267,5 @@ def test_the_sample_at_the_pointer_stands_out_on_every_device(opener):
         QTest.mouseMove(canvas, pointer)
         at = canvas.box(other).toAlignedRect().center()
         box = canvas.box(other).toAlignedRect()
-        colours.append(canvas.grab().toImage().pixelColor(at.x(), box.top() + 1))
-    assert colours[0] != colours[1] == sample_color(other.microbatch)
+        colours.append(canvas.grab().toImage().pixelColor(at.x(), box.top() + 1).name())
+    assert colours[0] != colours[1] == sample_color(other.microbatch).name()
