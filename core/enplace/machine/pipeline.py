@@ -116,6 +116,11 @@ class PipelineSchedule:
         """The most that each device holds at a time; shape (n_devices,)."""
         return np.array([curve.peak_bytes for curve in self.memory], dtype=np.int64)
 
+    @property
+    def mean_us(self) -> float:
+        """The time per microbatch, from an empty pipeline to an empty pipeline."""
+        return self.makespan_us / self.n_microbatches
+
     def slots_of(self, device: int) -> list[Slot]:
         """List a device's slots, computing and transfers."""
         return [*self.computing[device], *(s for s in self.transfers if s.device == device)]
