@@ -82,9 +82,9 @@ class Arrangement:
 
 def is_regular(grouping: Grouping) -> bool:
     """Return whether most groups are in rows of two or more and have labels for narrow cards."""
-    _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
+    in_rows = sum(size for size in Counter(grouping.rows).values() if size >= 2)
     long = sum(len(label) > _LONG_LABEL for label in grouping.labels)
-    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups > long)
+    return in_rows >= 0.5 * grouping.n_groups > long
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
