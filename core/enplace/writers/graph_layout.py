@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -256,6 +257,7 @@ def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]
     return [alike for _, alike in found]
 
 
+@lru_cache(maxsize=4096)  # every resize of the studio's graph sorts the same labels many times
 def _label_key(label: str) -> tuple[str, tuple[tuple[int, str], ...]]:
     """Return the words and numbers of a label as a sort key: ``t 24–27`` sorts after ``t 4–7``."""
     return re.split(r"\d", label, maxsplit=1)[0].strip(), number_key(label)
