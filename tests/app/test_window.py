@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, QRect, QSettings, Qt, QUrl
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage
+from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
@@ -428,6 +428,21 @@ def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window):
     window.document.select([1])
     press(window, Qt.Key.Key_1)
     assert window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+
+
+def test_every_stop_of_the_tab_key_has_a_name_for_screen_readers(window, qtbot):
+    def nameless():
+        stops = [
+            each
+            for each in window.findChildren(QWidget)
+            if each.isVisible() and each.focusPolicy() & Qt.FocusPolicy.TabFocus
+        ]
+        assert len(stops) > 10
+        readers = {each: QAccessible.queryAccessibleInterface(each) for each in stops}
+        return [each for each in stops if not readers[each].text(QAccessible.Text.Name)]
+
+    window.document.select([0])
+    qtbot.waitUntil(lambda: not nameless())
 
 
 def test_a_number_without_a_device_does_nothing(window):
