@@ -26,7 +26,7 @@ from enplace_studio import constraints, edits, ordering, stamping
 from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.ordering import Slot
-from enplace_studio.previews import Previews
+from enplace_studio.previews import Previews, lack
 from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
 from enplace_studio.reasons import Gap
 from enplace_studio.relations import Relation, related
@@ -549,7 +549,9 @@ class Document(QObject):
         self.undo_stack.push(_Change(self, old, new, title, drag))
         if notice and old.current and new.current:
             delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
-            self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}")
+            lacking = lack(new.current.schedule)
+            unfit = f", but it does not fit: {lacking}" if lacking else ""
+            self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}{unfit}")
         return True
 
     def _show(self, new: OpenProject) -> None:

@@ -202,6 +202,7 @@ class ScrollPanel(Panel):
     def __init__(self, title: str, legend: str = "", parent: QWidget | None = None) -> None:
         super().__init__(title, legend, parent)
         self.column = Column()
+        self.column.setAccessibleName(f"Contents of {title}")
         self.column.changed.connect(self.need_changed)
         self.body.addWidget(self.column, 1)
 

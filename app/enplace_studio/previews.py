@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject, Signal
 
 from enplace.errors import EnplaceError
 from enplace.text import size
+from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -99,6 +100,16 @@ class Previews(QObject):
             self._known.clear()
         self._known[key] = preview
         self.ready.emit(*key, preview)
+
+
+def lack(schedule: Schedule) -> str:
+    """Say what memory a schedule lacks: ``GPU 0 needs 1.5 GiB more``; empty if it fits."""
+    if schedule.fits:
+        return ""
+    cluster = schedule.problem.cluster
+    over = schedule.peak_bytes - cluster.capacity_bytes
+    worst = int(np.argmax(over))
+    return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
 
 
 def peak_text(project: OpenProject, peak_bytes: IntArray, device: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -54,9 +55,19 @@ class Row:
 
 
 def matches(typed: str, text: str) -> bool:
-    """Return whether a text contains every typed word."""
+    """Return whether a text contains every typed word.
+
+    A number with its unit is one word, and none begins inside a longer number.
+
+    >>> matches("8 GB", "8 × GPU 8 GB"), matches("8 GB", "8 × V100 16 GB"), matches("8", "128")
+    (True, False, False)
+    """
     text = text.lower()
-    return all(word in text for word in typed.lower().split())
+    for word in re.findall(r"\d+ [kmgt]i?b|\S+", typed.lower()):
+        start = r"(?<!\d)" if word[0].isdigit() else ""
+        if not re.search(start + re.escape(word), text):
+            return False
+    return True
 
 
 def closeness(typed: str, text: str) -> int:

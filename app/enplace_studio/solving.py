@@ -25,8 +25,9 @@ from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.method_facts import rank, why_not_for
+from enplace_studio.previews import lack
 from enplace_studio.titles import short_title, values_text
-from enplace_studio.views.plans.facts import headline, lack, why_stale
+from enplace_studio.views.plans.facts import headline, why_stale
 
 EXPERT = "expert"
 FIRST_METHOD = EXPERT

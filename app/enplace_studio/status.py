@@ -10,8 +10,8 @@ from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
+from enplace_studio.previews import lack
 from enplace_studio.titles import short_title
-from enplace_studio.views.plans.facts import lack
 
 
 class StatusLine(QWidget):

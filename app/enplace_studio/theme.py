@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
@@ -89,12 +90,7 @@ class Theme(QObject):
 
     def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
         """Return a font of ``size`` pixels, scaled with the system's text size."""
-        font = QFont(self.family)
-        # Inter would show the x between two digits of a name as ×.
-        font.setFeature(QFont.Tag("calt"), 0)
-        font.setPixelSize(max(1, round(size * self.scale)))
-        font.setWeight(weight)
-        return font
+        return QFont(_make_font(self.family, max(1, round(size * self.scale)), weight))
 
     @property
     def family(self) -> str:
@@ -115,6 +111,16 @@ class Theme(QObject):
         if dark != self._dark:
             self._dark = dark
             self.changed.emit()
+
+
+@lru_cache(maxsize=64)  # painting needs thousands of fonts a second, of a dozen kinds
+def _make_font(family: str, pixels: int, weight: QFont.Weight) -> QFont:
+    font = QFont(family)
+    # Inter would show the x between two digits of a name as ×.
+    font.setFeature(QFont.Tag("calt"), 0)
+    font.setPixelSize(pixels)
+    font.setWeight(weight)
+    return font
 
 
 def blend(color: QColor, ground: QColor, share: float) -> QColor:

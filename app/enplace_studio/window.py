@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QRect, QSettings, QSize, Qt, QTimer
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeyEvent, QResizeEvent
+from PySide6.QtGui import (
+    QCloseEvent,
+    QDragEnterEvent,
+    QDragLeaveEvent,
+    QDragMoveEvent,
+    QDropEvent,
+    QKeyEvent,
+    QResizeEvent,
+)
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
@@ -198,13 +206,22 @@ class MainWindow(QMainWindow):
             super().keyPressEvent(event)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if _dropped_path(event) is not None:
-            event.acceptProposedAction()
+        """Say that the file can be dropped here."""
+        if (path := _dropped_path(event)) is not None:
+            _take_a_copy(event)
+            self.toast.show_text(f"Drop {path.name} to open it")
+
+    def dragMoveEvent(self, event: QDragMoveEvent) -> None:
+        _take_a_copy(event)
+
+    def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
+        self.toast.hide()
 
     def dropEvent(self, event: QDropEvent) -> None:
         """Open a dropped profile, project or model."""
         if (path := _dropped_path(event)) is not None:
-            event.acceptProposedAction()
+            _take_a_copy(event)
+            self.toast.hide()
             # Only after the other program has been notified of the drop.
             QTimer.singleShot(0, self, lambda: self.studio.files.open_path(path))
 
@@ -219,6 +236,12 @@ class MainWindow(QMainWindow):
         self.studio.settings.setValue("window/geometry", self.saveGeometry())
         self.studio.close()
         event.accept()
+
+
+def _take_a_copy(event: QDropEvent) -> None:
+    """Accept a drop; a program that believes its file moved would delete it."""
+    event.setDropAction(Qt.DropAction.CopyAction)
+    event.accept()
 
 
 def _dropped_path(event: QDropEvent) -> Path | None:

@@ -258,3 +258,12 @@ def test_an_edited_preset_is_marked_as_edited():
         pesto, devices=(replace(pesto.devices[0], capacity_bytes=1 << 31), *pesto.devices[1:])
     )
     assert cluster_title(smaller) == f"{cluster_title(pesto)}, edited"
+
+
+def test_an_amount_of_memory_finds_no_larger_ones(qtbot):
+    chooser = ClusterChooser(profile_of({"a": 1}), presets()["celeritas"])
+    qtbot.addWidget(chooser)
+    chooser.search.field.setText("8 GB")
+    found = [row.data for row in chooser.search.rows if row.data]
+    assert 0 < len(found) < len(presets())
+    assert all("8 GB" in cluster_title(cluster) for cluster in found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, QRect, QSettings, Qt, QUrl
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage
+from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
@@ -421,6 +421,30 @@ def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window):
     assert step.property("role") == "bad"
 
 
+def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window):
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
+    window.document.open(document.project)
+    window.document.select([1])
+    press(window, Qt.Key.Key_1)
+    assert window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+
+
+def test_every_stop_of_the_tab_key_has_a_name_for_screen_readers(window, qtbot):
+    def nameless():
+        stops = [
+            each
+            for each in window.findChildren(QWidget)
+            if each.isVisible() and each.focusPolicy() & Qt.FocusPolicy.TabFocus
+        ]
+        assert len(stops) > 10
+        readers = {each: QAccessible.queryAccessibleInterface(each) for each in stops}
+        return [each for each in stops if not readers[each].text(QAccessible.Text.Name)]
+
+    window.document.select([0])
+    qtbot.waitUntil(lambda: not nameless())
+
+
 def test_a_number_without_a_device_does_nothing(window):
     window.document.select([2])
     press(window, Qt.Key.Key_8)
@@ -540,17 +564,20 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
 
 
 def drop(window, path):
-    """Drop a file on the window, as a file manager does."""
+    """Drop a file on the window, as a file manager does that would rather move it."""
     data = QMimeData()
     data.setUrls([QUrl.fromLocalFile(str(path))])
-    actions, no_key = Qt.DropAction.CopyAction, Qt.KeyboardModifier.NoModifier
+    actions = Qt.DropAction.CopyAction | Qt.DropAction.MoveAction
+    no_key = Qt.KeyboardModifier.NoModifier
     where = QPointF(200, 200)
     enter = QDragEnterEvent(where.toPoint(), actions, data, Qt.MouseButton.LeftButton, no_key)
     QApplication.sendEvent(window, enter)
     assert enter.isAccepted()
-    QApplication.sendEvent(
-        window, QDropEvent(where, actions, data, Qt.MouseButton.LeftButton, no_key)
-    )
+    assert window.toast.text == f"Drop {path.name} to open it."
+    event = QDropEvent(where, actions, data, Qt.MouseButton.LeftButton, no_key)
+    event.setDropAction(Qt.DropAction.MoveAction)
+    QApplication.sendEvent(window, event)
+    assert event.dropAction() == Qt.DropAction.CopyAction  # else the file would be deleted
     QTest.qWait(0)
     window.studio.files.wait()
 

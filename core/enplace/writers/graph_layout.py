@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -82,9 +83,9 @@ class Arrangement:
 
 def is_regular(grouping: Grouping) -> bool:
     """Return whether most groups are in rows of two or more and have labels for narrow cards."""
-    _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
+    in_rows = sum(size for size in Counter(grouping.rows).values() if size >= 2)
     long = sum(len(label) > _LONG_LABEL for label in grouping.labels)
-    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups > long)
+    return in_rows >= 0.5 * grouping.n_groups > long
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
@@ -256,6 +257,7 @@ def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]
     return [alike for _, alike in found]
 
 
+@lru_cache(maxsize=4096)  # every resize of the studio's graph sorts the same labels many times
 def _label_key(label: str) -> tuple[str, tuple[tuple[int, str], ...]]:
     """Return the words and numbers of a label as a sort key: ``t 24–27`` sorts after ``t 4–7``."""
     return re.split(r"\d", label, maxsplit=1)[0].strip(), number_key(label)

@@ -214,7 +214,10 @@ def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[L
         Line(f"{count(len(moved), 'op')} on another device", moved),
         Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
         Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
-        Line(f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent", _NO_OPS),
+        Line(
+            f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent",
+            op_of(np.union1d(one, other)),
+        ),
         *_device_lines(first, second),
     ]
     if most := _most_moved(moved, grouping):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QRect, QRectF, QSize
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -71,7 +71,8 @@ class GraphView(Panel):
         call_later(self, self._show_meanings, model.changed)
         call_later(self, self._place_overlays, model.changed)
         canvas.looked.connect(self._place_overlays)
-        canvas.resized.connect(self._fill)
+        # Queued: several resizes in one go arrange the cards once, still before the next paint.
+        canvas.resized.connect(self._fill, Qt.ConnectionType.QueuedConnection)
         canvas.escaped.connect(self._escape)
         canvas.search_wanted.connect(self.start_search)
         canvas.drag_began.connect(self.drag.begin)

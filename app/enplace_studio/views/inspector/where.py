@@ -94,7 +94,7 @@ class DeviceGrid(Columns):
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
         text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"
-        button.set_note(text if preview.fits else "does not fit", role if preview.fits else "bad")
+        button.set_note(text if preview.fits else "no room", role if preview.fits else "bad")
         peak = size(int(preview.peak_bytes[button.device]))
         fits = "" if preview.fits else "; does not fit"
         tip = f"{button.text()}: step time {ms(preview.step_us)} ({text}), {peak} at the peak{fits}"

@@ -20,11 +20,11 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.differences import sent_bytes
 from enplace_studio.messages import button
 from enplace_studio.panel import plain_tip
+from enplace_studio.previews import lack
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import (
     headline,
-    lack,
     standing,
     tooltip,
     why_stale,

@@ -18,6 +18,7 @@ from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.differences import moved_ops, path_parts, sent_bytes
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
+from enplace_studio.previews import lack
 from enplace_studio.project import OpenProject, PlanEntry
 
 MOST_MEMORY_LINES = 4
@@ -33,16 +34,6 @@ def headline(plan: Plan, schedule: Schedule) -> str:
     if plan.value_us is None:
         return ms(schedule.makespan_us)
     return ms(plan.value_us) + PER[plan.objective]
-
-
-def lack(schedule: Schedule) -> str:
-    """Say what memory a schedule lacks: ``GPU 0 needs 1.5 GiB more``; empty if it fits."""
-    if schedule.fits:
-        return ""
-    cluster = schedule.problem.cluster
-    over = schedule.peak_bytes - cluster.capacity_bytes
-    worst = int(np.argmax(over))
-    return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
 
 
 def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:

@@ -734,9 +734,17 @@ def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
     QTest.keyClick(canvas, Qt.Key.Key_Right)  # goes to a card that is in view already
     small = canvas.camera.scale
     view.resize(1300, 900)
-    qtbot.waitUntil(lambda: not view.model.is_arranging)
-    assert canvas.camera.scale > small
+    qtbot.waitUntil(lambda: canvas.camera.scale > small and not view.model.is_arranging)
     assert canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_several_resizes_in_one_go_arrange_the_cards_once(view, qtbot, monkeypatch):
+    widths = []
+    monkeypatch.setattr(view.model, "set_size", lambda width, height: widths.append(width))
+    for width in (600, 700, 800):
+        view.resize(width, 600)
+    QTest.qWait(0)
+    assert set(widths) == {view.canvas.width()}
 
 
 def test_groups_open_at_a_size_one_can_read(open_view):
