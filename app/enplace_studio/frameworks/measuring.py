@@ -208,7 +208,7 @@ class Measuring(QWidget):
             _Task(
                 f"Running “{entry.name}”",
                 f"“{entry.name}” could not be run",
-                run_job(source, devices, steps, order, problem, entry.plan, data_parallel=True),
+                run_job(source, devices, steps, order, problem, entry.plan, data_parallel="quick"),
                 lambda message: run_from(message, problem),
                 lambda run: self._ran(entry.plan, run),
                 source.framework.worker,

@@ -70,6 +70,11 @@ run_options = all_of(
     metavar="N",
     help="Cut each batch into so many micro-batches. [default: 8]",
 )
+@click.option(
+    "--data-parallel",
+    is_flag=True,
+    help="Time data parallelism even where it takes long to start, because the model has many ops.",
+)
 def run(
     plan: str,
     steps: int,
@@ -78,6 +83,7 @@ def run(
     profile_file: str | None,
     pipeline: str | None,
     microbatches: int | None,
+    data_parallel: bool,
     devices: str | None,
     trust: bool,
     **model: Any,
@@ -106,7 +112,17 @@ def run(
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat, wanted)
+        measure = runs_on(
+            source,
+            where,
+            steps,
+            not no_order,
+            report,
+            stopped,
+            repeat,
+            wanted,
+            "always" if data_parallel else "quick",
+        )
         measured = measure(problem, chosen)
     if predicted_us is not None and wanted is None:
         measured = replace(measured, predicted_step_time_us=predicted_us)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Literal
 
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source
@@ -21,6 +22,9 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 Job = tuple[Message, ...]
+
+Replicas = Literal["", "quick", "always"]
+"""When to time data parallelism: never, if its copies of the step start quickly, or always."""
 
 
 def profile_job(
@@ -51,7 +55,7 @@ def run_job(
     compare: bool = True,
     repeat: int = 1,
     microbatches: Microbatches | None = None,
-    data_parallel: bool = False,
+    data_parallel: Replicas = "",
 ) -> Job:
     """Make the job of running a plan and measuring it; the answer is a run message.
 
@@ -63,8 +67,8 @@ def run_job(
         How often to run the steps, each time in a new session.
     microbatches : Microbatches, optional
         Run the step as a pipeline.
-    data_parallel : bool
-        Whether to time the model under data parallelism, too.
+    data_parallel : {"", "quick", "always"}
+        When to time the model under data parallelism, too.
     """
     details = {
         "source": source.to_json(),

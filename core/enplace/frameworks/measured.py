@@ -263,7 +263,12 @@ class MeasuredRun:
     def about_replicas(self) -> str:
         """Why data parallelism was not timed; empty if it was, or if nobody asked."""
         why = self.facts.get("data_parallel", {}).get("why_not", "")
-        return f"Data parallelism could not be timed: {why}." if why else ""
+        return f"Data parallelism was not timed: {why}." if why else ""
+
+    @property
+    def predicted_replicas_us(self) -> float:
+        """Predicted step with a replica on each device, if it was not timed; else NaN."""
+        return finite(self.facts.get("data_parallel", {}).get("predicted_us")) or math.nan
 
     @property
     def verdict(self) -> str:

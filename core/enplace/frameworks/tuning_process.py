@@ -6,10 +6,10 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from enplace.frameworks.jobs import do_work, run_job
+from enplace.frameworks.jobs import Replicas, do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source, source_from_json
@@ -51,14 +51,13 @@ def runs_on(
     cancelled: Callable[[], bool] = never,
     repeat: int = 1,
     microbatches: Microbatches | None = None,
-    data_parallel: bool = True,
+    data_parallel: Replicas = "always",
 ) -> Run:
     """Return a function that runs plans on real devices, each in a worker of its own.
 
-    The first run also times data parallelism, which is the same whatever the plan, unless
-    ``data_parallel`` is false.
+    Only the first run may also time data parallelism, which is the same whatever the plan.
     """
-    wanted = iter([data_parallel])
+    wanted: Iterator[Replicas] = iter([data_parallel])
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
         job = run_job(
@@ -70,7 +69,7 @@ def runs_on(
             plan,
             repeat=repeat,
             microbatches=microbatches,
-            data_parallel=next(wanted, False),
+            data_parallel=next(wanted, ""),
         )
         return run_from(do_work(source, job, report, cancelled), problem)
 

@@ -17,7 +17,7 @@ from enplace import __version__
 from enplace.errors import CancelledError, EnplaceError
 from enplace.frameworks.devices import usual_devices
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.jobs import measure_profile
+from enplace.frameworks.jobs import Replicas, measure_profile
 from enplace.frameworks.measured import MeasuredRun, median_us
 from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
@@ -132,7 +132,7 @@ class DataParallel:
     Attributes
     ----------
     measured_us : float
-        NaN if it could not be timed; ``why_not`` says why.
+        NaN if it was not timed; ``why_not`` says why.
     """
 
     model: str
@@ -297,7 +297,8 @@ def verify(
         for method in methods:
             name = f"{script.stem}, {method}"
             shown = _share(report, len(checks) + len(profiles), jobs, name)
-            shared = method == methods[0]  # it is the same for all
+            # It is the same for all.
+            shared: Replicas = "always" if method == methods[0] else ""
             check = _check(script, profile, method, devices, steps, shared, shown, cancelled)
             checks.append(check)
     return Verification(devices, tuple(profiles), tuple(checks))
@@ -309,7 +310,7 @@ def _check(
     method: str,
     devices: str,
     steps: int,
-    data_parallel: bool,
+    data_parallel: Replicas,
     report: Report,
     cancelled: Callable[[], bool],
 ) -> PlanCheck:

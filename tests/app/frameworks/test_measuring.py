@@ -291,6 +291,8 @@ def test_the_card_compares_with_data_parallelism(ran):
     refused = facts_of(replace(run, facts={"data_parallel": {"why_not": "it is no script"}}))[-1]
     assert (refused.name, refused.value) == ("data parallel", "not timed")
     assert "it is no script" in refused.tip
+    facts = {"data_parallel": {"why_not": "it takes long", "predicted_us": 2000.0}}
+    assert facts_of(replace(run, facts=facts))[-1].value == "2.0 ms, predicted"
 
 
 def test_the_card_reports_an_unplanned_order_and_ops_that_did_not_run(ran):

@@ -100,6 +100,7 @@ def run_of(problem, plan, details, wrong, loss_difference=0.0):
             "ordered": details["order"],
             "allocator_peak_bytes": {"GPU:0": 5 << 20},
             "data_parallel": {"times_us": [500.0]} if details["data_parallel"] else {},
+            "data_parallel_wanted": details["data_parallel"],
         },
     )
 

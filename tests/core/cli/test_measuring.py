@@ -143,6 +143,13 @@ def test_run_and_tune_say_first_whether_one_device_is_faster(enplace, profiled):
     assert re.search(r"data parallel +0\.50 ms", tuned.out)
 
 
+def test_run_times_data_parallelism_where_it_starts_quickly_or_on_request(enplace, profiled):
+    words = ["run", "train.py", "plan.json", "--trust", "--json"]
+    assert enplace(*words).document["facts"]["data_parallel_wanted"] == "quick"
+    asked = enplace(*words, "--data-parallel").document
+    assert asked["facts"]["data_parallel_wanted"] == "always"
+
+
 def test_prediction_errors_have_a_caveat_on_logical_cpus_only(enplace, profiled):
     words = ["--profile", "P.enplace", "--trust"]
     assert "share caches" not in enplace("run", "train.py", "plan.json", *words).out

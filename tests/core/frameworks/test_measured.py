@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -55,9 +56,16 @@ def test_data_parallelism_is_a_row_or_the_reason_why_not():
     assert timed.verdict.startswith("Data parallelism is faster: it takes 0.022 ms")
     assert "data parallel" in describe_run(timed, "gpu:2")
     refused = make_run(facts={"data_parallel": {"why_not": "it has its own strategy"}})[1]
-    why = "Data parallelism could not be timed: it has its own strategy."
+    why = "Data parallelism was not timed: it has its own strategy."
     assert why in describe_run(refused, "gpu:2")
     assert "Data parallelism" not in refused.verdict
+
+
+def test_data_parallelism_that_was_not_timed_is_predicted():
+    facts = {"data_parallel": {"why_not": "it takes long", "predicted_us": 25.0}}
+    text = describe_run(make_run(facts=facts)[1], "gpu:2")
+    assert re.search(r"data parallel +0\.025 ms +predicted, not timed", text)
+    assert "Data parallelism was not timed: it takes long." in text
 
 
 def test_a_run_survives_encoding():

@@ -159,7 +159,9 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
     tip = "A step of the same batch with a copy of the model on each device"
     lines += _rival("data parallel", run, run.replicas_us, tip)
     if run.about_replicas:
-        lines.append(Fact("data parallel", "not timed", "plain", run.about_replicas))
+        predicted_us = run.predicted_replicas_us
+        known = f"{ms(predicted_us)}, predicted" if predicted_us > 0 else "not timed"
+        lines.append(Fact("data parallel", known, "plain", run.about_replicas))
     return lines
 
 

@@ -229,6 +229,10 @@ class _Clock:
     def _share_out(self, value: Any, samples: int) -> Any:
         """Give each device its share of an argument with a row for each sample."""
         n = self._strategy.num_replicas_in_sync
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            raise LoadError(
+                "its batch has ragged or sparse tensors, which Enplace cannot share out"
+            )
         if not _is_array(value) or value.shape[0] != samples:
             return value
         if samples % n:
@@ -250,7 +254,7 @@ def _is_array(value: Any) -> bool:
 
 def _why(error: Exception) -> str:
     """Return an error's first sentence."""
-    first = (first_line(error) or type(error).__name__).partition(". ")[0]
+    first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
     return str(error) if isinstance(error, LoadError) else f"tf.distribute refuses it: {first}"
 
 

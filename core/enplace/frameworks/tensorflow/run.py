@@ -175,6 +175,8 @@ def run_plan(
         comparison: dict[str, Any] = {}
         if compare and plain.fits and not rounds and _uses_gpus(plan, problem.cluster):
             ours, theirs, nudged, comparison = _compared_on_gpus(placed, plain, progress, target)
+    progress("Reading what was traced", 1.0)
+    traces = _op_traces(step, placed)
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
@@ -183,7 +185,7 @@ def run_plan(
         "unplaced_step_time_us": _median(plain.times_us),
         "unplaced_quartiles_us": quartiles_us(plain.times_us),
         "stock_quartiles_us": quartiles_us(stock.times_us),
-        "input_us": _input_us(step, placed),
+        "input_us": _input_us(step, traces),
         "start_us": _median(placed.starts_us),
         "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
         "fits_without_plan": plain.fits and stock.fits if compare else None,
@@ -195,7 +197,7 @@ def run_plan(
         "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
         "tensorflow": tf.__version__,
     }
-    run = _seen(step, problem, plan, order, placed)
+    run = _seen(step, problem, plan, order, placed, traces)
     if pipeline is not None:
         predicted = schedule if has_costs else None
         facts["pipeline"] = describe_pipeline(pipeline, predicted, run, whole.batch_shapes)
@@ -212,7 +214,12 @@ def run_plan(
 
 
 def _seen(
-    step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Way
+    step: Step,
+    problem: Problem,
+    plan: Plan,
+    order: Sequence[Sequence[str]],
+    placed: _Way,
+    traces: Mapping[str, OpTrace],
 ) -> MeasuredRun:
     """Collect what partitions and traces of the placed steps show, before any comparison."""
     profile, at = problem.profile, device_names(problem.cluster)
@@ -222,7 +229,6 @@ def _seen(
     start, finish = times[_median_step(times)]
     can = ordered_ops(step.graph_def)
     in_order = [[profile.index[name] for name in names if name in can] for names in order]
-    traces = _op_traces(step, placed)
     return MeasuredRun(
         profile=profile,
         plan=plan,
@@ -346,10 +352,9 @@ def _op_traces(step: Step, placed: _Way) -> dict[str, OpTrace]:
     return op_traces((trace.step_stats for trace in placed.traces), held)
 
 
-def _input_us(step: Step, placed: _Way) -> float | None:
+def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:
     """Return how long a step waits for its batch: the median time of the ops that fetch it."""
     getters = [n.name for n in step.graph_def.node if n.op in GET_NEXT]
-    traces = _op_traces(step, placed)
     return _median(np.sum([traces[n].host_us for n in getters if n in traces], axis=0).tolist())
 
 

@@ -37,6 +37,11 @@ Facts = Mapping[str, Any]
 
 MIRRORED = "Running under tf.distribute.MirroredStrategy"
 
+QUICK_OPS = 5_000
+"""Of steps with so many ops, TensorFlow builds a copy for each device within seconds."""
+
+NOT_QUICK = "building a copy of {} for each device takes long; enplace run --data-parallel does it"
+
 _SHOWN = 3
 
 # Names as in malloc.h.
@@ -91,7 +96,7 @@ def _answer(job: Message, values: list[Message], report: Report) -> Message:
     try:
         if job.do == "profile" and job.details["batch_sizes"]:
             return _evaluate(job, report)
-        rival = _data_parallel(job, report) if job.details.get("data_parallel") else {}
+        rival = _data_parallel(job, values, report) if job.details.get("data_parallel") else {}
         report("Starting TensorFlow", None)
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
@@ -168,9 +173,22 @@ def _evaluate(job: Message, report: Report) -> Message:
     return codecs.profile_message(profile, DONE)
 
 
-def _data_parallel(job: Message, report: Report) -> Facts:
-    """Time data parallelism in a worker of its own, which divides the devices as it needs them."""
+def _data_parallel(job: Message, values: list[Message], report: Report) -> Facts:
+    """Time data parallelism in a worker of its own, which divides the devices as it needs them.
+
+    A step of many ops would take longer to build than all else, so unless it is to be timed in any
+    case, it is only predicted.
+    """
+    from enplace.placers.data_parallel import mirrored
+
     details = job.details
+    profile = codecs.profile_from(values[0])
+    if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
+        shared = mirrored(codecs.problem_from(profile, details["problem"]))
+        return {
+            "why_not": NOT_QUICK.format(count(profile.n_ops, "op")),
+            "predicted_us": shared.step_time_us if shared else None,
+        }
     source, devices = source_from_json(details["source"]), details["devices"]
     if not is_program(source):
         return {"why_not": "only a script says how the model is trained"}

@@ -102,6 +102,10 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(SESSION).startswith("it trains neither with fit of Keras nor")
     odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
     assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
+    ragged = LOOP.replace(
+        "scales=tf.ones(2)", "scales=tf.RaggedTensor.from_tensor(tf.ones((8, 2)))"
+    )
+    assert timed(ragged).startswith("its batch has ragged or sparse tensors")
 
 
 def test_one_device_is_not_timed(timed):
