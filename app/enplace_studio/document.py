@@ -15,6 +15,7 @@ from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
+from enplace.machine.pipeline import PipelineSchedule
 from enplace.text import ms, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -66,6 +67,8 @@ class Document(QObject):
     """Another plan is current, or the current one has another schedule."""
     selection_changed = Signal()
     hover_changed = Signal()
+    pipeline_changed = Signal()
+    """The timeline shows another pipeline, or one step again."""
     gap_changed = Signal()
     """The user asks about another idle time of a device, or about none."""
     stamp_changed = Signal()
@@ -89,6 +92,8 @@ class Document(QObject):
         self.hovered: frozenset[int] = frozenset()
         self.gap: Gap | None = None
         """The idle time that the user asks about."""
+        self.pipeline: PipelineSchedule | None = None
+        """What the timeline shows of the current plan; None while it shows one step."""
         self.marks: tuple[Mark, ...] = ()
         """What a reason points at in the timeline."""
         self.stamp: Stamp | None = None
@@ -170,6 +175,7 @@ class Document(QObject):
         self.previews.follow(project)
         self._set_stamp(None)
         self._set_gap(None)
+        self.show_pipeline(None)
         self.undo_stack.clear()
         self.opened.emit()
         self.file_changed.emit()
@@ -234,6 +240,12 @@ class Document(QObject):
             return False
         self.select(found)
         return True
+
+    def show_pipeline(self, pipeline: PipelineSchedule | None) -> None:
+        """Let all views show many samples of the current plan, or one step (None)."""
+        if pipeline is not self.pipeline:
+            self.pipeline = pipeline
+            self.pipeline_changed.emit()
 
     def point_at(self, marks: tuple[Mark, ...], reveal: bool = False) -> None:
         """Mark moments of the step until the selection or the schedule changes."""
@@ -558,6 +570,8 @@ class Document(QObject):
             self.problem_changed.emit()
         if old is None or new.plans != old.plans:
             self.plans_changed.emit()
+        if _shown(old) is not _shown(new):
+            self.show_pipeline(None)  # it was another plan's
         if old is None or new.current is not old.current:
             self._set_gap(None)  # it may be gone
             self.point_at(())

@@ -15,6 +15,8 @@ from enplace.text import count, factor
 from enplace.values.batch import with_batch
 from enplace.values.cluster_variants import with_gpus, with_memory
 from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+from enplace_studio.pipelines import simulate_kind
 from enplace_studio.project import OpenProject, PlanEntry
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
@@ -49,6 +51,13 @@ class Axis:
     change: Callable[[Problem, float], Problem] | None = None
 
 
+MICROBATCHES = Axis(
+    "the number of micro-batches",
+    (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+    (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+    lambda n: count(int(n), "sample"),
+    lambda n: f"{n:.0f}",
+)
 _TICKS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _GPUS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 COMPUTE = Axis("the compute speed", FACTORS, _TICKS, factor, factor)
@@ -84,11 +93,13 @@ BATCH = Axis(
 class Curve:
     """The step time of a plan or method for each value of an axis, in us.
 
-    NaN where it does not fit in memory, or is not known yet.
+    NaN where it does not fit in memory, or is not known yet. Of a pipeline, it is the time per
+    sample, and ``peak_bytes`` is the memory of the fullest device.
     """
 
     name: str
     steps_us: tuple[float, ...]
+    peak_bytes: tuple[float, ...] = ()
 
 
 def swept_plans(project: OpenProject) -> list[PlanEntry]:
@@ -109,6 +120,16 @@ def find_curve(project: OpenProject, entry: PlanEntry, over: Axis) -> Curve | No
         except EnplaceError:
             return None
     return Curve(entry.name, tuple(steps_us))
+
+
+def find_pipeline_curve(schedule: Schedule, kind: str) -> Curve | None:
+    """Simulate a plan as a pipeline of more and more samples; None if it has too many stages."""
+    found = [simulate_kind(schedule, kind, int(n)) for n in MICROBATCHES.values]
+    known = [each for each in found if not isinstance(each, int)]
+    if len(known) < len(found):
+        return None
+    peaks = tuple(float(each.peak_bytes.max()) for each in known)
+    return Curve(kind, tuple(each.mean_us for each in known), peaks)
 
 
 def now(project: OpenProject, over: Axis) -> float:

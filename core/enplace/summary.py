@@ -282,6 +282,29 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
     return "\n\n".join([head, *tables, *_lacking(problem, found.peak_bytes)])
 
 
+def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSchedule]) -> str:
+    """Show the time per sample and the memory for each number of samples."""
+    kind, full = found[0].kind, ms(found[0].time_per_sample_us)
+    head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {kind} pipeline"
+    capacity = problem.cluster.capacity_bytes
+    rows = [["samples", "all of them", "per sample", "fullest device", "peak memory", ""]]
+    for each in found:
+        fullest = int((each.peak_bytes / capacity).argmax())
+        peak = int(each.peak_bytes[fullest])
+        rows.append(
+            [
+                f"{each.n_microbatches:,}",
+                ms(each.makespan_us),
+                ms(each.mean_us),
+                device_label(problem.cluster.devices[fullest].name),
+                f"{size(peak)} of {size(int(capacity[fullest]))}",
+                "does not fit" if peak > capacity[fullest] else "",
+            ]
+        )
+    about = "Per sample, filling and draining included; "
+    return f"{head}\n\n{table(rows, 'rrrlrl')}\n\n{about}once the pipeline is full, {full}."
+
+
 def overfull(schedule: Schedule) -> list[str]:
     """Name the devices that exceed their memory; empty if the plan fits."""
     return _lacking(schedule.problem, schedule.peak_bytes)

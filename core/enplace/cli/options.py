@@ -96,6 +96,21 @@ class MethodsType(MethodType):
         return [CompletionItem(before + comma + item.value, help=item.help) for item in found]
 
 
+class NumbersType(click.ParamType):  # type: ignore[type-arg]
+    """Positive integers, separated by commas."""
+
+    name = "numbers"
+
+    def __init__(self, most: int) -> None:
+        self._range = click.IntRange(1, most)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        words: list[Any] = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(sorted({self._range.convert(word, param, ctx) for word in words}))
+
+
 class PresetType(click.ParamType):  # type: ignore[type-arg]
     """The name of a preset cluster."""
 

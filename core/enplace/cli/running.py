@@ -91,6 +91,7 @@ def run(
     """
     wanted = _microbatches(pipeline, microbatches, no_order)
     from enplace.frameworks.devices import devices_for
+    from enplace.frameworks.microbatches import check_runnable
     from enplace.frameworks.tuning_process import runs_on
     from enplace.readers import read_plan_alone
 
@@ -100,6 +101,8 @@ def run(
     else:
         lone = read_plan_alone(plan)
         problem, chosen, predicted_us = lone.problem, lone.plan, lone.step_time_us
+    if wanted is not None or chosen.recompute:
+        check_runnable(chosen, problem.cluster)
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:

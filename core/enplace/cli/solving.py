@@ -17,6 +17,7 @@ from enplace.cli.options import (
     LINK_POLICIES,
     POLICIES,
     MethodsType,
+    NumbersType,
     PlacerCommand,
     cluster_option,
     constraint_options,
@@ -122,11 +123,12 @@ def place(
 )
 @click.option(
     "--microbatches",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    default=8,
+    type=NumbersType(1000),
+    metavar="N,...",
+    default="8",
     show_default=True,
-    help="Number of samples in the pipeline.",
+    help="Number of samples in the pipeline. Of several numbers, such as 1,2,4,8, only time and "
+    "memory are compared.",
 )
 @click.option(
     "--load",
@@ -141,7 +143,7 @@ def simulate(
     policy: str | None,
     links: str | None,
     pipeline: str | None,
-    microbatches: int,
+    microbatches: tuple[int, ...],
     load: str | None,
     schedule_file: str | None,
     trace_file: str | None,
@@ -173,20 +175,28 @@ def simulate(
     return _answer(result, expert, alone, shared, written, **files)
 
 
-def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
+def _pipeline_answer(
+    problem: Problem, plan: Plan, kind: str, numbers: tuple[int, ...], wanted: str | None
+) -> Answer:
     from enplace.machine.pipeline import planned_rule, simulate_pipeline
     from enplace.values.load_rule import LoadRule
     from enplace.values.plan import check_plan
-    from enplace.writers import pipeline_document
+    from enplace.writers import pipeline_document, pipelines_document
 
     check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
-    found = simulate_pipeline(problem, plan, kind, n, rule)
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    head["load"] = rule.transfers
-    document = head | {"method": plan.method} | pipeline_document(problem, found)
-    fits = YES if document["feasible"] else NO
-    return Answer(document, summary.describe_pipeline(problem, plan, found), fits)
+    head |= {"load": rule.transfers, "method": plan.method}
+    found = [simulate_pipeline(problem, plan, kind, n, rule) for n in numbers]
+    if len(found) > 1:
+        document = head | pipelines_document(problem, found)
+        text = summary.describe_pipelines(problem, plan, found)
+        fits = any(point["feasible"] for point in document["points"])
+    else:
+        document = head | pipeline_document(problem, found[0])
+        text = summary.describe_pipeline(problem, plan, found[0])
+        fits = document["feasible"]
+    return Answer(document, text, YES if fits else NO)
 
 
 @command("compare", PlacerCommand)

@@ -14,7 +14,9 @@ from enplace.errors import PipelineError
 from enplace.machine.pipeline import KINDS, PipelineSchedule
 from enplace.text import listed
 from enplace.values.arrays import inverse
-from enplace.values.plan import follow_graph
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label
+from enplace.values.plan import Plan, follow_graph
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 WHOLE = -1
@@ -46,6 +48,27 @@ class Microbatches:
 
     def __str__(self) -> str:
         return f"{self.number} micro-batches, {self.schedule}"
+
+
+def check_runnable(plan: Plan, cluster: Cluster) -> None:
+    """Refuse a plan that micro-batches cannot follow.
+
+    Raises
+    ------
+    PipelineError
+        If it splits ops, has replicas of a stage, or recomputes activations.
+    """
+    if plan.splits or plan.replicas:
+        raise PipelineError(
+            "the plan splits ops or has replicas of a stage; micro-batches need one device for "
+            "each op: make a plan without --replicate, by a method that does not split"
+        )
+    if plan.recompute:
+        where = listed([device_label(cluster.devices[d].name) for d in plan.recompute])
+        raise PipelineError(
+            f"the plan recomputes activations on {where}, which a run cannot do yet; make a plan "
+            "without --recompute"
+        )
 
 
 def order_parts(

@@ -116,6 +116,11 @@ class PipelineSchedule:
         """The most that each device holds at a time; shape (n_devices,)."""
         return np.array([curve.peak_bytes for curve in self.memory], dtype=np.int64)
 
+    @property
+    def mean_us(self) -> float:
+        """The time per microbatch, from an empty pipeline to an empty pipeline."""
+        return self.makespan_us / self.n_microbatches
+
     def slots_of(self, device: int) -> list[Slot]:
         """List a device's slots, computing and transfers."""
         return [*self.computing[device], *(s for s in self.transfers if s.device == device)]
@@ -358,7 +363,7 @@ class _Play:
             key = sample, self._stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
             ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
-        most = len({stage.devices for stage in self._stages})
+        most = len({stage.devices for stage in self._stages if stage.backward})
         for i, (sample, number, _) in enumerate(keys):
             stage, key = self._stages[number], (sample, self._stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:

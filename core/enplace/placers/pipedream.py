@@ -2,9 +2,9 @@
 
 It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
 stage takes the least time. Like Tarnawski et al. 2020 (section 6), we turn the graph into a path by
-contracting every branching to a single node. Backward ops are with their forward layer from the
-start (:mod:`enplace.placers.max_load`). As in their Table 1, the time of a stage is that of its
-layers and of all transfers at both its ends.
+contracting every branching, residual blocks included. Backward ops are with their forward layer
+from the start (:mod:`enplace.placers.max_load`). As in their Table 1, the time of a stage is that
+of its layers and of all transfers at both its ends.
 
 Stages are replicated if the load rule allows it. The optimiser uses PipeDream's own estimate of the
 cost of replicas; the plan's time per sample follows the load rule.
@@ -25,7 +25,7 @@ from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, placer
 from enplace.placing.settle import settle
 from enplace.text import percent
-from enplace.values.arrays import adjacency, topological_order
+from enplace.values.arrays import BoolArray, adjacency, inverse, topological_order
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -132,17 +132,28 @@ def _largest_share(nodes: Nodes, layer: IntArray) -> float:
 def find_path(nodes: Nodes) -> IntArray:
     """Find the layer of each node along the path.
 
-    A node that precedes or follows every other node is a layer, and so are all nodes between two of
-    these: a branching, from where its branches part to where they meet.
+    A layer begins with each node that precedes or follows every other node and that no edge skips.
+    A branching thus belongs to the node where its branches part, even if one branch is a single
+    edge, as in a residual block. Edges from an input, such as a mask that every layer reads, skip
+    nothing.
     """
     order = _topological(nodes).tolist()
     before, after = _reached(nodes, order), _reached(nodes, order[::-1])
-    layer, last, alone_before = np.zeros(nodes.n_nodes, dtype=np.int64), -1, True
-    for node in order:
-        alone = before[node] + after[node] == nodes.n_nodes - 1
-        last += alone or alone_before
-        layer[node], alone_before = last, alone
+    alone = (np.add(before, after) == nodes.n_nodes - 1)[order]
+    begins = alone & ~_skipped(nodes, inverse(np.array(order)))
+    layer = np.zeros(nodes.n_nodes, dtype=np.int64)
+    layer[order] = np.maximum(np.cumsum(begins) - 1, 0)
     return layer
+
+
+def _skipped(nodes: Nodes, place: IntArray) -> BoolArray:
+    """Whether an edge skips each place of an order; (n_nodes,)."""
+    inner = np.isin(nodes.source, nodes.target)
+    change = np.zeros(nodes.n_nodes + 1, dtype=np.int64)
+    np.add.at(change, place[nodes.source[inner]] + 1, 1)
+    np.add.at(change, place[nodes.target[inner]], -1)
+    skipped: BoolArray = np.cumsum(change)[:-1] > 0
+    return skipped
 
 
 def _topological(nodes: Nodes) -> IntArray:

@@ -7,7 +7,7 @@ import pkgutil
 
 from enplace.writers.archive import write_project
 from enplace.writers.constraints import write_constraints
-from enplace.writers.pipeline_json import pipeline_document
+from enplace.writers.pipeline_json import pipeline_document, pipelines_document
 from enplace.writers.plans import write_plan
 from enplace.writers.profile_file import write_profile
 from enplace.writers.registry import Exporter, registered
@@ -19,6 +19,7 @@ __all__ = [
     "chrome_trace",
     "exporters",
     "pipeline_document",
+    "pipelines_document",
     "schedule_json",
     "write_constraints",
     "write_plan",

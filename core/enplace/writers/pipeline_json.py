@@ -23,7 +23,7 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
         "microbatches": found.n_microbatches,
         "time_per_sample_us": found.time_per_sample_us,
         "makespan_us": found.makespan_us,
-        "feasible": bool((found.peak_bytes <= problem.cluster.capacity_bytes).all()),
+        "feasible": fits_in(problem, found),
         "stages": [
             {
                 "devices": [names[device] for device in stage.devices],
@@ -58,6 +58,33 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
             for device, name in enumerate(names)
         ],
     }
+
+
+def pipelines_document(problem: Problem, found: Sequence[PipelineSchedule]) -> dict[str, Any]:
+    """List the time and the peak memory of a plan for each number of microbatches.
+
+    ``mean_us`` is the time of all microbatches over their number: a pipeline fills and drains too.
+    """
+    names = [device.name for device in problem.cluster.devices]
+    return {
+        "pipeline": found[0].kind,
+        "time_per_sample_us": found[0].time_per_sample_us,
+        "points": [
+            {
+                "microbatches": each.n_microbatches,
+                "makespan_us": each.makespan_us,
+                "mean_us": each.mean_us,
+                "peak_bytes": dict(zip(names, each.peak_bytes.tolist(), strict=True)),
+                "feasible": fits_in(problem, each),
+            }
+            for each in found
+        ],
+    }
+
+
+def fits_in(problem: Problem, found: PipelineSchedule) -> bool:
+    """Whether no device holds more than its capacity."""
+    return bool((found.peak_bytes <= problem.cluster.capacity_bytes).all())
 
 
 def _slots(slots: Sequence[Slot]) -> list[dict[str, Any]]:

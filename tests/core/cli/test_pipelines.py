@@ -120,3 +120,26 @@ def test_load_options_need_the_throughput_objective(enplace, folder):
         done = enplace(*asked, *options)
         assert done.status == 2
         assert complaint in done.err
+
+
+def test_numbers_of_samples_are_compared(enplace, folder):
+    throughput(enplace, "-o", "plan.json")
+    asked = ("simulate", "p.json", "plan.json", "--pipeline", "inference", "--microbatches")
+    points = enplace(*asked, "4,1,2", "--json").document["points"]
+    assert [point["microbatches"] for point in points] == [1, 2, 4]
+    one = enplace(*asked, 4, "--json").document
+    assert points[-1]["makespan_us"] == one["makespan_us"] == 4 * points[-1]["mean_us"]
+    assert points[-1]["peak_bytes"] == {d["name"]: d["peak_bytes"] for d in one["devices"]}
+    assert "once the pipeline is full" in enplace(*asked, "1,2").out
+    assert enplace(*asked, "1,x").status == 2
+
+
+def test_a_run_refuses_to_recompute(enplace, folder):
+    throughput(enplace, "-o", "plan.json")
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["facts"]["recompute"] = [1]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "train.py").write_text("")
+    done = enplace("run", "train.py", "plan.json", "--profile", "p.json", "--trust")
+    assert done.status == 2
+    assert "recomputes activations on GPU 1" in done.err

@@ -33,7 +33,19 @@ def test_parallel_branches_form_one_layer():
     edges = [(0, 1, 8), (0, 2, 8), (1, 3, 8), (2, 4, 8), (3, 5, 8), (4, 5, 8), (5, 6, 8)]
     problem = Problem(line([1.0] * 7, edges), gpus(2))
     nodes = contract(problem)
-    assert find_path(nodes)[nodes.node].tolist() == [0, 1, 1, 1, 1, 2, 3]
+    assert find_path(nodes)[nodes.node].tolist() == [0, 0, 0, 0, 0, 1, 2]
+
+
+def test_a_residual_block_forms_one_layer():
+    edges = [(0, 1, 8), (1, 2, 8), (2, 3, 8), (1, 3, 8), (3, 4, 8)]
+    nodes = contract(Problem(line([1.0] * 5, edges), gpus(2)))
+    assert find_path(nodes)[nodes.node].tolist() == [0, 1, 1, 2, 3]
+
+
+def test_an_input_that_every_layer_reads_does_not_make_them_one():
+    edges = [(0, 1, 8), (0, 2, 8), (0, 3, 8), (1, 2, 8), (2, 3, 8)]
+    nodes = contract(Problem(line([1.0] * 4, edges), gpus(2)))
+    assert find_path(nodes)[nodes.node].tolist() == [0, 1, 2, 3]
 
 
 def test_stages_are_balanced_including_transfers():

@@ -8,7 +8,7 @@ from functools import partial
 
 from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QScrollBar, QVBoxLayout, QWidget
 
 from enplace.text import ms_changes
 from enplace_studio.background import Background
@@ -35,9 +35,11 @@ from enplace_studio.views.compare.facts import (
     waterfall,
 )
 from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
+from enplace_studio.views.compare.pipelines import PipelinePair
 from enplace_studio.views.compare.stack import Block, make_blocks
 
 KEYS = "wheel zooms all · W A S D · drag selects time in all"
+PIPELINE_KEYS = "Ctrl+wheel zooms both · W A S D"
 TOP_SHARE, TOP_PX = 0.3, 340
 """Largest share of the height, and height, of the panels above the timelines."""
 SHORT_SHARE = 0.25
@@ -75,6 +77,13 @@ class CompareView(QWidget):
         self._fall = Panel("Where the time went")
         self._lanes = Panel("Timelines on one axis")
         self._lanes.set_legend(KEYS, is_hint=True)
+        self.pair = PipelinePair()
+        self.pair.hide()
+        self.pipeline_button = QPushButton("Pipelines")
+        self.pipeline_button.setCheckable(True)
+        self.pipeline_button.setProperty("switch", True)
+        self.pipeline_button.setToolTip("Compare two pipelines: two plans, or two schedules of one")
+        self._lanes.header.insertWidget(2, self.pipeline_button)
         self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
         self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
         self._arrange()
@@ -87,6 +96,9 @@ class CompareView(QWidget):
         top = QHBoxLayout()
         top.setSpacing(6)
         top.addWidget(self.chooser, 1)
+        policy = self.chooser.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # the buttons beside it stay where they are
+        self.chooser.setSizePolicy(policy)
         run = self._document.requests.run_action.emit
         self._save = button("Save picture…", self._save_picture)
         self._close = button("Close", partial(run, "side-by-side"))
@@ -102,12 +114,15 @@ class CompareView(QWidget):
         upper.addWidget(self._fall, 5)
         upper.addWidget(self.differs, 4)
         column.addWidget(self._upper)
-        lanes = QHBoxLayout()
+        self._steps = QWidget()
+        lanes = QHBoxLayout(self._steps)
+        lanes.setContentsMargins(0, 0, 0, 0)
         lanes.setSpacing(4)
         lanes.addWidget(self.canvas, 1)
         lanes.addWidget(self._scroll_bar)
         self._lanes.body.addWidget(self._few)
-        self._lanes.body.addLayout(lanes, 1)
+        self._lanes.body.addWidget(self._steps, 1)
+        self._lanes.body.addWidget(self.pair, 1)
         column.addWidget(self._lanes, 1)
         column.addWidget(self.table)
         self.table.hide()
@@ -122,6 +137,7 @@ class CompareView(QWidget):
         document.selection_changed.connect(self._show_selection)
         document.bounds.changed.connect(self._show_bound)
         self.chooser.chosen.connect(self.compare)
+        self.pipeline_button.toggled.connect(self.refresh)
         self.differs.ops_wanted.connect(document.select)
         self.differs.target_wanted.connect(self._set_target)
         self.canvas.interval_changed.connect(self._show_interval)
@@ -161,10 +177,15 @@ class CompareView(QWidget):
         project = self._document.project
         offered = comparable(project) if project else []
         self.shown = choose(project, self._wanted) if project else []
-        enough = len(self.shown) >= FEWEST
-        for widget in (self.canvas, self._save):
-            widget.setVisible(enough)
-        self._few.setVisible(not enough)
+        enough, pipelined = len(self.shown) >= FEWEST, self._is_pipelined
+        self._save.setVisible(enough)
+        self._steps.setVisible(enough and not pipelined)
+        self.chooser.setVisible(not pipelined)
+        self._lanes.set_legend(PIPELINE_KEYS if pipelined else KEYS, is_hint=True)
+        self._few.setVisible(not enough and not pipelined)
+        self.pair.setVisible(pipelined)
+        if pipelined:
+            self.pair.show_plans(offered, self.shown)
         self.chooser.show_plans(self.shown, offered)
         self._background.forget()
         known = {block.schedule: block.contents for block in self.canvas.stack.blocks}
@@ -177,6 +198,11 @@ class CompareView(QWidget):
             self._later.stop()
             self.refresh()
         self._background.wait()
+        self.pair.wait()
+
+    @property
+    def _is_pipelined(self) -> bool:
+        return self.pipeline_button.isChecked()
 
     def _show_blocks(self, blocks: list[Block]) -> None:
         steps_us = [block.schedule.makespan_us for block in blocks]
@@ -231,7 +257,7 @@ class CompareView(QWidget):
 
     def _show_interval(self) -> None:
         stack, interval = self.canvas.stack, self.canvas.interval
-        shown = interval is not None and bool(stack.blocks)
+        shown = interval is not None and bool(stack.blocks) and not self._is_pipelined
         if shown and interval is not None:
             self.table.show_interval(stack.blocks, stack.devices, interval)
         self.table.setVisible(shown)
@@ -242,7 +268,7 @@ class CompareView(QWidget):
         share = SHORT_SHARE if self.table.isVisibleTo(self) else TOP_SHARE
         least = self._upper.minimumSizeHint().height()
         self._upper.setFixedHeight(max(round(min(share * self.height(), TOP_PX)), least))
-        self._upper.setVisible(len(self.shown) >= FEWEST)
+        self._upper.setVisible(len(self.shown) >= FEWEST and not self._is_pipelined)
 
     def _go_to(self, entry: PlanEntry) -> None:
         """Show a plan alone, in the other views."""

@@ -17,7 +17,8 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import elide_middle, ms, size
+from enplace.machine.pipeline import PipelineSchedule
+from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
@@ -50,17 +51,28 @@ class DeviceMemory(TipWidget):
     ----------
     schedule : Schedule
     device : int
+    pipeline : PipelineSchedule, optional
+        Show its memory, with all samples in flight, and not that of one step.
     """
 
     asked = Signal(int, float)
     """Emitted with the device and the moment whose contents the user asked for."""
 
-    def __init__(self, schedule: Schedule, device: int, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        device: int,
+        pipeline: PipelineSchedule | None = None,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
-        self.schedule, self.device = schedule, device
+        self.schedule, self.device, self.pipeline = schedule, device, pipeline
+        shown = schedule if pipeline is None else pipeline
+        self.curve, self._end_us = shown.memory[device], max(shown.makespan_us, 1e-9)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self.split = split_at_peak(schedule, device)
+        if pipeline is None:
+            self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.split = split_at_peak(self.curve)
         self.capacity_bytes = schedule.problem.cluster.devices[device].capacity_bytes
         self.curve_px = CURVE_PX[0]
         """Height of the curve; 0 if there is only the bar."""
@@ -82,8 +94,15 @@ class DeviceMemory(TipWidget):
     def verdict(self) -> str:
         """The peak against the capacity, in words."""
         if self.over_bytes:
-            return f"does not fit: {size(self.over_bytes)} over"
-        return f"{_of(self.split.peak_bytes, self.capacity_bytes)} at the peak"
+            return f"does not fit: {size(self.over_bytes)} over{self._flying}"
+        return f"{_of(self.split.peak_bytes, self.capacity_bytes)} at the peak{self._flying}"
+
+    @property
+    def _flying(self) -> str:
+        """The samples in flight, in words; empty for one step."""
+        if self.pipeline is None:
+            return ""
+        return f", {count(self.pipeline.in_flight[self.device], 'sample')} in flight"
 
     @property
     def is_compact(self) -> bool:
@@ -132,7 +151,7 @@ class DeviceMemory(TipWidget):
         """Return the moment of the step at a pixel."""
         area = self.curve_area
         share = (x - area.left()) / max(area.width(), 1)
-        return min(max(share, 0.0), 1.0) * self.schedule.makespan_us
+        return min(max(share, 0.0), 1.0) * self._end_us
 
     # Drawing
 
@@ -204,10 +223,8 @@ class DeviceMemory(TipWidget):
         )
         painter.drawLine(QLineF(0, y_capacity, area.width(), y_capacity))
         self._paint_axis(painter, area, y_capacity)
-        edges_us = np.linspace(
-            0, max(self.schedule.makespan_us, 1e-9), max(int(area.width()), 2) + 1
-        )
-        curve = self.schedule.memory[self.device]
+        edges_us = np.linspace(0, self._end_us, max(int(area.width()), 2) + 1)
+        curve = self.curve
         highest = highest_per_column(curve.time_us, curve.bytes.astype(np.float64), edges_us)
         ys = area.bottom() - highest / whole * height
         points = [QPointF(x + 0.5, y) for x, y in enumerate(ys.tolist())]
@@ -240,13 +257,13 @@ class DeviceMemory(TipWidget):
     def _paint_moments(self, painter: QPainter, area: QRectF, ys: np.ndarray) -> None:
         """Paint a dot at the peak and a hairline at the pointer."""
         tokens = theme.tokens
-        x = self.split.peak_us / max(self.schedule.makespan_us, 1e-9) * area.width()
+        x = self.split.peak_us / self._end_us * area.width()
         y = float(ys[min(int(x), len(ys) - 1)])
         painter.setPen(QPen(tokens.panel, 1.5))
         painter.setBrush(self.colors()[0])
         painter.drawEllipse(QPointF(min(max(x, 3.5), area.width() - 3.5), y), 3.5, 3.5)
         if self._pointer_us is not None:
-            x = self._pointer_us / max(self.schedule.makespan_us, 1e-9) * area.width()
+            x = self._pointer_us / self._end_us * area.width()
             painter.setPen(QPen(tokens.dim, 1))
             painter.drawLine(QLineF(x, area.top(), x, area.bottom()))
 
@@ -259,12 +276,17 @@ class DeviceMemory(TipWidget):
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         at = event.position()
-        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(at.toPoint()):
+        is_left = event.button() == Qt.MouseButton.LeftButton
+        if is_left and self.pipeline is None and self.rect().contains(at.toPoint()):
             on_curve = self.has_curve and self.curve_area.contains(at)
             self.asked.emit(self.device, self.time_at(at.x()) if on_curve else self.split.peak_us)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        if self.pipeline is None and event.key() in (
+            Qt.Key.Key_Return,
+            Qt.Key.Key_Enter,
+            Qt.Key.Key_Space,
+        ):
             self.asked.emit(self.device, self.split.peak_us)
         else:
             super().keyPressEvent(event)
@@ -278,22 +300,28 @@ class DeviceMemory(TipWidget):
         if self.has_curve and self.curve_area.contains(at):
             return self._tip_of_moment(self.time_at(at.x()))
         split = self.split
+        what = "step" if self.pipeline is None else f"pipeline{self._flying}"
+        hint = ["Click to list everything in it"] if self.pipeline is None else []
         return "\n".join(
             [
-                f"{self.title} at its peak, {ms(split.peak_us)} into the step",
+                f"{self.title} at its peak, {ms(split.peak_us)} into the {what}",
                 f"weights and optimiser   {size(split.weights_bytes)}",
                 f"activations   {size(split.activation_bytes)}",
                 f"received from other devices   {size(split.received_bytes)}",
                 f"capacity   {size(self.capacity_bytes)}",
-                "Click to list everything in it",
+                *hint,
             ]
         )
 
     def _tip_of_moment(self, time_us: float) -> str:
-        curve = self.schedule.memory[self.device]
+        curve = self.curve
         at = max(int(np.searchsorted(curve.time_us, time_us, side="right")) - 1, 0)
         lines = [f"{self.title} at {ms(time_us)}: {size(int(curve.bytes[at]))}"]
-        lines += [self._line(held) for held in holdings_at(self.schedule, self.device, time_us)]
+        if self.pipeline is not None:
+            received, held = int(curve.sent_bytes[at]), int(curve.bytes[at]) - curve.weights_bytes
+            lines += [f"{size(held - received)}   activations", f"{size(received)}   received"]
+        else:
+            lines += [self._line(held) for held in holdings_at(self.schedule, self.device, time_us)]
         lines.append(f"{size(curve.weights_bytes)}   weights and optimiser")
         return "\n".join(lines)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.values.memory import MemoryCurve
 from enplace.values.schedule import Schedule
 
 LARGEST = 5
@@ -28,9 +29,8 @@ class PeakParts:
         return self.weights_bytes + self.activation_bytes + self.received_bytes
 
 
-def split_at_peak(schedule: Schedule, device: int) -> PeakParts:
+def split_at_peak(curve: MemoryCurve) -> PeakParts:
     """Split the peak memory of a device into its parts."""
-    curve = schedule.memory[device]
     peak = int(np.argmax(curve.bytes))
     received = int(curve.sent_bytes[peak])
     rest = int(curve.bytes[peak]) - received - curve.weights_bytes

@@ -52,6 +52,7 @@ class MemoryView(ScrollPanel):
         document.opened.connect(self.rebuild)
         # Runs after the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
+        document.pipeline_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
     def drawing(self) -> Drawing | None:
@@ -70,22 +71,27 @@ class MemoryView(ScrollPanel):
     def rebuild(self) -> None:
         """Show the current plan's schedule."""
         self.devices, self._texts, self._about = [], [], None
+        many = "" if self._document.pipeline is None else "pipeline"
+        self.set_legend(many)
         column = self.column.fill(COLUMN_SPACING)
         schedule = self._document.schedule
         if schedule is None:
             self._texts = [paragraph("How much memory a plan needs on each device appears here.")]
         else:
-            used = np.flatnonzero(schedule.peak_bytes > 0).tolist()
-            self.devices = [DeviceMemory(schedule, device) for device in used]
+            pipeline = self._document.pipeline
+            peaks = schedule.peak_bytes if pipeline is None else pipeline.peak_bytes
+            used = np.flatnonzero(peaks > 0).tolist()
+            self.devices = [DeviceMemory(schedule, device, pipeline) for device in used]
             for widget in self.devices:
                 widget.asked.connect(partial(self.show_contents, schedule))
                 widget.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
                 widget.customContextMenuRequested.connect(partial(self._open_menu, widget))
                 column.addWidget(widget)
-            self._about = paragraph(LEGEND)
+            of = "" if pipeline is None else "of all samples in flight: "
+            self._about = paragraph(of + LEGEND)
             self._texts = [self._about]
             devices = schedule.problem.cluster.devices
-            if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
+            if idle := np.flatnonzero(peaks == 0).tolist():
                 names = ", ".join(device_label(devices[device].name) for device in idle)
                 self._texts.append(paragraph(f"not used: {names}"))
         for text in self._texts:
@@ -140,7 +146,7 @@ class MemoryView(ScrollPanel):
         if not widget.is_compact and widget.curve_area.contains(at):
             time_us = widget.time_at(at.x())
             moments.insert(0, (time_us, f"at {ms(time_us)}"))
-        for time_us, when in moments:
+        for time_us, when in moments if widget.pipeline is None else ():
             action = QAction(f"List what is in it {when}", menu)
             action.triggered.connect(partial(self.show_contents, schedule, device, time_us))
             menu.insertAction(first, action)

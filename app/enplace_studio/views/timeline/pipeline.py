@@ -12,43 +12,32 @@ from enplace.machine.loads import (
     busiest_us,
     max_load_us,
 )
-from enplace.machine.passes import backward_ops
-from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
-from enplace.machine.stages import stages_of
+from enplace.machine.pipeline import PipelineSchedule, planned_rule
 from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
+from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
 from enplace_studio.theme import theme
-from enplace_studio.views.timeline.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
-
-TRAINING = {
-    "1f1b": "Training, 1F1B (PipeDream)",
-    "interleaved": "Training, interleaved 1F1B (Megatron)",
-    "zb-h1": "Training, zero bubble (ZB-H1)",
-    "gpipe": "Training, GPipe",
-}
-INFERENCE = {"inference": "Inference"}
+from enplace_studio.timelines.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
 
 SLOWER = 1.02
 """A full pipeline slower than its busiest device by this factor gets an explanation."""
 
-MOST_STAGES = 250
-"""A plan with more stages changes devices too often to show or use as a pipeline."""
-
-SAMPLES, MOST_SAMPLES = 8, 64
-
 ROWS_SEEN = 9
 """Largest number of rows that are sure to be visible without scrolling."""
 
-LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
+LEGEND = (
+    "left: a sample's compute, in, out · right: samples by number and colour of the upper edge, "
+    "backward hatched, transfers thin"
+)
 LEGEND_TIP = (
     "Bars on the left: what each device computes, receives and sends for one sample.\n"
-    "On the right: its work over time. Numbers are samples; forward is solid, backward hatched, "
-    "transfers are thin; an outline marks a further subgraph of its device. The strip below is the "
-    "device's memory over time.\n"
+    "On the right: its work over time. Numbers and upper edges tell samples; point at one to "
+    "follow it. Forward is solid, backward hatched, transfers are thin; an outline marks a "
+    "further subgraph of its device. The strip below is the device's memory over time.\n"
     "Ctrl+wheel or W and S zoom, Shift+wheel or A and D move, 0 shows all."
 )
 
@@ -63,6 +52,8 @@ class PipelineView(QWidget):
     """
 
     facts_changed = Signal()
+    shown = Signal()
+    """Another pipeline is on screen, or none."""
 
     def __init__(self, document: Document) -> None:
         super().__init__()
@@ -115,8 +106,7 @@ class PipelineView(QWidget):
         problem = self._document.problem
         self.kind.clear()
         if problem is not None:
-            trains = bool(backward_ops(problem).any())
-            for kind, title in (TRAINING | INFERENCE if trains else INFERENCE).items():
+            for kind, title in kinds_of(problem).items():
                 self.kind.addItem(title, kind)
         self.refresh()
 
@@ -142,7 +132,7 @@ class PipelineView(QWidget):
             return
         kind, n = str(self.kind.currentData()), self.samples.value()
         self._background.start(
-            lambda: _simulated(schedule, kind, n),
+            lambda: simulate_kind(schedule, kind, n),
             lambda found: self._show_found(schedule, found),
             lambda error: self._show_nothing(str(error)),
         )
@@ -193,6 +183,7 @@ class PipelineView(QWidget):
     def _draw(self, schedule: Schedule | None, found: PipelineSchedule | None) -> None:
         self.canvas.show_pipeline(schedule, found)
         self._share_height()
+        self.shown.emit()
 
     def resizeEvent(self, event: object) -> None:
         self._share_height()
@@ -228,20 +219,13 @@ def what_exceeds(schedule: Schedule, found: PipelineSchedule) -> str:
     return f"Does not fit with its samples in flight: {listed(needs)}." if needs else ""
 
 
-def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
-    """Simulate a plan as a pipeline; if it has too many stages, return their number."""
-    problem, plan = schedule.problem, schedule.plan
-    n_stages = len(stages_of(problem, plan))
-    if n_stages > MOST_STAGES:
-        return n_stages
-    return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
-
-
 def gpipe_loads(schedule: Schedule) -> str:
     """Describe the largest load of each pass; they add up to GPipe's time per sample."""
     plan = schedule.plan
     rule = replace(planned_rule(plan), pipeline="gpipe")
-    forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
+    forward_us, backward_us = busiest_us(
+        schedule.problem, plan.device, rule, plan.replicas, plan.recompute
+    )
     return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} per sample."
 
 
@@ -250,7 +234,7 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)
-    load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
+    load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas, plan.recompute)
     if found.time_per_sample_us > SLOWER * load_us:
         return (
             f"The busiest device works {ms(load_us)} per sample; the rest of the time it "

@@ -54,6 +54,7 @@ class TimelineView(Panel):
         self.canvas.summary_changed.connect(self._show_summary)
         self.canvas.extent_changed.connect(self._show_extent)
         self.pipeline.facts_changed.connect(self._show_legend)
+        self.pipeline.shown.connect(self._share_pipeline)
         document.opened.connect(self._show_legend)
         document.current_changed.connect(self._show_legend)
         document.current_changed.connect(self._follow_objective)
@@ -90,7 +91,13 @@ class TimelineView(Panel):
         """Show one step (0), or the pipeline (1)."""
         (self.step_button, self.pipeline_button)[page].setChecked(True)
         self.pages.setCurrentIndex(page)
+        self._share_pipeline()
         self._show_legend()
+
+    def _share_pipeline(self) -> None:
+        """Tell the other views which pipeline is on screen, if any."""
+        shown = self.pages.currentWidget() is self.pipeline
+        self._document.show_pipeline(self.pipeline.canvas.pipeline if shown else None)
 
     def _follow_objective(self) -> None:
         """Show a plan made for a pipeline as one, all others as a step."""

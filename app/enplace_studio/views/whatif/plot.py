@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QPolygonF
@@ -21,10 +22,24 @@ _GRID = 3
 
 
 class CurvePlot(TipWidget):
-    """One line for each plan or method; the first is the current plan's."""
+    """One line for each plan or method; the first is the current plan's.
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    Parameters
+    ----------
+    of : callable
+        Returns the values of a curve.
+    text : callable
+        Shows a value.
+    """
+
+    def __init__(
+        self,
+        parent: QWidget | None = None,
+        of: Callable[[Curve], tuple[float, ...]] = attrgetter("steps_us"),
+        text: Callable[[float], str] = ms,
+    ) -> None:
         super().__init__(parent)
+        self._of, self._text = of, text
         self.curves: Sequence[Curve] = ()
         self.over = COMPUTE
         self.now = 1.0
@@ -35,7 +50,7 @@ class CurvePlot(TipWidget):
         """Draw these curves."""
         self.curves, self.over, self.now = curves, over, now
         self.setMinimumHeight(self._least_height)
-        self.setAccessibleName(f"Step time over {over.title}")
+        self.setAccessibleName(f"Curves over {over.title}")
         self.setAccessibleDescription("; ".join(self._texts(self._nearest(now))))
         self.update()
 
@@ -44,8 +59,8 @@ class CurvePlot(TipWidget):
         return min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
 
     def _texts(self, at: int) -> list[str]:
-        times = [(each.name, each.steps_us[at]) for each in self.curves]
-        return [f"{name}: {'–' if math.isnan(us) else ms(us)}" for name, us in times]
+        times = [(each.name, self._of(each)[at]) for each in self.curves]
+        return [f"{name}: {'–' if math.isnan(us) else self._text(us)}" for name, us in times]
 
     def tip_at(self, at: QPointF) -> str:
         """Return the step times at the nearest value."""
@@ -79,7 +94,7 @@ class CurvePlot(TipWidget):
 
     @property
     def _known(self) -> list[float]:
-        return [us for each in self.curves for us in each.steps_us if us > 0]
+        return [us for each in self.curves for us in self._of(each) if us > 0]
 
     @property
     def _range_us(self) -> tuple[float, float]:
@@ -114,7 +129,7 @@ class CurvePlot(TipWidget):
             painter.drawLine(QLineF(area.left(), y, area.right(), y))
             painter.setPen(tokens.dim)
             middle = min(y, area.bottom() - 6)  # clear of the numbers below
-            painter.drawText(QRectF(0, middle - 8, area.left() - 6, 16), right, ms(step_us))
+            painter.drawText(QRectF(0, middle - 8, area.left() - 6, 16), right, self._text(step_us))
         metrics, free = QFontMetricsF(painter.font()), 0.0
         for tick in self.over.ticks:
             half = metrics.horizontalAdvance(self.over.tick(tick)) / 2 + 3
@@ -150,7 +165,7 @@ class CurvePlot(TipWidget):
 
     def _points(self, curve: Curve) -> list[QPointF]:
         """Return the points that are known."""
-        values = zip(self.over.values, curve.steps_us, strict=True)
+        values = zip(self.over.values, self._of(curve), strict=True)
         return [QPointF(self._x(at), self._y(us)) for at, us in values if not math.isnan(us)]
 
     def _paint_name(

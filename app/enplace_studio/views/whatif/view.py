@@ -5,30 +5,34 @@ The sweeps are those of Pesto's Fig. 8.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider, QWidget
 
-from enplace.text import count, factor
+from enplace.text import count, factor, size
 from enplace_studio import edits
 from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Need, ScrollPanel, label
-from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.pipelines import INFERENCE, SAMPLES, TRAINING, kinds_of
+from enplace_studio.project import OpenProject
 from enplace_studio.sweep import (
     BATCH,
     COMPUTE,
     GPUS,
     LINKS,
     MEMORY,
+    MICROBATCHES,
     Axis,
     Curve,
     find_curve,
+    find_pipeline_curve,
     now,
     swept_plans,
 )
@@ -60,6 +64,8 @@ class WhatIfView(ScrollPanel):
         self._add_other_axes()
         self.plot = CurvePlot(self)
         self.plot.hide()
+        self.memory_plot = CurvePlot(self, attrgetter("peak_bytes"), size)
+        self.memory_caption = label("Peak memory of the fullest device", "dim")
         self._swept: Axis | None = None
         self._swept_for: tuple[object, ...] = ()
         self._methods = MethodSweep(self)
@@ -74,6 +80,8 @@ class WhatIfView(ScrollPanel):
         self.header.addWidget(self.reset_button)
         self._add_caption()
         self._shows.addWidget(self.plot)
+        self._shows.addWidget(self.memory_caption)
+        self._shows.addWidget(self.memory_plot)
         # A drag is faster than the simulation of a large schedule.
         self._settle = QTimer(self, interval=SETTLE_MS, singleShot=True)
         self._settle.timeout.connect(self._apply)
@@ -124,6 +132,12 @@ class WhatIfView(ScrollPanel):
             line.addWidget(self._curve_button(title, over, tip))
         line.addStretch()
         self._shows.addLayout(line)
+        line = QHBoxLayout()
+        line.addWidget(label("Pipeline:"))
+        tip = "Draw time per sample and peak memory of this plan, as every kind of pipeline"
+        line.addWidget(self._curve_button("Micro-batches", MICROBATCHES, tip))
+        line.addStretch()
+        self._shows.addLayout(line)
 
     def _add_caption(self) -> None:
         self.caption = label("", "dim")
@@ -161,32 +175,50 @@ class WhatIfView(ScrollPanel):
             over = None
         self._swept = over
         self.plot.show_curves((), over or COMPUTE, 1.0)
-        self.caption.setText(f"Step time over {over.title}" if over is not None else "")
+        self.memory_plot.show_curves((), over or COMPUTE, 1.0)
+        what = "Time per sample" if over is MICROBATCHES else "Step time"
+        self.caption.setText(f"{what} over {over.title}" if over is not None else "")
         for each in (self._heading, self.plot):
             each.setVisible(over is not None)
+        for each in (self.memory_caption, self.memory_plot):
+            each.setVisible(over is MICROBATCHES)
         self._shows.invalidate()  # a folded pane does not notice by itself
         for axis, each in self.curve_buttons.items():
             each.setEnabled(project is not None and _can_sweep(project, axis))
         self.set_legend("")
         if project is None or over is None:
             return
-        if over.change is None:
-            self._sweep_next(project, over, swept_plans(project))
+        if over is MICROBATCHES and project.current is not None:
+            schedule = project.current.schedule
+            kinds = [kind for kind in kinds_of(schedule.problem) if kind in TRAINING] or INFERENCE
+            self._sweep_next(over, [partial(find_pipeline_curve, schedule, kind) for kind in kinds])
+        elif over.change is None:
+            plans = swept_plans(project)
+            self._sweep_next(over, [partial(find_curve, project, entry, over) for entry in plans])
         else:
             self._swept_for = _costs_of(project)
             self._methods.start(project, over)
 
-    def _sweep_next(self, project: OpenProject, over: Axis, entries: list[PlanEntry]) -> None:
-        self.set_legend(f"{count(len(entries), 'plan')} to simulate" if entries else "")
-        if not entries:
+    def _sweep_next(self, over: Axis, left: Sequence[Callable[[], Curve | None]]) -> None:
+        self.set_legend(f"{count(len(left), 'curve')} to simulate" if left else "")
+        if not left:
             return
+        find, *rest = left
 
         def show(curve: Curve | None) -> None:
             new = () if curve is None else (curve,)
-            self.plot.show_curves((*self.plot.curves, *new), over, now(project, over))
-            self._sweep_next(project, over, entries[1:])
+            for plot in (self.plot, self.memory_plot) if over is MICROBATCHES else (self.plot,):
+                plot.show_curves((*plot.curves, *new), over, self._now(over))
+            self._sweep_next(over, rest)
 
-        self._sweep.start(partial(find_curve, project, entries[0], over), show)
+        self._sweep.start(find, show)
+
+    def _now(self, over: Axis) -> float:
+        """Return where the project is on an axis; pipelines are where the timeline shows one."""
+        project, pipeline = self._document.project, self._document.pipeline
+        if over is MICROBATCHES:
+            return float(pipeline.n_microbatches if pipeline else SAMPLES)
+        return now(project, over) if project is not None else 1.0
 
     def _show_methods(self) -> None:
         project, over, left = self._document.project, self._swept, self._methods.left
@@ -195,7 +227,7 @@ class WhatIfView(ScrollPanel):
                 replace(each, name=short_title(self._title_of(each.name)))
                 for each in self._methods.curves
             ]
-            self.plot.show_curves(curves, over, now(project, over))
+            self.plot.show_curves(curves, over, self._now(over))
             self.set_legend(f"{count(left, 'plan')} to make" if left else "")
 
     def _sweep_again(self) -> None:

@@ -14,9 +14,14 @@ import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.errors import PipelineError
 from enplace.frameworks.measured import MeasuredRun
-from enplace.frameworks.microbatches import WHOLE, Microbatches, in_flight, order_parts
+from enplace.frameworks.microbatches import (
+    WHOLE,
+    Microbatches,
+    check_runnable,
+    in_flight,
+    order_parts,
+)
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.graph import FlatGraph
@@ -136,11 +141,7 @@ def plan_pipeline(
 ) -> Pipeline:
     """Plan the order of a graph of micro-batches; see :func:`pipeline_step`."""
     check_pipeline(cut)
-    if plan.splits or plan.replicas:
-        raise PipelineError(
-            "the plan splits ops or has replicas of a stage; micro-batches need one device for "
-            "each op: make a plan without --replicate, by a method that does not split"
-        )
+    check_runnable(plan, problem.cluster)
     whole = _whole_profile(graph_def, shapes, problem.measured_profile)
     device, position = _complete(graph_def, whole, problem, plan, host)
     base = Problem(whole, problem.cluster)

@@ -26,6 +26,7 @@ from enplace.machine.pipeline_memory import forward_bytes
 from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges, find_received
 from enplace.text import size
+from enplace.values.arrays import adjacency, topological_order
 from enplace.values.limits import MAX_BYTES
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
@@ -88,6 +89,61 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
     label, edges = _strongly_connected(label, edges)
     label, edges = _without_free_nodes(problem, label, edges, rule)
     return _nodes(problem, label, edges, rule)
+
+
+def merge_light_ends(
+    problem: Problem, rule: LoadRule, nodes: Nodes, most_us: float
+) -> tuple[Nodes, IntArray]:
+    """Merge light inputs with their first reader, and light outputs with their last producer.
+
+    Stacked models have inputs of their own in every copy. Each of them may run at any time before
+    it is needed, which multiplies the ideals. Here it runs where it is first needed, which loses
+    little: a merged node has no input or output of more than ``most_us``.
+
+    Returns
+    -------
+    Nodes
+    int array, shape (n_merged,)
+        The node that each of them would be without inputs and outputs. Edges between these are the
+        same, so partitions of either are partitions of the other.
+    """
+    into = np.arange(nodes.n_nodes)
+    work_us = np.where(np.isfinite(nodes.accelerator_us), nodes.accelerator_us, 0.0).sum(axis=1)
+    for source, target in ((nodes.source, nodes.target), (nodes.target, nodes.source)):
+        _merge_inputs(nodes, source, target, into, work_us, most_us)
+    kept, new = np.unique(into, return_inverse=True)
+    edges = _tidy(new[np.column_stack([nodes.source, nodes.target])])
+    return _nodes(problem, new[nodes.node], edges, rule), kept
+
+
+def _merge_inputs(
+    nodes: Nodes,
+    source: IntArray,
+    target: IntArray,
+    into: IntArray,
+    work_us: FloatArray,
+    most_us: float,
+) -> None:
+    """Write into ``into`` which inputs are merged with which of their readers."""
+    ptr, readers = adjacency(source, target, nodes.n_nodes)
+    runs = np.isfinite(np.column_stack([nodes.accelerator_us, nodes.cpu_us]))
+    order = topological_order(nodes.n_nodes, ptr, readers).tolist()
+    below = [0] * nodes.n_nodes  # each node and all that follow it, as the bits of a number
+    for node in reversed(order):
+        below[node] = 1 << node
+        for reader in readers[ptr[node] : ptr[node + 1]].tolist():
+            below[node] |= below[reader]
+    waits_for = np.bincount(target, minlength=nodes.n_nodes)
+    for node in order:
+        own = readers[ptr[node] : ptr[node + 1]]
+        if waits_for[node] or into[node] != node or work_us[node] > most_us or not len(own):
+            continue
+        first = max(own.tolist(), key=lambda reader: below[reader].bit_count())
+        every = all(below[first] >> reader & 1 for reader in own.tolist())
+        if every and into[first] == first and (runs[node] >= runs[first]).all():
+            into[into == node] = first
+            work_us[first] += work_us[node]
+            waits_for[own] -= 1
 
 
 def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:

@@ -10,7 +10,7 @@ import numpy as np
 from enplace.machine.loads import busiest_us
 from enplace.machine.passes import links_passes
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
-from enplace.placers.max_load.contract import Nodes, contract
+from enplace.placers.max_load.contract import Nodes, contract, merge_light_ends
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
 from enplace.placers.max_load.orders import (
     find_leading,
@@ -30,6 +30,7 @@ from enplace.placers.max_load.table import (
     empty_table,
     fill,
 )
+from enplace.placers.max_load.walk import build_transfer_costs
 from enplace.system import host_bytes
 from enplace.values.arrays import BoolArray
 from enplace.values.load_rule import USUAL, LoadRule
@@ -39,6 +40,10 @@ from enplace.values.profile import FloatArray, IntArray
 MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
 """With more ideals, or if they need more than this share of the machine's memory, only partitions
 along orders are tried."""
+
+LIGHT, MOST_MERGED = 0.05, 300_000
+"""With too many ideals, inputs and outputs of a smaller share of the least load are merged with
+their neighbours, and up to so many of the ideals that remain are searched."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
@@ -162,7 +167,12 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     """Contract a problem for a rule; logical GPUs of one chip become separate GPUs."""
     separate = tuple(replace(device, chip="") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
-    cluster, nodes = problem.cluster, contract(problem, rule)
+    return _task_of(problem, rule, contract(problem, rule))
+
+
+def _task_of(problem: Problem, rule: LoadRule, nodes: Nodes) -> Task:
+    """Build the task of dividing some nodes."""
+    cluster = problem.cluster
     devices = np.array([len(cluster.gpus), len(cluster.cpus)])
     if rule.pipeline == "interleaved":
         # CPUs would break the turns, so they only take part where some op needs one.
@@ -219,6 +229,13 @@ def partition_exactly(
     too_many = bound_ideals(*graph) > limit
     lattice = None if too_many else find_ideals(*graph, limit, stopped)
     tried = f"the best of {count_orders(task, N_ORDERS)} linear orders"
+    if lattice is None and not stopped():
+        merged = _merge_and_search(task, first, stopped)
+        if merged.optimal:
+            return merged
+        if merged.load_us < first.load_us:
+            tried = "the best with light inputs and outputs where they are needed"
+        first = merged
     if stopped():
         tried = "the best found along linear orders"
     if lattice is None:
@@ -238,6 +255,41 @@ def partition_exactly(
     if note := find_unlike(problem, rule):
         return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
+
+
+def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partition:
+    """Search the ideals that remain if light inputs and outputs are merged with their neighbours.
+
+    Without these inputs and outputs, no load is larger: a tensor crosses a border less often with
+    fewer of its ends. So the best partition without them is a lower bound.
+    """
+    problem, rule, costs = task.problem, task.rule, task.costs
+    most_us = LIGHT * float(task.floor_us.sum())
+    nodes, kept = merge_light_ends(problem, rule, task.nodes, most_us)
+    merged = _task_of(problem, rule, nodes)
+    graph = (nodes.n_nodes, nodes.source, nodes.target)
+    limit = _most_ideals(merged, MOST_MERGED)
+    if bound_ideals(*graph) > limit:
+        return first
+    lattice = find_ideals(*graph, limit, stopped)
+    if lattice is None:
+        return first
+    best, _ = least_below(merged, _solve_over(merged, lattice, stopped), first)
+    is_simple = costs.is_plain and rule.n_passes == 1 and rule.transfers == "sum"
+    if not is_simple or rule.replicate or task.is_interleaved or find_unlike(problem, rule):
+        return best
+    less = merged.costs._replace(
+        gpu_us=costs.gpu_us[kept],
+        cpu_us=costs.cpu_us[kept],
+        memory_bytes=costs.memory_bytes[kept],
+        transfers=build_transfer_costs(task.nodes.hyperedges.among(kept), len(kept)),
+    )
+    lighter = replace(merged, costs=less)
+    found, finished = _solve_over(lighter, lattice, stopped)(np.array([best.load_us]))
+    if not finished:
+        return best
+    bound_us = max(best.bound_us, found.last_us if found else best.load_us)
+    return replace(best, bound_us=bound_us, optimal=bound_us >= best.load_us * (1 - TIED))
 
 
 def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition) -> Partition:

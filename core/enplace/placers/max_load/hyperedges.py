@@ -12,7 +12,7 @@ S cuts.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,6 +57,16 @@ class Hyperedges:
     def of_pin(self) -> IntArray:
         """The hyperedge of each entry of ``node``."""
         return np.repeat(np.arange(self.n_hyperedges), np.diff(self.ptr))
+
+    def among(self, kept: IntArray) -> Hyperedges:
+        """Return the hyperedges with only some of their nodes, in a sorted array, renumbered."""
+        at = np.isin(self.node, kept)
+        return replace(
+            self,
+            ptr=csr_offsets(self.of_pin[at], self.n_hyperedges),
+            node=np.searchsorted(kept, self.node[at]),
+            own_us=self.own_us[:, kept],
+        )
 
     def by_node(self, n_nodes: int) -> tuple[IntArray, IntArray]:
         """Return the hyperedges of each node: offsets, shape (n_nodes + 1,), and numbers."""

@@ -78,7 +78,7 @@ def test_only_the_largest_holdings_are_listed_in_order():
 
 @pytest.mark.parametrize("device", [0, 1, 2])
 def test_the_parts_add_up_to_the_peak(device):
-    split = split_at_peak(SCHEDULE, device)
+    split = split_at_peak(SCHEDULE.memory[device])
     assert split.peak_bytes == SCHEDULE.peak_bytes[device]
     held = holdings_at(SCHEDULE, device, split.peak_us, limit=10_000)
     assert split.received_bytes == sum(h.bytes for h in held if h.received)

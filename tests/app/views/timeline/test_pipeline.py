@@ -15,6 +15,8 @@ from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace_studio.document import PlanEntry
 from enplace_studio.theme import theme
+from enplace_studio.timelines.pipeline_canvas import sample_color
+from enplace_studio.views.memory.view import MemoryView
 from enplace_studio.views.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -162,7 +164,7 @@ def test_the_view_explains_why_gpipe_is_faster_than_its_loads(opener):
 
 
 def test_a_plan_with_too_many_stages_is_not_drawn(opened, monkeypatch):
-    monkeypatch.setattr("enplace_studio.views.timeline.pipeline.MOST_STAGES", 3)
+    monkeypatch.setattr("enplace_studio.pipelines.MOST_STAGES", 3)
     view = opened([0, 1, 0, 1])
     assert view.pipeline.canvas.pipeline is None
     assert "would have 4 stages" in view.pipeline.message.text()
@@ -239,3 +241,31 @@ def test_backward_is_hatched_in_its_devices_colour(opener, dark):
 
 def far_apart(one: QColor, other: QColor) -> int:
     return sum(abs(a - b) for a, b in zip(one.getRgb(), other.getRgb(), strict=True))
+
+
+def test_the_memory_pane_shows_the_pipeline_while_the_timeline_does(opener):
+    view = trained_on(opener, 2, 900, 300)
+    document = view.pipeline._document
+    memory = opener(MemoryView, document, 320, 400)
+    found = view.pipeline.canvas.pipeline
+    assert document.pipeline is found
+    peaks = [each.split.peak_bytes for each in memory.devices]
+    assert peaks == found.peak_bytes[[each.device for each in memory.devices]].tolist()
+    assert "2 samples in flight" in memory.devices[0].verdict
+    view.show_page(0)
+    QTest.qWait(1)
+    assert document.pipeline is None
+    assert "in flight" not in memory.devices[0].verdict
+
+
+def test_the_sample_at_the_pointer_stands_out_on_every_device(opener):
+    canvas = trained_on(opener, 2, 900, 300).pipeline.canvas
+    first, other = canvas.pipeline.computing[0][0], canvas.pipeline.computing[1][2]
+    assert first.microbatch != other.microbatch
+    colours = []
+    for pointer in (canvas.box(first).center().toPoint(), QPoint(1, 1)):
+        QTest.mouseMove(canvas, pointer)
+        at = canvas.box(other).toAlignedRect().center()
+        box = canvas.box(other).toAlignedRect()
+        colours.append(canvas.grab().toImage().pixelColor(at.x(), box.top() + 1).name())
+    assert colours[0] != colours[1] == sample_color(other.microbatch).name()

@@ -16,6 +16,7 @@ from enplace_studio.sweep import (
     LINKS,
     MEMORY,
     METHODS,
+    MICROBATCHES,
     Curve,
     find_curve,
     swept_plans,
@@ -72,7 +73,7 @@ def test_the_pane_draws_every_plan_the_current_one_first(document, opener, qtbot
 def test_a_second_click_stops_and_hides_the_curves(document, opener, qtbot):
     view = opener(WhatIfView, document, 320, 300)
     view.curve_buttons[LINKS].click()
-    assert view.legend == "2 plans to simulate"
+    assert view.legend == "2 curves to simulate"
     view.curve_buttons[LINKS].click()
     assert (view.plot.isVisible(), view.legend) == (False, "")
 
@@ -164,3 +165,15 @@ def test_equal_ratios_of_step_times_are_equally_far_apart():
     plot.show_curves([Curve("a", (8.0, 4.0, 2.0))], replace(GPUS, values=(1.0, 2.0, 4.0)), 1.0)
     first, second, third = (point.y() for point in plot._points(plot.curves[0]))
     assert second - first == pytest.approx(third - second)
+
+
+def test_pipelines_have_curves_of_time_and_memory(document, opener, qtbot):
+    view = opener(WhatIfView, document, 320, 400)
+    view.toggle_curve(MICROBATCHES)
+    qtbot.waitUntil(lambda: len(view.memory_plot.curves) == 1)
+    (curve,) = view.plot.curves
+    assert curve.steps_us[0] > curve.steps_us[-1]
+    assert len(curve.peak_bytes) == len(MICROBATCHES.values)
+    assert view.memory_plot.isVisible()
+    view.toggle_curve(COMPUTE)
+    assert not view.memory_plot.isVisible()

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from enplace.machine.loads import max_load_us
 from enplace.placers.max_load import dp, two_level
 from enplace.placers.max_load.ideals import find_ideals
 from enplace.placers.max_load.table import empty_table, fill
-from enplace.values.load_rule import LoadRule
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -117,3 +118,32 @@ def test_network_loads_are_computed_for_the_nodes_between_two_ideals(seed):
             np.testing.assert_allclose(found[ideal], expected, atol=1e-9)
         elif nodes != sets[base]:
             assert np.isinf(found[ideal]).all()
+
+
+def test_a_search_without_light_inputs_and_outputs_proves_no_more_than_is_true(monkeypatch):
+    monkeypatch.setattr(dp, "LIGHT", 1.0)
+    proven = 0
+    for seed in range(30):
+        problem = draw_task(seed, USUAL).problem
+        exact, merged = dp.partition_exactly(problem), dp.partition_exactly(problem, limit=1)
+        assert merged.bound_us <= exact.load_us * (1 + 1e-9)
+        assert merged.load_us >= exact.load_us * (1 - 1e-9)
+        proven += merged.optimal and np.isfinite(exact.load_us)
+    assert proven
+
+
+def test_copies_in_a_row_are_solved_as_a_whole():
+    """Each copy has an input of its own, so there are about 2 ** 24 times as many ideals."""
+    names = [f"{kind}{copy}" for copy in range(24) for kind in ("in", "a", "b", "out")]
+    edges = [(f"in{i}", f"a{i}", 8) for i in range(24)]
+    edges += [(f"in{i}", f"b{i}", 8) for i in range(24)]
+    edges += [(f"a{i}", f"b{i}", 8) for i in range(24)] + [
+        (f"b{i}", f"out{i}", 8) for i in range(24)
+    ]
+    edges += [(f"out{i}", f"a{i + 1}", 8) for i in range(23)]
+    work = {"in": 0, "a": 70, "b": 50, "out": 30}
+    times = {name: work[name.rstrip("0123456789")] for name in names}
+    problem = Problem(profile_of(times, edges), cluster_of(6, b0_us=0.0))
+    found = dp.partition_exactly(problem, limit=100_000)
+    assert found.optimal
+    assert found.load_us == pytest.approx(max_load_us(problem, found.device))

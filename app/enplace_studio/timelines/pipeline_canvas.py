@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
+    QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
@@ -44,16 +45,28 @@ ROW_PX, TALLEST_ROW_PX, AXIS_PX = 25, 64, 15
 """The least and the greatest height of a row, and the height of the time axis."""
 MEMORY_SHARE = 0.23
 """Share of a row for the memory below the stages."""
-TRANSFER_PX, HATCH_PX = 5, 5
+TRANSFER_PX, HATCH_PX, SAMPLE_PX = 5, 5, 3
+"""Heights of transfers and of the edge in the colour of a sample, and distance of hatches."""
+OTHERS = 0.3
+"""Strength of all other samples while the pointer is on one."""
+GOLDEN_ANGLE = 137.508
+"""In degrees: hues this far apart are clearly different for neighbours, and never repeat."""
 NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
 """Stages at least this wide show their sample's number, with visible hatching around it."""
 
 
 class PipelineCanvas(TimeCanvas):
-    """A row for each device in use: its name, the parts of its load, its work and its memory."""
+    """A row for each device in use: its name, the parts of its load, its work and its memory.
+
+    ``scale_changed`` is emitted when it shows another part of the time axis.
+    """
+
+    scale_changed = Signal()
 
     def __init__(self) -> None:
         super().__init__("Pipeline")
+        self._sample: int | None = None
+        self._most_bytes = 1
         self._scale = TimeScale.fit(1.0, 1.0)
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
@@ -64,8 +77,23 @@ class PipelineCanvas(TimeCanvas):
         self._loads_us: FloatArray = np.zeros(0)
         self._further: set[int] = set()
 
-    def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
-        """Show this pipeline, or nothing if there is none."""
+    def show_pipeline(
+        self,
+        schedule: Schedule | None,
+        pipeline: PipelineSchedule | None,
+        whole_us: float = 0.0,
+        most_bytes: int = 1,
+    ) -> None:
+        """Show this pipeline, or nothing if there is none.
+
+        Parameters
+        ----------
+        whole_us : float
+            The least length of the time axis.
+        most_bytes : int
+            The least height of the memory strips.
+        """
+        self._sample, self._most_bytes = None, most_bytes
         self.schedule, self.pipeline = schedule, pipeline
         self._rows, self._names, self._further = [], [], set()
         if schedule is not None and pipeline is not None:
@@ -73,12 +101,12 @@ class PipelineCanvas(TimeCanvas):
             self._rows = sorted(used)
             devices = schedule.problem.cluster.devices
             self._names = [device_label(devices[device].name) for device in self._rows]
-            self._whole_us = max(pipeline.makespan_us, 1e-9)
+            self._whole_us = max(pipeline.makespan_us, whole_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             self._parts_us = _parts_us(problem, plan)
             self._loads_us = device_loads_us(
-                problem, plan.device, planned_rule(plan), plan.replicas
+                problem, plan.device, planned_rule(plan), plan.replicas, plan.recompute
             )
         height = AXIS_PX + len(self._rows) * ROW_PX if self._rows else 0
         self.setMinimumHeight(round(height * theme.scale))
@@ -102,8 +130,10 @@ class PipelineCanvas(TimeCanvas):
         return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
 
     def set_scale(self, scale: TimeScale) -> None:
-        self._scale = scale
-        self.update()
+        if scale != self._scale:
+            self._scale = scale
+            self.update()
+            self.scale_changed.emit()
 
     def scroll_by(self, pixels: float) -> None:
         """Leave scrolling up and down to the area around this."""
@@ -191,7 +221,7 @@ class PipelineCanvas(TimeCanvas):
         assert self.schedule is not None
         curve, row = self.pipeline.memory[device], self.row(device)
         capacity = int(self.schedule.problem.cluster.capacity_bytes[device])
-        most = max(1, int(self.pipeline.peak_bytes[self._rows].max()))
+        most = max(self._most_bytes, int(self.pipeline.peak_bytes[self._rows].max()))
         height = row.height() * MEMORY_SHARE - 1
         ends_us = [*curve.time_us[1:].tolist(), self.pipeline.makespan_us]
         color = _shade(device, 0.5)
@@ -235,10 +265,15 @@ class PipelineCanvas(TimeCanvas):
             painter.fillRect(box, theme.tokens.dim)
             return
         color = theme.device_color(slot.device)
+        if self._sample not in (None, slot.microbatch):
+            color = blend(color, theme.tokens.lane, OTHERS)
         inside = box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0)
         painter.fillRect(inside, color)
         if slot.backward:
             paint_hatching(painter, inside, theme.tokens.lane, HATCH_PX)
+        edge = inside.adjusted(0, 0, 0, SAMPLE_PX * theme.scale - inside.height())
+        if self._sample in (None, slot.microbatch):
+            painter.fillRect(edge, sample_color(slot.microbatch))
         if slot.stage in self._further and box.width() > 3:
             painter.setPen(QPen(theme.tokens.text, 1))
             painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
@@ -257,6 +292,22 @@ class PipelineCanvas(TimeCanvas):
         painter.drawText(plate, Qt.AlignmentFlag.AlignCenter, number)
 
     # The pointer
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        super().mouseMoveEvent(event)
+        self._follow(event.position())
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._follow(None)
+
+    def _follow(self, at: QPointF | None) -> None:
+        """Let the sample at the pointer stand out on all devices."""
+        slots = self._slots() if at is not None else []
+        found = next((s.microbatch for s in slots if at and self.box(s).contains(at)), None)
+        if found != self._sample:
+            self._sample = found
+            self.update()
 
     def tip_at(self, at: QPointF) -> str:
         """Describe the slot at a point, or the parts of a device's load."""
@@ -340,10 +391,18 @@ def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
 
     Gradients that replicas exchange count as sent.
     """
-    loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas).sum(axis=1)
+    loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas, plan.recompute).sum(
+        axis=1
+    )
     for group in plan.replicas:
         loads[list(group), OUT] += all_reduce_us(problem, plan.device, group)
     return loads
+
+
+def sample_color(number: int) -> QColor:
+    """Return the colour of a sample."""
+    hue = number * GOLDEN_ANGLE % 360 / 360
+    return QColor.fromHslF(hue, 0.85, 0.35 if theme.tokens.panel.lightness() > 127 else 0.72)
 
 
 def _shade(device: int, strength: float) -> QColor:
