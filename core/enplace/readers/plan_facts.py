@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.text import finite
+from enplace.text import UNPRINTABLE, finite, one_line
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace.values.profile import IntArray
@@ -23,6 +23,8 @@ _FIELDS = (
 _MOST_SUBGRAPHS = 1 << 31
 
 PROVEN_BY_AUTHOR = "Proven best, says its file."
+
+_YEAR_S = 3.2e7
 
 _OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
 """Details from which older files left it to the reader to infer the rivals."""
@@ -43,11 +45,21 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "subgraph": _subgraph(facts.get("subgraph")),
         "recompute": _devices(facts.get("recompute")),
         "nothing_fits": facts.get("nothing_fits") is True,
-        "note": note if isinstance(note, str) else "",
-        "solve_seconds": finite(facts.get("solve_seconds")),
+        "note": one_line(note) if isinstance(note, str) else "",
+        "solve_seconds": _duration(facts.get("solve_seconds")),
         "seed": seed if type(seed) is int else None,
-        "details": {key: value for key, value in facts.items() if key not in known},
+        "details": {
+            key: value
+            for key, value in facts.items()
+            if key not in known and not UNPRINTABLE.search(f"{key}{value}")
+        },
     }
+
+
+def _duration(value: object) -> float | None:
+    """Read the seconds of a run; none takes a year."""
+    found = finite(value)
+    return found if found is not None and 0 <= found < _YEAR_S else None
 
 
 def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,3 +39,14 @@ def test_details_are_not_taken_for_a_proof():
     found = facts_from_json({"latency_us": 5.0, "ideals": 12})
     assert found["rivals"] is None
     assert found["details"] == {"ideals": 12}
+
+
+def test_what_a_stranger_noted_stays_in_one_line_and_controls_no_terminal():
+    found = facts_from_json({"note": "\x1b[31mred\nProven best.", "a\u202eb": 1, "c": "\x1b[31m"})
+    assert found["note"] == "[31mred Proven best."
+    assert not found["details"]
+
+
+@pytest.mark.parametrize("solve_seconds", [-1.0, 1e300])
+def test_a_duration_that_cannot_be_is_left_out(solve_seconds):
+    assert facts_from_json({"solve_seconds": solve_seconds})["solve_seconds"] is None

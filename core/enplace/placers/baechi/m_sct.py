@@ -11,6 +11,8 @@ what we do:
 - The program is solved for :data:`WINDOW` nodes at a time in topological order, given the decisions
   of the windows before. For smaller graphs it is exactly Baechi's. Everything after a window counts
   as its longest path without transfers.
+- With a time limit, the windows that there is no time for get no program: their ops are favourite
+  children of none, as in m-etf.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import natural_position
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
+from enplace.text import percent
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -41,6 +44,9 @@ THRESHOLD = 0.1
 
 LONGEST_S = 60.0
 """Time limit in seconds for one linear program; it usually takes about one second."""
+
+PROGRAMS_SHARE = 0.5
+"""Share of the time limit after which no further program is solved; the schedule needs the rest."""
 
 
 @placer(
@@ -57,41 +63,60 @@ LONGEST_S = 60.0
 )
 def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
     """Start the op that can start first, but wait for a favourite child."""
-    favourite = favourite_children(problem, options)
+    favourite, decided = favourite_children(problem, options)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
         device, start_us = earliest_first(problem, favourite, options, memory_share)
         return by_start_or_rank(problem, device, start_us, "m-sct")
 
-    return best_that_fits(problem, candidates, options).plan
+    plan = best_that_fits(problem, candidates, options).plan
+    if decided < 1:
+        note = f"Too little time for {percent(1 - decided)} of the linear programs."
+        plan = plan.with_notes(plan.note, note)
+    return plan
 
 
-def favourite_children(problem: Problem, options: PlaceOptions, window: int = WINDOW) -> IntArray:
-    """Find the favourite child of each op, or -1; shape (n_ops,).
+def favourite_children(
+    problem: Problem, options: PlaceOptions, window: int = WINDOW
+) -> tuple[IntArray, float]:
+    """Find the favourite child of each op.
 
     No op has two favourite children, or is the favourite child of two ops.
+
+    Returns
+    -------
+    favourite : int array, shape (n_ops,)
+        -1 for an op without one.
+    decided : float
+        The share of the linear programs that there was time for.
     """
     position = natural_position(problem)
     leaders, node = np.unique(position[find_leaders(problem, position)], return_inverse=True)
     graph = group_graph(problem, node.astype(np.int64))
-    undecided = _undecided(graph, graph.edge_us(mean_link(problem.cluster)), options, window)
+    edge_us = graph.edge_us(mean_link(problem.cluster))
+    undecided, decided = _undecided(graph, edge_us, options, window)
     op = problem.profile.topological_order[leaders]
     chosen = undecided < THRESHOLD
     favourite = np.full(problem.profile.n_ops, -1, dtype=np.int64)
     favourite[op[graph.source[chosen]]] = op[graph.target[chosen]]
-    return favourite
+    return favourite, decided
 
 
 def _undecided(
     graph: GroupedGraph, edge_us: FloatArray, options: PlaceOptions, window: int
-) -> FloatArray:
-    """Solve for the variable x of each edge: 0 for a favourite child, 1 for other targets."""
+) -> tuple[FloatArray, float]:
+    """Solve for the variable x of each edge: 0 for a favourite child, 1 for other targets.
+
+    Stop when the programs' share of the time limit is used up; also return how much is solved.
+    """
     time_us = graph.time_us.min(axis=1)
     tail_us = _tails(graph, time_us)
     by_target = np.argsort(graph.target, kind="stable")
     x, end_us = np.ones(len(edge_us)), np.zeros(graph.n_groups)
     for first in range(0, graph.n_groups, window):
         options.check_cancelled()
+        if not options.has_time(0.0, PROGRAMS_SHARE):
+            return x, first / graph.n_groups
         nodes = np.arange(first, min(first + window, graph.n_groups))
         here = np.searchsorted(graph.target[by_target], [nodes[0], nodes[-1] + 1])
         edges = by_target[here[0] : here[1]]
@@ -99,7 +124,7 @@ def _undecided(
         x[edges], end_us[nodes] = _solve(
             graph, nodes, edges, time_us, edge_us, tail_us, end_us, np.minimum(used, 1.0), options
         )
-    return x
+    return x, 1.0
 
 
 def _tails(graph: GroupedGraph, time_us: FloatArray) -> FloatArray:

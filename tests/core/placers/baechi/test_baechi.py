@@ -1,5 +1,7 @@
 """m-etf and m-sct on small cases from Baechi's tests and reference runs."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +16,7 @@ from enplace.placers import PlaceOptions, place
 from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placers.baechi.m_sct import favourite_children
 from enplace.placing.settle import natural_position
+from enplace.placing.stopwatch import Stopwatch
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -85,6 +88,15 @@ def test_the_favourite_child_is_on_the_longest_path():
     assert solve(profile, "m-sct") == ([0, 1, 0, 0], 10)
 
 
+def test_without_time_for_its_programs_m_sct_places_as_m_etf_does_and_says_so():
+    problem = Problem(edge_costs([2.0, 6.0, 6.0, 2.0], TAIL), gpus(2, b0=0.0, b1=1.0))
+    clock = map(float, itertools.count()).__next__
+    options = PlaceOptions(time_limit_s=1.0, stopwatch=Stopwatch(clock))
+    plan = place(problem, "m-sct", options=options).plan
+    assert plan.device.tolist() == place(problem, "m-etf").plan.device.tolist()
+    assert plan.note == "Too little time for 100.0 % of the linear programs."
+
+
 @pytest.mark.parametrize(
     ("persistent", "expected"), [(10, ([0, 0, 1, 1], 11)), (0, ([0, 0, 0, 0], 10))]
 )
@@ -132,7 +144,8 @@ def test_the_kernel_equals_the_reference(problem, data):
 @settings(deadline=None, max_examples=8)
 @given(problem=problems(), window=st.integers(1, 30))
 def test_with_any_window_each_child_is_the_favourite_of_one_parent(problem, window):
-    favourite = favourite_children(problem, PlaceOptions(), window)
+    favourite, decided = favourite_children(problem, PlaceOptions(), window)
+    assert decided == 1
     profile = problem.profile
     parents = np.flatnonzero(favourite >= 0)
     assert len(set(favourite[parents].tolist())) == len(parents)
