@@ -25,7 +25,7 @@ def recognise(path):
     return path, "flame"
 
 
-def apply(path, order):
+def apply(path, order, pipeline, microbatches):
     return f"{path} lit"
 
 

@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.machine.pipeline import planned_rule
 from enplace.names.rules import read_rules
-from enplace.placing.options import REPLICA_OPTIONS, Value, load_values
+from enplace.placing.options import STAGE_OPTIONS, Value, load_values
 from enplace.text import count, percent, seconds
 from enplace.values.cluster import Cluster
+from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
@@ -97,7 +97,7 @@ class Solving(QWidget):
     @property
     def _load_values(self) -> dict[str, Value]:
         """The options that define a device's load, if the chosen objective uses them."""
-        chosen, names = self._methods, {option.name for option in REPLICA_OPTIONS}
+        chosen, names = self._methods, {option.name for option in STAGE_OPTIONS}
         if chosen.objective != THROUGHPUT:
             return {}
         return {name: value for name, value in chosen.values.items() if name in names}
@@ -125,7 +125,7 @@ class Solving(QWidget):
         method = entry.plan.method
         if method in self._solver.methods:
             objective = self._solver.aim(method, entry.plan.objective)
-            values = load_values(planned_rule(entry.plan))
+            values = _load_values_of(entry.plan)
             self._run([method], choose=True, objective=objective, values=values)
         else:
             self.failed.emit(
@@ -169,7 +169,7 @@ class Solving(QWidget):
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._has_same_load_values(entry.plan.method, load_values(planned_rule(entry.plan)))
+            and self._has_same_load_values(entry.plan.method, _load_values_of(entry.plan))
         }
         coming = {
             job.method
@@ -338,6 +338,11 @@ class Solving(QWidget):
             self._solver.cancel()
             alone = project.current is None
             self._solver.solve(project.problem, [FIRST_METHOD], choose=alone, asked=False)
+
+
+def _load_values_of(plan: Plan) -> dict[str, Value]:
+    """Return the values of the options for loads that a plan was made with, as far as not usual."""
+    return load_values(plan.load_rule or LoadRule())
 
 
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:

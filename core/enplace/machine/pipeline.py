@@ -358,7 +358,7 @@ class _Play:
             key = sample, self._stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
             ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
-        most = len({stage.devices for stage in self._stages})
+        most = len({stage.devices for stage in self._stages if stage.backward})
         for i, (sample, number, _) in enumerate(keys):
             stage, key = self._stages[number], (sample, self._stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:

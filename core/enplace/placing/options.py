@@ -16,7 +16,7 @@ from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import SOLVERS, installed
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.plan import Plan
-from enplace.values.problem import THROUGHPUT
+from enplace.values.problem import LATENCY, THROUGHPUT
 
 SWITCH, WHOLE, NUMBER, FILE = "switch", "whole number", "number", "file"
 """Kinds of options that are not a choice from a list; numbers are finite and not negative."""
@@ -301,7 +301,7 @@ class PlaceOptions:
             replicate=self.is_on(REPLICATE),
             two_level=self.is_on(TWO_LEVEL),
             recompute=self.is_on(RECOMPUTE),
-            in_flight=self.is_on(IN_FLIGHT),
+            in_flight=self.is_on(IN_FLIGHT) and self.objective != LATENCY,  # a query is alone
             microbatches=max(1, int(self.value(MICROBATCHES))),
         )
 

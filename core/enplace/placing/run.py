@@ -206,6 +206,8 @@ def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     if plan.objective == options.objective:
         return check_claims(problem, plan)
     rule = options.load_rule if options.objective == THROUGHPUT else None
+    # What was proven is about the other objective, even if the two values are equal.
+    plan = replace(plan, value_us=None, bound_us=None, proven=False, rivals=None)
     plan = check_claims(problem, replace(plan, objective=options.objective, load_rule=rule))
     if options.objective == STEP_TIME:
         return plan

@@ -62,6 +62,16 @@ def test_a_plan_for_another_objective_is_worth_its_step_time(place_by):
     assert not result.plan.proven
 
 
+def test_a_proof_for_another_objective_proves_nothing_even_if_the_values_are_equal(
+    place_by, problem
+):
+    us = latency_us(problem, alternate((0, 0, 0)).device)
+    proven = {"objective": THROUGHPUT, "value_us": us, "bound_us": us, "proven": True}
+    result = place_by(lambda problem, options: alternate((0, 0, 0), **proven), LATENCY)
+    assert result.value_us == us == max_load_us(problem, result.plan.device)
+    assert (result.gap, result.plan.proven) == (None, False)
+
+
 def test_a_proof_that_the_plan_itself_disproves_is_dropped(place_by):
     def prove_too_much(problem, options):
         options.proofs.add(problem, Proof(1e9, "CPLEX"))

@@ -194,30 +194,28 @@ def _partition_plan(
 def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) -> Partition:
     """Find a partition whose pipeline fits, with all its samples in flight, if there is one.
 
-    The dynamic programs count the samples that a stage holds if forward and backward passes nest.
-    If a pipeline holds more when it is simulated, they get less memory and run again. The result is
-    then no longer proven to be the best. If nothing fits, samples in flight do not count.
+    The partition for one sample is the best if its pipeline fits when it is simulated. Otherwise
+    the dynamic programs count the samples that each stage holds if forward and backward passes
+    nest. If a pipeline still holds more, they get less memory and run again; the result is then no
+    longer proven to be the best. If nothing fits, the partition for one sample remains.
     """
     rule, whole = options.load_rule, problem
     alone = replace(rule, in_flight=False, recompute=False)
+    free = _find_partition(problem, alone, options, along_order)
+    if np.isinf(free.load_us) or not samples_matter(problem, rule):
+        return free
+    if _find_excess(problem, free, rule) <= 1.0:
+        return free  # the best of all that fit for one sample
     found = _find_partition(problem, rule, options, along_order)
-    if not samples_matter(problem, rule):
-        return found
     for _ in range(MOST_TRIES):
-        excess = np.inf if np.isinf(found.load_us) else _find_excess(whole, found, rule)
-        if excess <= 1.0 or np.isinf(excess):
+        if np.isinf(found.load_us):
             break
+        excess = _find_excess(whole, found, rule)
+        if excess <= 1.0:
+            return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
         problem = _with_less_memory(problem, excess)
         found = _find_partition(problem, rule, options, along_order)
         found = replace(found, optimal=False, bound_us=0.0)
-    if excess <= 1.0:
-        free = _find_partition(whole, alone, options, along_order)
-        if free.load_us < found.load_us * (1 - PROVEN_GAP):
-            return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
-        return found
-    free = _find_partition(whole, alone, options, along_order)
-    if np.isinf(free.load_us) or _find_excess(whole, free, rule) <= 1.0:
-        return free
     return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
 
 

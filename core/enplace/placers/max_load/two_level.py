@@ -15,7 +15,7 @@ from itertools import permutations, product
 import numpy as np
 
 from enplace.compiling import kernel
-from enplace.machine.host_links import machine_of, network_us
+from enplace.machine.host_links import machine_of, network_us, send_us
 from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.dp import (
@@ -77,8 +77,9 @@ class _Machines:
         Accelerators and CPUs of each machine.
     cells : list of int arrays
         For each machine, the cells of a table that use no more than its devices.
-    costs : NodeCosts
-        Costs for as many devices as the largest machine has.
+    costs : list of NodeCosts
+        For each machine, costs at the price of its slowest link, for as many devices as the largest
+        machine has. Machines of one price share one object.
     network : TransferCosts
         Costs of tensors between machines.
     alike : bool
@@ -87,7 +88,7 @@ class _Machines:
 
     devices: list[tuple[IntArray, IntArray]]
     cells: list[IntArray]
-    costs: NodeCosts
+    costs: list[NodeCosts]
     network: TransferCosts
     alike: bool
 
@@ -196,18 +197,37 @@ def _build_machines(task: Task) -> _Machines:
     return _Machines(
         devices,
         [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
-        build_node_costs(
-            problem, nodes, replace(task.rule, recompute=False), most, np.ones(len(used), np.int64)
-        ),
+        _costs_of_machines(task, [gpus for gpus, _ in devices], most),
         build_transfer_costs(hyperedges, nodes.n_nodes),
         bool((each_us == slowest_us).all()),
     )
 
 
+def _costs_of_machines(task: Task, gpus: list[IntArray], most: IntArray) -> list[NodeCosts]:
+    problem, nodes, rule = task.problem, task.nodes, replace(task.rule, recompute=False)
+    samples = np.ones(int(np.prod(most + 1)), dtype=np.int64)
+    plain = build_node_costs(problem, nodes, rule, most, samples)
+    send = send_us(problem)
+    found: dict[bytes, NodeCosts] = {}
+    costs = []
+    for here in gpus:
+        price_us = send[:, here].max(axis=1, initial=0.0)[:, None]
+        key = price_us.tobytes()
+        if key not in found:
+            hyperedges = build_hyperedges(problem, nodes.node, price_us, rule)
+            transfers = build_transfer_costs(hyperedges, nodes.n_nodes)
+            found[key] = plain._replace(transfers=transfers)
+        costs.append(found[key])
+    return costs
+
+
 def _machine_orders(machines: _Machines) -> list[tuple[int, ...]]:
-    """List the orders of machines that differ in the numbers of devices, within reason."""
-    sizes = [(len(gpus), len(cpus)) for gpus, cpus in machines.devices]
-    found: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    """List the orders of machines that differ in devices or links, within reason."""
+    sizes = [
+        (len(gpus), len(cpus), id(costs))
+        for (gpus, cpus), costs in zip(machines.devices, machines.costs, strict=True)
+    ]
+    found: dict[tuple[tuple[int, int, int], ...], tuple[int, ...]] = {}
     for order in permutations(range(len(sizes))):
         found.setdefault(tuple(sizes[m] for m in order), order)
         if len(found) > MOST_ORDERS or len(set(sizes)) == 1:
@@ -217,7 +237,8 @@ def _machine_orders(machines: _Machines) -> list[tuple[int, ...]]:
 
 def _in_order(machines: _Machines, order: Sequence[int]) -> _Machines:
     devices = [machines.devices[m] for m in order]
-    return replace(machines, devices=devices, cells=[machines.cells[m] for m in order])
+    cells, costs = [machines.cells[m] for m in order], [machines.costs[m] for m in order]
+    return replace(machines, devices=devices, cells=cells, costs=costs)
 
 
 def _solve_over(task: Task, machines: _Machines, lattice: Lattice, stopped: Stopped) -> Solve:
@@ -245,11 +266,15 @@ def _fill_outer(
             continue
         if stopped():
             return _Outer(best, came, False)
-        inner_us = _fill_inner(machines, lattice, limit_us, base).best_us
+        inner_us = {
+            id(costs): _fill_inner(costs, lattice, limit_us, base).best_us
+            for costs in {id(each): each for each in machines.costs}.values()
+        }
         network = _network_loads_us(machines, lattice, base, rule)
         network_load_us = np.where((network >= limit_us).any(axis=1), np.inf, network[:, -1])
         for m, cells in enumerate(machines.cells):
-            value = np.maximum(inner_us[:, cells].min(axis=1), network_load_us)
+            inside_us = inner_us[id(machines.costs[m])][:, cells].min(axis=1)
+            value = np.maximum(inside_us, network_load_us)
             new = np.maximum(best[m, base], value)
             better = new < best[m + 1]
             best[m + 1, better], came[m + 1, better] = new[better], base
@@ -264,22 +289,23 @@ def _read_outer(
     last_us, parts = float(outer.best_us[m, top]), []
     while m:
         base = int(outer.came_from[m, top])
-        table = _fill_inner(machines, lattice, limit_us, base)
+        costs = machines.costs[m - 1]
+        table = _fill_inner(costs, lattice, limit_us, base)
         cells = machines.cells[m - 1]
         cell = int(cells[np.argmin(table.best_us[top, cells])])
-        stages = walk_back(table, lattice, machines.costs.devices, cell, top, base)
+        stages = walk_back(table, lattice, costs.devices, cell, top, base)
         parts.append((stages, *machines.devices[m - 1]))
         m, top = m - 1, base
     return Solution(*assign(task.nodes.node, parts), last_us)
 
 
-def _fill_inner(machines: _Machines, lattice: Lattice, limit_us: FloatArray, base: int) -> Table:
+def _fill_inner(costs: NodeCosts, lattice: Lattice, limit_us: FloatArray, base: int) -> Table:
     """Fill the table that partitions the nodes above an ideal over the devices of one machine."""
-    table = empty_table(lattice, machines.costs.devices, base)
+    table = empty_table(lattice, costs.devices, base)
     capable = np.ones(table.best_us.shape, dtype=bool)
     at = base
     while at < lattice.n_ideals:
-        at = fill(lattice, machines.costs, limit_us, capable, table, at, VISITS_AT_ONCE)
+        at = fill(lattice, costs, limit_us, capable, table, at, VISITS_AT_ONCE)
     return table
 
 

@@ -219,10 +219,10 @@ def test_the_menu_duplicates_removes_and_exports(open_view, qtbot):
         actions["Export plan.json…"].trigger()
     assert exported.args[0].name == "both"
     actions["Duplicate"].trigger()
-    qtbot.waitUntil(lambda: "both 2" in names(view))
-    card = card_of(view, "both 2")
+    qtbot.waitUntil(lambda: "both, copy" in names(view))
+    card = card_of(view, "both, copy")
     {a.text(): a for a in view.menu_of(card).actions()}["Remove"].trigger()
-    qtbot.waitUntil(lambda: "both 2" not in names(view))
+    qtbot.waitUntil(lambda: "both, copy" not in names(view))
 
 
 def test_a_plan_that_breaks_a_pin_is_marked(open_view, qtbot):

@@ -12,6 +12,7 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
+from enplace.machine.host_links import machine_of
 from enplace.machine.loads import max_load_us, pass_loads_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
@@ -266,20 +267,43 @@ def test_no_two_level_partition_beats_the_exact_one(rule, problem, network_us):
         problem = Problem(problem.profile, two_machines(2, network_us))
     except ProblemError:
         return
-    nodes = contract(problem, rule)
-    edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
-    expected = np.inf
-    for device in partitions(problem, rule):
-        of_node = np.zeros(nodes.n_nodes, dtype=int)
-        of_node[nodes.node] = device // 2
-        if len({(of_node[a], of_node[b]) for a, b in edges if of_node[a] != of_node[b]}) <= 1:
-            expected = min(expected, max_load_us(problem, device, rule))
+    expected = least_over_machines_us(problem, rule)
     found = partition_over_machines(problem, rule)
     assert found.load_us == pytest.approx(expected)
     if np.isfinite(expected):
         assert max_load_us(problem, found.device, rule) == pytest.approx(expected)
     along = partition_over_machines(problem, rule, along_order=True)
     assert along.load_us >= expected * (1 - 1e-9)
+
+
+def least_over_machines_us(problem, rule):
+    """Return the least load if all edges between two machines have one direction."""
+    nodes, machine = contract(problem, rule), machine_of(problem.cluster)
+    edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
+    least = np.inf
+    for device in partitions(problem, rule):
+        of_node = np.zeros(nodes.n_nodes, dtype=int)
+        of_node[nodes.node] = machine[device]
+        if len({(of_node[a], of_node[b]) for a, b in edges if of_node[a] != of_node[b]}) <= 1:
+            least = min(least, max_load_us(problem, device, rule))
+    return least
+
+
+@settings(deadline=None, max_examples=15)
+@given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
+def test_unequal_machines_get_the_best_partition_in_any_order(problem, network_us):
+    """One GPU on a slow network, and two with a fast link between them."""
+    flat, rule = cluster_of(3, b0_us=0.0, b1_us_per_byte=0.5), replace(RULES[0], two_level=True)
+    links = [
+        replace(link, b1_us_per_byte=network_us) if 0 in (link.source, link.target) else link
+        for link in flat.links
+    ]
+    try:
+        problem = Problem(problem.profile, replace(flat, links=tuple(links)))
+    except ProblemError:
+        return
+    expected = least_over_machines_us(problem, rule)
+    assert partition_over_machines(problem, rule).load_us == pytest.approx(expected)
 
 
 def test_machines_may_have_different_numbers_of_devices():
