@@ -1,10 +1,11 @@
 """The benchmarks' page, and the benchmark of the 2020 tables on a tiny input."""
 
 import json
+import math
 
 import pytest
 
-from benchmarks import report, tarnawski2020
+from benchmarks import extremes, report, tarnawski2020
 from benchmarks.__main__ import ALL, BY_NAME
 from benchmarks.report import Report, markdown, with_section
 from inputs import tarnawski
@@ -68,6 +69,19 @@ def test_a_benchmark_without_its_inputs_says_so_and_leaves_the_page_alone(
     assert not ended.value.code
     assert "needs the paper's tables" in capsys.readouterr().out
     assert not (tmp_path / "build").exists()
+
+
+def test_a_huge_problem_whose_command_fails_keeps_its_row(monkeypatch, made, tmp_path):
+    failed = ("chain", 100_000, "pcie-4", "heft", math.nan, 3.0, 4096, math.nan, math.nan, "failed")
+    solved = ("chain", 1, "pcie-4", "heft", 0.5, 2.0, 200, 1500.0, 1500.0, "")
+    monkeypatch.setattr(extremes, "_rows", lambda limit_s, quick: iter([solved, failed]))
+    extremes.main(made)
+    made.write(1.0, 0.0)
+    page = (tmp_path / "build/benchmarks.md").read_text(encoding="utf-8")
+    assert "| chain, 1 ops | pcie-4 | `heft` | 0.5 | 2.0 | 200 | 1.50 | 1.50 |  |" in page
+    assert "| chain, 100,000 ops | pcie-4 | `heft` |  | 3.0 | 4,096 |  |  | failed |" in page
+    raw = (tmp_path / "build/benchmarks/small.csv").read_text(encoding="utf-8").splitlines()
+    assert raw[1] == "chain,1,pcie-4,heft,0.5,2.0,200,1500.0,1500.0,"
 
 
 def test_every_benchmark_is_named_once():

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.bounds import lower_bound_us
-from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pesto.program import most_rows, write_program
@@ -118,10 +117,16 @@ def test_a_dense_graph_gets_fewer_vertices_because_its_program_would_fill_the_me
     assert plan.details["rows"] <= most // 50
 
 
-def test_a_program_that_is_always_too_large_is_refused(monkeypatch):
+def test_without_its_program_which_is_always_too_large_pesto_searches(monkeypatch):
     monkeypatch.setattr("enplace.placers.pesto.methods.MOST_ROWS", 1)
-    with pytest.raises(EnplaceError, match=r"over 1 rows, even for .* vertices; choose another"):
-        search_briefly(dense_problem())
+    problem = dense_problem()
+    plan = search_briefly(problem)
+    assert plan.method == "pesto"
+    assert re.match(r"The integer program was left out: even with \d+ vertices", plan.note)
+    assert "searched without a proof" in plan.note
+    assert plan.details["solver_status"] == "too large"
+    shortest_list_us = simulate(problem, place(problem, "heft").plan).makespan_us
+    assert simulate(problem, plan).makespan_us <= shortest_list_us
 
 
 @pytest.mark.usefixtures("coarse")

@@ -8,6 +8,8 @@ Where the paper leaves the choice open, this is what we do:
   where the default method searches for what the program would find there, and then on finer graphs
   (:data:`FINER`). The best of all results becomes the plan. The same happens if Gurobi or
   CPLEX is installed but finds nothing, usually because there is no licence.
+- The program grows with the squares of edges and GPUs. If even the fewest vertices are too many for
+  memory (:data:`MOST_ROWS`), only these searches run, and the note says so.
 - The paper leaves vertices of hundreds of ops to TensorFlow's own scheduling (end of section 3.3).
   We simulate each plan in the order of its vertices, with that order as a priority, and with
   TensorFlow's, and keep the best.
@@ -23,7 +25,6 @@ from dataclasses import replace
 from typing import Any
 
 from enplace.coarsen import expand, merge_batches
-from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
@@ -48,6 +49,9 @@ TARGET, FREE_TARGET = 200, 40
 
 FEWEST, MOST_ROWS = 5, 2_000_000
 """Fewest vertices to try, and most rows of the program, which take about 2 GB."""
+
+TOO_LARGE = "too large"
+"""Status of a program that was not even written."""
 
 COMMERCIAL = ("Gurobi", "CPLEX")
 
@@ -85,11 +89,12 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     given = given_start(problem, options, "pesto")
     best, note, details = _solve(problem, given, solver, limit_s, options)
     # An installed solver may have no licence, or one too small for 200 vertices.
-    nothing = details["ilp_step_time_us"] is None and options.seconds < limit_s
-    if nothing and not options.choice(SOLVER) and solver in COMMERCIAL and not options.cancelled():
-        failed = note
+    failed = details["ilp_step_time_us"] is None and details["solver_status"] != TOO_LARGE
+    again = failed and options.seconds < limit_s
+    if again and not options.choice(SOLVER) and solver in COMMERCIAL and not options.cancelled():
+        first = note
         best, note, details = _solve(problem, best, "HiGHS", limit_s, options)
-        note = f"{failed} {note}"
+        note = f"{first} {note}"
     return replace(best.plan, note=note, details=details)
 
 
@@ -107,46 +112,52 @@ def _solve(
     if best is None or is_better(first, best):
         best = first
         report(best, options)
-    program = write_program(coarse)
-    searches = free and problem.profile.n_ops > coarse.profile.n_ops
-    answer = _solve_program(program, starts, solver, limit_s, searches, options)
-    note = _note(solver, coarse, answer)
-    if answer.values is not None:
-        best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
+    details: dict[str, Any] = {"solver": solver, "vertices": coarse.profile.n_ops}
+    if _is_small(coarse):
+        searches = free and problem.profile.n_ops > coarse.profile.n_ops
+        program = write_program(coarse)
+        answer = _solve_program(program, starts, solver, limit_s, searches, options)
+        note = _note(solver, coarse, answer)
+        if answer.values is not None:
+            best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
+        details |= _describe(program, answer)
+    else:
+        searches = True
+        note = (
+            f"The integer program was left out: even with {coarse.profile.n_ops} vertices, it "
+            f"could have over {MOST_ROWS:,} rows."
+        )
+        details |= {"solver_status": TOO_LARGE, "ilp_step_time_us": None, "ilp_bound_us": None}
     if searches:
         best, more = _refine(problem, best, limit_s, options)
         note += more
-    details = {
-        "solver": solver,
+    return best, note, details
+
+
+def _describe(program: PestoProgram, answer: MilpAnswer) -> dict[str, Any]:
+    """Return what a plan's details say about the integer program."""
+    return {
         "solver_status": answer.status,
-        "vertices": coarse.profile.n_ops,
         "variables": int(program.model.integral.sum()),
         "rows": program.model.n_rows,
         "ilp_step_time_us": answer.objective if math.isfinite(answer.objective) else None,
         "ilp_bound_us": answer.bound if math.isfinite(answer.bound) else None,
     }
-    return best, note, details
 
 
 def _coarsen(problem: Problem, target: int) -> tuple[IntArray, Level]:
-    """Merge ops into a number of vertices, or fewer if the program would not fit in memory.
-
-    Raises
-    ------
-    EnplaceError
-        If even a few vertices have too many edges.
-    """
+    """Merge ops into a number of vertices, or fewer if the program would not fit in memory."""
     while True:
         vertex = merge_batches(problem, target)
         level = make_level(problem, vertex)
-        if most_rows(level.problem) <= MOST_ROWS:
+        if _is_small(level.problem) or target <= FEWEST:
             return vertex, level
-        if target <= FEWEST:
-            raise EnplaceError(
-                f"pesto's program for '{problem.profile.name}' would have over {MOST_ROWS} rows, "
-                f"even for {level.problem.profile.n_ops} vertices; choose another method"
-            )
         target = max(FEWEST, target // 2)
+
+
+def _is_small(coarse: Problem) -> bool:
+    """Whether the program of some vertices fits in memory."""
+    return most_rows(coarse) <= MOST_ROWS
 
 
 def _solve_program(
@@ -231,7 +242,7 @@ def _search(
     plan = enplace(coarse, replace(options, progress=report_fraction, start=start))
     found_us = simulate(coarse, plan).makespan_us
     better = _better(problem, best, plan, vertex, options, "search on vertices")
-    note = f" Its {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."
+    note = f" {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."
     return better, note
 
 
