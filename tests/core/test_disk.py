@@ -16,6 +16,7 @@ from enplace.disk import (
     find_files,
     hold_lock,
     is_abandoned,
+    parse_json,
     read_bytes,
     remove_abandoned_files,
     temporary_folder,
@@ -166,3 +167,15 @@ def test_reading_a_small_file_takes_little_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak_bytes < 1 << 20
+
+
+def test_a_number_of_millions_of_digits_is_refused_before_it_is_copied():
+    content = b'{"ops": -' + b"9" * (8 << 20) + b"}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileError, match="number is too long"):
+            parse_json(content)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(content) / 2
