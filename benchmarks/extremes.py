@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.report import Report, publish
 from benchmarks.synthetic import antichain, chain, random_graph, transformer
 from enplace.placers import DEFAULT_METHOD
+from enplace.text import count
 from enplace.values.profile import Profile
 from enplace.writers import write_profile
 
@@ -60,7 +61,7 @@ def _show(row: Row) -> list[str]:
     figures = (f"{solve_s:.1f}", f"{total_s:.1f}", f"{peak_mib:,}")
     times = (f"{us / 1e3:,.2f}" for us in (step_us, bound_us))
     known = ("" if figure == "nan" else figure for figure in (*figures, *times))
-    return [f"{name}, {n_ops:,} ops", cluster, f"`{method}`", *known, note]
+    return [f"{name}, {count(n_ops, 'op')}", cluster, f"`{method}`", *known, note]
 
 
 def _rows(limit_s: str, quick: bool) -> Iterator[Row]:
