@@ -78,7 +78,7 @@ def test_a_huge_problem_whose_command_fails_keeps_its_row(monkeypatch, made, tmp
     extremes.main(made)
     made.write(1.0, 0.0)
     page = (tmp_path / "build/benchmarks.md").read_text(encoding="utf-8")
-    assert "| chain, 1 ops | pcie-4 | `heft` | 0.5 | 2.0 | 200 | 1.50 | 1.50 |  |" in page
+    assert "| chain, 1 op | pcie-4 | `heft` | 0.5 | 2.0 | 200 | 1.50 | 1.50 |  |" in page
     assert "| chain, 100,000 ops | pcie-4 | `heft` |  | 3.0 | 4,096 |  |  | failed |" in page
     raw = (tmp_path / "build/benchmarks/small.csv").read_text(encoding="utf-8").splitlines()
     assert raw[1] == "chain,1,pcie-4,heft,0.5,2.0,200,1500.0,1500.0,"
