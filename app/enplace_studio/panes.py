@@ -84,8 +84,13 @@ class Panes(QObject):
             self._steps.pop(0)()
         self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
         self.built.emit()
-        # Sizes take effect only after the panes have been laid out.
-        QTimer.singleShot(0, self, self.restore)
+        # Sizes take effect only after the panes have been laid out; until then, none is painted.
+        self._window.setUpdatesEnabled(False)
+        QTimer.singleShot(0, self, self._restore_first)
+
+    def _restore_first(self) -> None:
+        self.restore()
+        self._window.setUpdatesEnabled(True)
 
     @property
     def toggles(self) -> list[QAction]:
