@@ -576,6 +576,18 @@ def test_card_texts_are_readable_on_every_tint(view, dark):
         theme.set_mode("light")
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_are_readable_on_every_ground(dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        tokens = theme.tokens
+        texts = (tokens.text, tokens.dim, tokens.accent, tokens.good, tokens.bad)
+        for ground in (tokens.bg, tokens.panel, tokens.lane, tokens.hover):
+            assert min(contrast(text, ground) for text in texts) >= 4.5
+    finally:
+        theme.set_mode("light")
+
+
 def contrast(one: QColor, other: QColor) -> float:
     """Compute the contrast ratio as defined by WCAG 2."""
     dark, light = sorted(map(luminance, (one, other)))
