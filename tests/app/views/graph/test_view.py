@@ -707,6 +707,15 @@ def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
     assert not view.minimap.isVisible()
 
 
+@pytest.mark.parametrize("width", [620, 760, 900])
+def test_chips_that_explain_no_colour_stay_on_one_line(open_view, qtbot, width):
+    view = open_view(model_document(), width, 500)
+    view.set_mode([mode.title for mode in MODES].index("critical path"))
+    hint = [rect for rect, item in view.devices._placed if item.is_hint]
+    chips = [rect for rect, item in view.devices._placed if item.device is not None]
+    assert len({rect.top() for rect in [*hint, *chips]}) == 1
+
+
 def test_the_picture_is_written_with_its_legend(view, tmp_path):
     path = tmp_path / "graph.svg"
     writer = threading.Thread(  # as the window does
