@@ -177,6 +177,7 @@ class OpenStep:
     ) -> None:
         self.step = step
         self._graph = graph or StepGraph(step)
+        self._target = target
         self._count = 0
         self._callables: dict[bytes, Any] = {}
         self.session = tf.compat.v1.Session(target, self._graph.graph, config or plain_config())
@@ -193,8 +194,12 @@ class OpenStep:
         step = self.step
         batch = step.batches[self._count % len(step.batches)] if step.batches else ()
         self._count += 1
-        # An iterator returns the rest of the batch.
-        return list(self._callable(options)(*batch[: len(step.inputs)], run_metadata=metadata))
+        given = batch[: len(step.inputs)]  # an iterator returns the rest
+        if self._target and options is not None:  # servers trace nothing else
+            feeds = {f"{name}:0": value for name, value in zip(step.inputs, given, strict=True)}
+            fetches = (list(step.outputs), list(step.targets))
+            return list(self.session.run(fetches, feeds, options, metadata)[0])
+        return list(self._callable(options)(*given, run_metadata=metadata))
 
     def values(self, nodes: Iterable[str]) -> dict[str, NDArray[Any]]:
         """Return the present values of variables."""
