@@ -33,7 +33,7 @@ from enplace.placers.max_load.table import (
 from enplace.placers.max_load.walk import build_transfer_costs
 from enplace.system import host_bytes
 from enplace.values.arrays import BoolArray
-from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -211,7 +211,7 @@ def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
 
 def partition_exactly(
     problem: Problem,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     *,
     seed: int = 0,
     limit: int = MOST_IDEALS,
@@ -328,7 +328,7 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
 
 
 def partition_along_order(
-    problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never
+    problem: Problem, rule: LoadRule = PAPER, *, stopped: Stopped = never
 ) -> Partition:
     """Find the best partition along one depth-first order (DPL, section 5.1.2)."""
     task = build_task(problem, rule)

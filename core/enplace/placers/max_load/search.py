@@ -28,7 +28,7 @@ from enplace.placing.anytime import (
 )
 from enplace.solvers.background import BackgroundRuns
 from enplace.solvers.milp import CP_SAT
-from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -45,7 +45,7 @@ _SEEDS_APART = 1 << 32
 def search_anywhere(
     problem: Problem,
     limits: Limits,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = "HiGHS",
 ) -> Incumbent:
@@ -76,7 +76,7 @@ def search_anywhere(
 def search_contiguous(
     problem: Problem,
     limits: Limits,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = CP_SAT,
 ) -> Incumbent:
