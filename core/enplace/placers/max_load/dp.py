@@ -224,7 +224,7 @@ def partition_exactly(
     """
     task = build_task(problem, rule)
     first = best_in_orders(task, N_ORDERS, seed, stopped)
-    limit = _most_ideals(task, limit)
+    limit = most_ideals(task, limit)
     graph = (task.nodes.n_nodes, task.nodes.source, task.nodes.target)
     too_many = bound_ideals(*graph) > limit
     lattice = None if too_many else find_ideals(*graph, limit, stopped)
@@ -268,7 +268,7 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     nodes, kept = merge_light_ends(problem, rule, task.nodes, most_us)
     merged = _task_of(problem, rule, nodes)
     graph = (nodes.n_nodes, nodes.source, nodes.target)
-    limit = _most_ideals(merged, MOST_MERGED)
+    limit = most_ideals(merged, MOST_MERGED)
     if bound_ideals(*graph) > limit:
         return first
     lattice = find_ideals(*graph, limit, stopped)
@@ -344,7 +344,7 @@ def _over_devices(task: Task, found: Partition) -> Partition:
     return replace(found, load_us=float(busiest_us(task.problem, *chosen).sum()), bound_us=0.0)
 
 
-def _most_ideals(task: Task, limit: int) -> int:
+def most_ideals(task: Task, limit: int = MOST_IDEALS) -> int:
     """Return how many ideals fit in memory with their cells and lattice."""
     each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
     each += (BYTES_PER_CELL + 1) * count_cells(task.costs.devices)

@@ -27,6 +27,7 @@ from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import Partition, partition_along_order, partition_exactly
 from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
 from enplace.placers.max_load.in_flight import find_fullest, samples_matter
+from enplace.placers.max_load.pace import keeps_pace, partition_at_pace
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
@@ -195,28 +196,50 @@ def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) ->
     """Find a partition whose pipeline fits, with all its samples in flight, if there is one.
 
     The partition for one sample is the best if its pipeline fits when it is simulated. Otherwise
-    the dynamic programs count the samples that each stage holds if forward and backward passes
-    nest. If a pipeline still holds more, they get less memory and run again; the result is then no
-    longer proven to be the best. If nothing fits, the partition for one sample remains.
+    the dynamic programs count the samples that each stage holds at most. If a pipeline still holds
+    more, they get less memory and run again. With 1F1B, a search at one pace after another then
+    finds what is better, as most stages hold fewer. If nothing fits, the partition for one sample
+    remains.
     """
-    rule, whole = options.load_rule, problem
+    rule = options.load_rule
     alone = replace(rule, in_flight=False, recompute=False)
     free = _find_partition(problem, alone, options, along_order)
     if np.isinf(free.load_us) or not samples_matter(problem, rule):
         return free
     if _find_excess(problem, free, rule) <= 1.0:
         return free  # the best of all that fit for one sample
+    found = _find_cautiously(problem, options, along_order)
+    if rule.pipeline != "gpipe":  # there, each stage holds all samples
+        found = replace(found, bound_us=free.bound_us, optimal=False)
+    if keeps_pace(problem, rule):
+        found = partition_at_pace(
+            problem,
+            rule,
+            free,
+            found,
+            lambda each: _find_excess(problem, each, rule) <= 1.0,
+            along_order=along_order,
+            seed=options.seed,
+            stopped=lambda: options.limited.stopped,
+        )
+    if np.isinf(found.load_us):
+        return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
+    return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
+
+
+def _find_cautiously(problem: Problem, options: PlaceOptions, along_order: bool) -> Partition:
+    """Find a partition that fits with the most samples that stages may hold."""
+    rule, given = options.load_rule, problem
     found = _find_partition(problem, rule, options, along_order)
     for _ in range(MOST_TRIES):
-        if np.isinf(found.load_us):
-            break
-        excess = _find_excess(whole, found, rule)
+        excess = 0.0 if np.isinf(found.load_us) else _find_excess(problem, found, rule)
         if excess <= 1.0:
-            return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
-        problem = _with_less_memory(problem, excess)
-        found = _find_partition(problem, rule, options, along_order)
-        found = replace(found, optimal=False, bound_us=0.0)
-    return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
+            return found
+        given = _with_less_memory(given, excess)
+        found = replace(
+            _find_partition(given, rule, options, along_order), optimal=False, bound_us=0.0
+        )
+    return replace(found, load_us=np.inf)
 
 
 def _join(*notes: str) -> str:
