@@ -371,7 +371,8 @@ class _Play:
         returns_us = {stage.devices: _stage_us(stage) for stage in self.stages if stage.backward}
         forward = [s for s, stage in enumerate(self.stages) if stage.of == FORWARD]
         gap_us = sum(returns_us.values())
-        for number, later in zip(forward[::-1], [None, *forward[:0:-1]], strict=True):
+        later: int | None = None
+        for number in reversed(forward):
             devices = self.stages[number].devices
             ahead_us, back_us = _stage_us(self.stages[number]), returns_us.get(devices, 0.0)
             gap_us -= back_us
@@ -379,7 +380,7 @@ class _Play:
             longer_us = wait_for_room(gap_us, period_us, period_us - ahead_us - back_us)
             if later is not None:
                 waits[later] = longer_us - gap_us
-            gap_us = longer_us + ahead_us
+            gap_us, later = longer_us + ahead_us, number
         return waits
 
     def _delay_weights(

@@ -42,8 +42,8 @@ MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
 along orders are tried."""
 
 LIGHT, MOST_MERGED = 0.05, 300_000
-"""With too many ideals, inputs and outputs of a smaller share of the least load are merged with
-their neighbours, and up to so many of the ideals that remain are searched."""
+"""With too many ideals, inputs and outputs of a smaller share of the load are merged with their
+neighbours, and up to so many of the ideals that remain are searched."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
@@ -260,12 +260,12 @@ def partition_exactly(
 def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partition:
     """Search the ideals that remain if light inputs and outputs are merged with their neighbours.
 
-    Without these inputs and outputs, no load is larger: a tensor crosses a border less often with
-    fewer of its ends. So the best partition without them is a lower bound.
+    Without those inputs and outputs that take time, no load is larger: a tensor crosses a border
+    less often with fewer of its ends. So the best partition without them is a lower bound.
     """
     problem, rule, costs = task.problem, task.rule, task.costs
-    most_us = LIGHT * float(task.floor_us.sum())
-    nodes, kept = merge_light_ends(problem, rule, task.nodes, most_us)
+    load_us = first.load_us if np.isfinite(first.load_us) else float(task.floor_us.sum())
+    nodes, bare, kept = merge_light_ends(problem, rule, task.nodes, LIGHT * load_us)
     merged = _task_of(problem, rule, nodes)
     graph = (nodes.n_nodes, nodes.source, nodes.target)
     limit = most_ideals(merged, MOST_MERGED)
@@ -278,11 +278,12 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     is_simple = costs.is_plain and rule.n_passes == 1 and rule.transfers == "sum"
     if not is_simple or rule.replicate or task.is_interleaved or find_unlike(problem, rule):
         return best
+    alone = _task_of(problem, rule, bare).costs
     less = merged.costs._replace(
-        gpu_us=costs.gpu_us[kept],
-        cpu_us=costs.cpu_us[kept],
-        memory_bytes=costs.memory_bytes[kept],
-        transfers=build_transfer_costs(task.nodes.hyperedges.among(kept), len(kept)),
+        gpu_us=alone.gpu_us[kept],
+        cpu_us=alone.cpu_us[kept],
+        memory_bytes=alone.memory_bytes[kept],
+        transfers=build_transfer_costs(bare.hyperedges.among(kept), len(kept)),
     )
     lighter = replace(merged, costs=less)
     found, finished = _solve_over(lighter, lattice, stopped)(np.array([best.load_us]))

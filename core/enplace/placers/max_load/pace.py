@@ -27,6 +27,7 @@ from enplace.machine.passes import links_passes
 from enplace.placers.max_load.caveats import find_unlike
 from enplace.placers.max_load.dp import (
     Partition,
+    Solution,
     Stopped,
     Task,
     build_task,
@@ -46,9 +47,11 @@ from enplace.placers.max_load.table import (
     empty_table,
     fill,
 )
-from enplace.placers.max_load.two_level import has_machines
+from enplace.placers.max_load.two_level import MOST_IDEALS as MOST_OVER_MACHINES
+from enplace.placers.max_load.two_level import AtPace, has_machines
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
 
 WAYS = {True: (NEITHER,), False: (BACK, AHEAD)}
 """What is taken first, by whether backward stages read what forward stages make."""
@@ -68,8 +71,7 @@ SLOWER, MOST_SLOWER = 1.003, 60
 
 def keeps_pace(problem: Problem, rule: LoadRule) -> bool:
     """Whether a rule is for pipelines as described here."""
-    is_flat = not (rule.two_level and has_machines(problem))
-    return rule.pipeline == "1f1b" and rule.transfers == "sum" and is_flat
+    return rule.pipeline == "1f1b" and rule.transfers == "sum"
 
 
 def partition_at_pace(
@@ -99,19 +101,21 @@ def partition_at_pace(
     task = build_task(problem, rule)
     nodes, lattice = task.nodes, None
     graph = (nodes.n_nodes, nodes.source, nodes.target)
-    limit = most_ideals(task)
+    machines = rule.two_level and has_machines(problem)
+    limit = MOST_OVER_MACHINES if machines else most_ideals(task)
     if not along_order and bound_ideals(*graph) <= limit:
         lattice = find_ideals(*graph, limit, stopped)
     n_orders = 1 if along_order else SOME_ORDERS
     lattices = [lattice] if lattice is not None else list(chains(task, n_orders, seed))
-    search = _Search(task, lattices, WAYS[links_passes(problem)], fits, stopped, best)
+    over = AtPace(task, stopped) if machines else None
+    search = _Search(task, lattices, WAYS[links_passes(problem)], over, fits, stopped, best)
     slow_us = best.load_us if np.isfinite(best.load_us) else free.load_us * len(task.gpus)
     fast_us = search.bisect(free.load_us * (1 - SAME), slow_us)
     found = replace(search.best, bound_us=free.bound_us, optimal=False)
     in_a_row = lattice is not None and lattice.n_ideals == nodes.n_nodes + 1
     if not in_a_row or not links_passes(problem) or find_unlike(problem, rule) or stopped():
         return found
-    if fast_us < found.load_us * (1 - 2 * SAME):
+    if fast_us < found.load_us * (1 - 2 * NEAR):
         return replace(found, bound_us=max(free.bound_us, fast_us))
     return replace(found, bound_us=found.load_us, optimal=True, n_ideals=nodes.n_nodes + 1)
 
@@ -123,6 +127,7 @@ class _Search:
     task: Task
     lattices: list[Lattice]
     ways: tuple[int, ...]
+    over_machines: AtPace | None
     fits: Callable[[Partition], bool]
     stopped: Stopped
     best: Partition
@@ -158,7 +163,7 @@ class _Search:
             costs = _costs(self.task, pace_us, way)
             whole_us = _way_us(self.task, way)
             for _ in range(TURNS):
-                found = _partition(self.task, lattice, costs, whole_us, self.stopped)
+                found = self._find(lattice, costs, whole_us)
                 if found is None:
                     break
                 fits = self.fits(found)
@@ -170,20 +175,38 @@ class _Search:
                     break
         return best_us
 
+    def _find(self, lattice: Lattice, costs: NodeCosts, whole_us: float) -> Partition | None:
+        """Find the partition that fits at a pace for which samples stay the shortest time.
 
-def _partition(
-    task: Task, lattice: Lattice, costs: NodeCosts, whole_us: float, stopped: Stopped
-) -> Partition | None:
-    """Find the partition that fits at a pace for which samples stay the shortest time.
+        ``whole_us`` is the time of the whole way in the pass that is taken first.
+        """
+        task, limit_us = self.task, np.array([costs.period_us * (1 + SAME)])
+        if costs.taken_first != AHEAD:
+            lattice = lattice.from_the_end()
+        if self.over_machines is not None:
+            found = self.over_machines.solve(lattice, costs, limit_us, whole_us)
+        else:
+            found = _solve(task, lattice, costs, limit_us, whole_us, self.stopped)
+        if found is None:
+            return None
+        chosen = found.device, task.rule, found.replicas, found.recompute
+        load_us = float(busiest_us(task.problem, *chosen).sum())
+        return Partition(
+            found.device, load_us, 0.0, replicas=found.replicas, recompute=found.recompute
+        )
 
-    ``whole_us`` is the time of the whole way in the pass that is taken first.
-    """
-    backwards = costs.taken_first != AHEAD
-    if backwards:
-        lattice = lattice.from_the_end()
-    limit_us = np.array([costs.period_us * (1 + SAME)])
+
+def _solve(
+    task: Task,
+    lattice: Lattice,
+    costs: NodeCosts,
+    limit_us: FloatArray,
+    start_us: float,
+    stopped: Stopped,
+) -> Solution | None:
+    """Do the same over the devices of one machine."""
     table = empty_table(lattice, costs.devices)
-    table.best_us[0, 0] = whole_us
+    table.best_us[0, 0] = start_us
     capable, at = find_capable(costs, lattice, limit_us), 0
     while at < lattice.n_ideals:
         if stopped():
@@ -192,10 +215,11 @@ def _partition(
     cell = int(np.argmin(table.best_us[-1]))
     if np.isinf(table.best_us[-1, cell]):
         return None
-    stages = walk_back(table, lattice, costs.devices, cell)[:: -1 if backwards else 1]
+    stages = walk_back(table, lattice, costs.devices, cell)
+    if costs.taken_first != AHEAD:
+        stages.reverse()
     parts = assign(task.nodes.node, [(stages, task.gpus, task.cpus)])
-    load_us = busiest_us(task.problem, parts[0], task.rule, *parts[1:]).sum()
-    return Partition(parts[0], float(load_us), 0.0, replicas=parts[1], recompute=parts[2])
+    return Solution(*parts, float(table.best_us[-1, cell]))
 
 
 def _costs(task: Task, pace_us: float, way: int) -> NodeCosts:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enplace.machine.loads import max_load_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load.in_flight import find_fullest
 from enplace.placing.options import load_values
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
@@ -106,4 +108,56 @@ def test_the_best_partition_fits_with_its_samples_in_flight(layers, capacity, gp
     assert plan.bound_us <= expected * (1 + 1e-9)
     assert plan.value_us >= expected * (1 - 1e-9)
     if plan.proven:
+        assert plan.value_us == pytest.approx(expected)
+
+
+SMALL = st.lists(
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3)), min_size=3, max_size=4
+)
+
+
+def least_that_fits(problem, placements, rule):
+    """Return the least load of some placements of layers whose simulated pipeline fits."""
+    best, capacity = np.inf, problem.cluster.capacity_bytes[0]
+    for placed in placements:
+        device = np.array([*placed, *placed])
+        us = max_load_us(problem, device, rule)
+        if us < best and 4 * np.bincount(placed).max() <= capacity:
+            best = us if find_fullest(problem, device, rule) <= 1 else best
+    return best
+
+
+@settings(deadline=None, max_examples=8)
+@given(layers=SMALL, capacity=st.integers(12, 24))
+def test_the_integer_program_counts_samples_in_flight(layers, capacity):
+    problem, rule = chain_of(layers, capacity, 2), LoadRule()
+    expected = least_that_fits(problem, product(range(2), repeat=len(layers)), rule)
+    plan = place(problem, "max-load-ip-noncontiguous", options=PlaceOptions(time_limit_s=10)).plan
+    if np.isfinite(expected):
+        assert find_fullest(problem, plan.device, rule) <= 1
+        assert plan.bound_us <= expected * (1 + 1e-5)
+        assert plan.value_us == pytest.approx(expected)
+
+
+@settings(deadline=None, max_examples=15)
+@given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
+def test_two_levels_count_samples_in_flight(layers, capacity, network_us):
+    flat = chain_of(layers, capacity, 4)
+    links = tuple(
+        replace(link, b1_us_per_byte=network_us) if link.source // 2 != link.target // 2 else link
+        for link in flat.cluster.links
+    )
+    problem = Problem(flat.profile, replace(flat.cluster, links=links))
+    rule, n = LoadRule(two_level=True), len(layers)
+    rows = (
+        np.repeat(gpus, np.diff([0, *cut, n])).tolist()
+        for k in range(1, 5)
+        for cut in combinations(range(1, n), k - 1)
+        for gpus in combinations(range(4), k)
+    )
+    expected = least_that_fits(problem, rows, rule)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    if np.isfinite(expected):
+        assert find_fullest(problem, plan.device, rule) <= 1
+        assert plan.bound_us <= expected * (1 + 1e-9)
         assert plan.value_us == pytest.approx(expected)
