@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from importlib import resources
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -61,6 +63,15 @@ class _Collector(QTimer):
                 return
 
 
+class _PrivateLog(RotatingFileHandler):
+    """A log that only this user may read: it names files and ops."""
+
+    def _open(self) -> TextIOWrapper:
+        file = super()._open()
+        os.chmod(self.baseFilename, 0o600)
+        return file
+
+
 def user_window() -> MainWindow:
     """Make the window with this account's settings, recovery folder and log."""
     config, state = (
@@ -74,7 +85,7 @@ def user_window() -> MainWindow:
         for folder in (config, state):
             make_private_folder(folder)
             remove_abandoned_files(folder)
-        handler = RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1)
+        handler = _PrivateLog(log_file, maxBytes=LOG_BYTES, backupCount=1)
         logging.getLogger().addHandler(handler)
     except FileError as error:
         fault = str(error)

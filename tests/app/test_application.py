@@ -1,4 +1,5 @@
 import logging
+import os
 import subprocess
 import sys
 
@@ -65,6 +66,23 @@ def test_the_studio_starts_where_nothing_can_be_written_and_says_so(monkeypatch,
     qtbot.waitUntil(lambda: bool(told))
     assert "A crash would lose your unsaved work" in told[0]
     window.document.open(None)
+    window.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_only_the_user_may_read_the_log(monkeypatch, qtbot, tmp_path):
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [*root.handlers])
+    window = user_window()
+    qtbot.addWidget(window)
+    log = root.handlers[-1]
+    log.doRollover()
+    log.close()
+    files = [*(tmp_path / "enplace").glob("studio.log*")]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     window.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,36 +34,46 @@ def with_bound(schedule: Schedule, known_us: float | None = None) -> Result:
 
 
 class Proofs:
-    """The best proof of each problem, collected during one run or while a document is open."""
+    """The best proof of each problem, collected during one run or while a document is open.
+
+    Methods that run side by side share them: none computes a bound that another is computing.
+    """
 
     def __init__(self) -> None:
         self._best: WeakKeyDictionary[Problem, Proof] = WeakKeyDictionary()
+        self._access, self._computing = Lock(), Lock()
 
     def add(self, problem: Problem, proof: Proof) -> None:
         """Keep a proof if it is better than the known bound of the problem.
 
         It replaces our own bounds, so a solver has to start from them.
         """
-        best = self._best.get(problem)
-        if best is None or proof.bound_us > best.bound_us:
-            self._best[problem] = proof
+        with self._access:
+            best = self._best.get(problem)
+            if best is None or proof.bound_us > best.bound_us:
+                self._best[problem] = proof
 
     def drop(self, problem: Problem) -> None:
         """Forget a proof that a plan disproves."""
-        self._best.pop(problem, None)
+        with self._access:
+            self._best.pop(problem, None)
 
     def get(self, problem: Problem) -> Proof | None:
         """Return the best proof that was found for just this problem."""
-        return self._best.get(problem)
+        with self._access:
+            return self._best.get(problem)
 
     def find(self, problem: Problem, stop: BoolArray | None = None) -> Proof:
         """Return the best proof for a problem; compute our own bounds if there is none.
 
         They are weaker if ``stop[0]`` is set meanwhile.
         """
-        if problem not in self._best:
-            self._best[problem] = Proof(lower_bound_us(problem, stop))
-        return self._best[problem]
+        with self._computing:
+            found = self.get(problem)
+            if found is None:
+                found = Proof(lower_bound_us(problem, stop))
+                self.add(problem, found)
+        return found
 
     def known(self, problem: Problem) -> Proof | None:
         """Return the best proof for a problem without computing anything; None if there is none.
@@ -70,7 +81,9 @@ class Proofs:
         Constraints only remove plans, so a bound of one problem also holds for every problem that
         has all of its constraints and more.
         """
-        holding = [p for other, p in self._best.items() if _keeps_constraints(problem, other)]
+        with self._access:
+            known = list(self._best.items())
+        holding = [proof for other, proof in known if _keeps_constraints(problem, other)]
         return max(holding, default=None)
 
 

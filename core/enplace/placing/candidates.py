@@ -140,6 +140,8 @@ def best_that_fits(
                 raise
             return best
         shortest_us = min(schedule.makespan_us for schedule in (found, *others))
+        if best is not None and shortest_us >= best.makespan_us and best.fits:
+            return best  # the memory of the others need not be computed
         for schedule in others:
             found = schedule if is_better(schedule, found) else found
         first = first or found

@@ -30,6 +30,10 @@ MEMORY_RULE = Option(
 )
 
 
+MANY_INPUTS = 64
+"""From here on, sorting the inputs of an op by insertion takes long: its time is quadratic."""
+
+
 class Work(NamedTuple):
     """What list schedulers need in addition to the machine.
 
@@ -162,16 +166,23 @@ def begin(machine: Machine, work: Work) -> PartialSchedule:
 def sort_inputs(m: Machine, s: PartialSchedule, op: int) -> int:  # pragma: no cover - compiled
     """Write the inputs of an op to the state, sorted by when they are made; return how many.
 
-    Insertion sort will do, as an op has few inputs.
+    Insertion sort for an op with few inputs, as nearly all have; Shell's sort for one with many.
     """
     first, n = m.in_ptr[op], m.in_ptr[op + 1] - m.in_ptr[op]
+    gap = 1
+    while n > MANY_INPUTS and gap < n // 9:
+        gap = 3 * gap + 1
     for i in range(n):
-        tensor, k = m.in_tensor[first + i], i
-        made_us = s.finish_us[m.tensor_op[tensor]]
-        while k > 0 and s.finish_us[m.tensor_op[s.inputs[k - 1]]] > made_us:
-            s.inputs[k] = s.inputs[k - 1]
-            k -= 1
-        s.inputs[k] = tensor
+        s.inputs[i] = m.in_tensor[first + i]
+    while gap > 0:
+        for i in range(gap, n):
+            tensor, k = s.inputs[i], i
+            made_us = s.finish_us[m.tensor_op[tensor]]
+            while k >= gap and s.finish_us[m.tensor_op[s.inputs[k - gap]]] > made_us:
+                s.inputs[k] = s.inputs[k - gap]
+                k -= gap
+            s.inputs[k] = tensor
+        gap //= 3
     return int(n)
 
 

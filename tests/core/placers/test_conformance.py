@@ -48,10 +48,17 @@ def check_on_drawn_problems(method, check, share=1.0):
         )()
 
 
+@pytest.fixture
+def brief_program(monkeypatch):
+    """Give Pesto's program little time: whatever it finds, the plan must be valid and fit."""
+    monkeypatch.setattr("enplace.placers.pesto.methods.DEFAULT_S", 0.5)
+
+
 def test_every_method_says_when_it_is_good():
     assert [name for name, placer in placers().items() if not placer.good.endswith(".")] == []
 
 
+@pytest.mark.usefixtures("brief_program")
 @each_placer
 def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
     def check(problem, seed):
@@ -140,12 +147,6 @@ def test_pins_are_honoured_through_colocation(method):
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["a", "", "a", ""])
     problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),))
     assert place(problem, method).plan.device[:3].tolist() == [1, 1, 1]
-
-
-@pytest.fixture
-def brief_program(monkeypatch):
-    """Give Pesto's program little time; whatever it finds, the plan must fit."""
-    monkeypatch.setattr("enplace.placers.pesto.methods.DEFAULT_S", 2.0)
 
 
 def some_plan(problem, method, accept, seed=0):

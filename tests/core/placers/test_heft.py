@@ -60,6 +60,18 @@ def test_the_kernel_equals_the_reference(problem):
     assert start.tolist() == expected_start
 
 
+def test_an_op_with_very_many_inputs_takes_them_as_in_the_reference():
+    """All end at times of their own, so the order of the inputs is the same however sorted."""
+    n = 150
+    costs = [*(1.0 + (i * 71 % n) + i / 7919 for i in range(n)), 1.0]
+    problem = Problem(line(costs, [(i, n, 1 + i % 7) for i in range(n)]), gpus(3, b1=0.5))
+    rank = mean_rank_us(problem)
+    device, start = list_schedule(problem, rank, problem.unit, PlaceOptions())
+    expected_device, expected_start = ListScheduler(problem, position_by(problem, -rank)).run()
+    assert device.tolist() == expected_device
+    assert start.tolist() == expected_start
+
+
 def test_a_faster_gpu_gets_more_of_independent_work():
     problem = Problem(line([10.0] * 30, []), gpus(2, speeds=[1.0, 2.0]))
     plan = place(problem, "heft").plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from enplace.errors import CancelledError, DoesNotFitError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, STEPS, load_kernels
+from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, better_of, given_start
@@ -28,13 +29,28 @@ from enplace.values.schedule import Schedule
 SMALL = 300
 """Most ops of a problem that other searches and CP-SAT are tried on."""
 
-LARGE, QUICKEST = 10_000, ("dpos", "heft")
+LARGE, QUICKEST = 10_000, ("heft", "m-etf")
 """Above this many ops, the methods that are tried first, because there may be no time for others.
-The first always ends; the second has better plans of hubs and heavy tensors."""
+The first has the better plans of hubs and heavy tensors, the second often those of huge graphs."""
+
+THREADS = 2
+"""How many methods are tried side by side on a large graph: their kernels need no interpreter."""
+
+FEWER = ("dpos", "heft")
+"""The methods that are also tried on fewer GPUs."""
 
 OP_S, OP_DEVICE_S = 2.2e-5, 3e-7
-"""Seconds that these two take per op, more than twice that for each of a million ops, and per op
-and device."""
+"""Seconds that the first of the quickest takes per op, more than twice that for each of a million,
+and per op and device."""
+
+DEAF_OP_S = {
+    "single": 2e-6,
+    "m-topo": 5e-6,
+    "expert": 1.5e-5,
+    "order-place": 2.5e-5,
+    "celeritas": 1e-4,
+}
+"""Seconds per op that some methods may take before they look whether to stop."""
 
 LAST_SHARE = 0.9
 """Share of the time limit after which a method of a large graph is abandoned: its plan is still to
@@ -134,47 +150,71 @@ def _try_methods(
 ) -> Iterator[Plan]:
     """Yield the plans of the quick methods; ``methods`` keeps those that there is no time for.
 
-    The first always runs to its end. A method that is still running at the time limit is abandoned
-    with its best plan so far, and so are those after it.
+    Once there is a plan, a method that is still running at the time limit is abandoned with its
+    best plan so far. Only on a large graph under a time limit do methods run side by side: then
+    their order, and with it the search, depends on how long each takes.
     """
-    reported: list[Progress] = []
-    for number, (name, own_options) in enumerate(list(methods.items())):
-        lp_s = LP_OP_S * problem.profile.n_ops
-        if name == LP_START and not options.has_time(lp_s, LP_SHARE):
-            continue
-        if name in STEPS:
-            load_kernels(name, options)
-        if number:
-            if not options.has_time(0.0, STARTS_SHARE):
-                return
-            reported.clear()
-            own_options = replace(
-                own_options,
-                cancelled=partial(_is_over, problem, options, name),
-                progress=reported.append,
-            )
+    n_ops = problem.profile.n_ops
+    threads = THREADS if n_ops > LARGE and options.time_limit_s is not None else 1
+    plans: dict[str, Plan] = {}  # the best plan of each method so far
+    ended = False
+
+    def is_over(name: str) -> bool:
+        late = not options.has_time(0.0, _last_share(problem, name))
+        return ended or options.cancelled() or (late and bool(plans))
+
+    def run(name: str) -> bool:
+        """Run a method; return whether it came to its end before the time limit."""
+
+        def keep(progress: Progress) -> None:
+            if progress.incumbent is not None:
+                plans[name] = progress.incumbent
+
+        over = partial(is_over, name)
+        plans[name] = run_method(
+            name, problem, replace(methods[name], cancelled=over, progress=keep)
+        )
+        return not over()
+
+    waiting, running = list(methods), dict[Future[bool], str]()
+    with ThreadPoolExecutor(threads) as pool:
         try:
-            plan = run_method(name, problem, own_options)
-        except CancelledError:
-            options.check_cancelled()
-            plans = [each.incumbent for each in reported if each.incumbent is not None]
-            if plans:
-                yield plans[-1].under_name("enplace")
-            return
-        except EnplaceError as error:  # the other methods may do better
-            left_out.append(f"{name} ({error})")
-            del methods[name]
-        else:
-            if not own_options.cancelled():  # otherwise it was cut short
-                del methods[name]
-            yield plan.under_name("enplace")
+            while waiting or running:
+                while waiting and len(running) < threads:
+                    name = waiting.pop(0)
+                    if _has_time_for(name, problem, options) or not (plans or running):
+                        load_kernels(name, options)
+                        running[pool.submit(run, name)] = name
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    try:
+                        if future.result():
+                            del methods[name]
+                    except CancelledError:
+                        options.check_cancelled()
+                    except EnplaceError as error:  # the other methods may do better
+                        left_out.append(f"{name} ({error})")
+                        del methods[name]
+                        continue
+                    if name in plans:
+                        yield plans[name].under_name("enplace")
+        finally:
+            ended = True
 
 
-def _is_over(problem: Problem, options: PlaceOptions, method: str) -> bool:
-    share = LAST_SHARE if problem.profile.n_ops > LARGE else 1.0
+def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
+    n_ops = problem.profile.n_ops
+    if name == LP_START:
+        return options.has_time(LP_OP_S * n_ops, LP_SHARE)
+    deaf_s = DEAF_OP_S.get(name, 0.0) * n_ops
+    return options.has_time(0.0, STARTS_SHARE) and options.has_time(deaf_s)
+
+
+def _last_share(problem: Problem, method: str) -> float:
+    """Return the share of the time limit after which a method is abandoned."""
     if method == LP_START:  # some programs take far longer than most of their size
-        share = LP_SHARE
-    return options.stopped or not options.has_time(0.0, share)
+        return LP_SHARE
+    return LAST_SHARE if problem.profile.n_ops > LARGE else 1.0
 
 
 def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:
@@ -198,7 +238,7 @@ def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> I
             continue
         narrowed = _narrow(problem, gpus[:n_gpus], gpus[n_gpus:])
         if narrowed is not None:
-            for name in QUICKEST:
+            for name in FEWER:
                 yield run_method(name, narrowed, options.quiet).under_name("enplace")
 
 

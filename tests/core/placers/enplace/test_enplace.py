@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place, placers
 from enplace.placers.enplace import search, starts
+from enplace.placing.incumbents import is_better, is_close
 from enplace.placing.options import Progress
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
@@ -69,9 +71,13 @@ def test_the_time_limit_is_kept():
 
 @pytest.fixture
 def slow_clock(monkeypatch):
-    """A clock on which each quick method takes six seconds, and nothing else takes any time."""
+    """A clock on which each quick method takes six seconds, and nothing else takes any time.
+
+    The methods run one after another, or the clock would add up what they take side by side.
+    """
     seconds = 0.0
     run = starts.run_method
+    monkeypatch.setattr(starts, "THREADS", 1)
 
     def take_six_seconds(name, problem, options):
         nonlocal seconds
@@ -90,35 +96,91 @@ def test_methods_that_there_is_no_time_for_are_named(slow_clock):
     assert plan.note == f"Too little time for m-etf, {later}, local-search, mcmc, the search."
 
 
+def _treat_as_large(patch):
+    patch.setattr(starts, "LARGE", 1)
+    patch.setattr(starts, "SMALL", 0)
+    patch.setattr(search, "SMALL", 0)
+    patch.setattr(search, "PHASE_S", 1e9)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """A problem that is treated as one so large that there is no time to search it."""
+    _treat_as_large(monkeypatch)
+    return Problem(branches(), gpus(3, b1=0.5))
+
+
 @pytest.mark.parametrize("limit_s", [1.0, 7.0, 14.0])
-def test_however_little_time_a_large_graph_gets_a_list_schedule(monkeypatch, slow_clock, limit_s):
-    monkeypatch.setattr(starts, "LARGE", 10)
-    for seconds_of in ("placing.incumbents.BOUND_OP_S", "placers.enplace.search.PHASE_S"):
-        monkeypatch.setattr(f"enplace.{seconds_of}", 1.0)  # there is no time for either
+def test_however_little_time_a_large_graph_gets_a_list_schedule(
+    monkeypatch, large, slow_clock, limit_s
+):
+    monkeypatch.setattr("enplace.placing.incumbents.BOUND_OP_S", 1.0)  # no time for that either
     options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(slow_clock))
-    problem = Problem(branches(), gpus(3, b1=0.5))
-    plan = place(problem, "enplace", options=options).plan
-    list_schedule = place(problem, "dpos").plan
-    assert simulate(problem, plan).makespan_us <= simulate(problem, list_schedule).makespan_us
+    plan = place(large, "enplace", options=options).plan
+    list_schedule = place(large, "heft").plan
+    assert simulate(large, plan).makespan_us <= simulate(large, list_schedule).makespan_us
     assert plan.solve_seconds <= max(6.0, 1.1 * limit_s)
-    assert "m-etf" in plan.note
+    assert "dpos" in plan.note
 
 
-def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch):
-    monkeypatch.setattr(starts, "LARGE", 10)
-    monkeypatch.setattr(search, "PHASE_S", 1.0)  # there is no time to search
-    problem = Problem(branches(), gpus(3, b1=0.5))
-    first, second = (place(problem, method).plan for method in ("single", "enplace"))
+def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large):
+    """The clock stands until both are under way, and then jumps to the end of the time limit."""
+    both_run = threading.Barrier(2, timeout=60.0)
+    seconds, tried = 0.0, []
+    run = starts.run_method
+
+    def run_with_the_other(name, problem, options):
+        nonlocal seconds
+        tried.append(name)
+        plan = run(name, problem, options)
+        both_run.wait()
+        seconds = 8.5
+        return plan
+
+    monkeypatch.setattr(starts, "run_method", run_with_the_other)
+    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds))
+    found = place(large, "enplace", options=options)
+    assert sorted(tried) == ["heft", "m-etf"]
+    for name in tried:
+        assert found.schedule.makespan_us <= place(large, name).schedule.makespan_us
+    later = "single, dpos, m-topo, celeritas, expert, order-place"
+    assert found.plan.note.startswith(f"Too little time for {later}")
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems())
+def test_no_list_schedule_is_better_on_a_large_graph(problem):
+    with pytest.MonkeyPatch.context() as patch:
+        _treat_as_large(patch)
+        options = PlaceOptions(time_limit_s=1e6, stopwatch=Stopwatch(lambda: 0.0))
+        ours = place(problem, "enplace", options=options).schedule
+    for name in starts.STARTS:
+        theirs = place(problem, name).schedule
+        assert not is_better(theirs, ours) or is_close(ours, options)
+
+
+def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch, large):
+    monkeypatch.setattr(starts, "DEAF_OP_S", {"expert": 1.0})
+    options = PlaceOptions(time_limit_s=60.0, stopwatch=Stopwatch(lambda: 0.0))
+    plan = place(large, "enplace", options=options).plan
+    assert plan.note == "Too little time for expert, the search."
+
+
+def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch, large):
+    monkeypatch.setattr(starts, "STARTS", ("single", "dpos"))
+    monkeypatch.setattr(starts, "QUICKEST", ())
+    first, second = (place(large, method).plan for method in ("single", "heft"))
 
     def cut_the_second_short(name, problem, options):
-        if name == starts.QUICKEST[0]:
+        if name != "dpos":
             return first
         options.progress(Progress(1.0, "a plan", incumbent=second))
         raise CancelledError
 
     monkeypatch.setattr(starts, "run_method", cut_the_second_short)
-    found = place(problem, "enplace", options=PlaceOptions(time_limit_s=60.0))
-    assert found.schedule.makespan_us == simulate(problem, second).makespan_us
+    monkeypatch.setattr(starts, "_on_fewer_gpus", lambda *given: ())
+    found = place(large, "enplace", options=PlaceOptions(time_limit_s=60.0))
+    assert found.schedule.makespan_us == simulate(large, second).makespan_us
 
 
 @pytest.mark.parametrize("cost", ["OP_S", "OP_DEVICE_S"])
@@ -162,7 +224,7 @@ def test_layers_in_blocks_are_a_start(monkeypatch):
     monkeypatch.setattr(starts, "STARTS", ("single",))
     monkeypatch.setattr(starts, "LP_START", "single")
     monkeypatch.setattr(starts, "SEARCHES", ())
-    monkeypatch.setattr(starts, "QUICKEST", ())
+    monkeypatch.setattr(starts, "FEWER", ())
     names = [f"layer_{i // 4}/op_{i}" for i in range(12)]
     inputs = [(f"{name}_input", name, 90) for name in names]
     times = dict.fromkeys([*names, *(source for source, _, _ in inputs)], 10.0)
