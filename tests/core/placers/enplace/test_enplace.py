@@ -144,7 +144,8 @@ def test_a_search_that_begins_from_a_plan_waits_for_no_method_beyond_the_limit(m
 
 def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large):
     """The clock stands until both are under way, and then jumps to the end of the time limit."""
-    both_run = threading.Barrier(2, timeout=60.0)
+    alone_us = {m: place(large, m).schedule.makespan_us for m in ("heft", "m-etf")}
+    both_run = threading.Barrier(2, timeout=600.0)  # ends a test that fails, however slow it is
     seconds, tried = 0.0, []
     run = starts.run_method
 
@@ -159,9 +160,8 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     monkeypatch.setattr(starts, "run_method", run_with_the_other)
     options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds))
     found = place(large, "enplace", options=options)
-    assert sorted(tried) == ["heft", "m-etf"]
-    for name in tried:
-        assert found.schedule.makespan_us <= place(large, name).schedule.makespan_us
+    assert sorted(tried) == sorted(alone_us)
+    assert found.schedule.makespan_us <= min(alone_us.values())
     later = "single, dpos, m-topo, celeritas, expert, order-place"
     assert found.plan.note.startswith(f"Too little time for {later}")
 
