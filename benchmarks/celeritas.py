@@ -31,7 +31,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 METHODS = ("metis", "m-topo", "m-etf", "m-sct", "rl", "order-place", "celeritas", "enplace")
-LIMIT_S, QUICK_S, CUT = 10.0, 1.0, 2
+LIMIT_S, QUICK_S, CUT = 5.0, 1.0, 2
 SYNTHETIC = "synthetic transformer"
 
 FUSION = {

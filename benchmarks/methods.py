@@ -28,10 +28,8 @@ from enplace.values.problem import Problem
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
 
-LIMITS_S = {STEP_TIME: 3.0, THROUGHPUT: 2.0}
+LIMIT_S, QUICK_S, QUICK_SAMPLE = 2.0, 1.0, "vgg-19"
 """Time limit of methods that search until it ends."""
-
-QUICK_S, QUICK_SAMPLE = 1.0, "vgg-19"
 
 
 class Picture(NamedTuple):
@@ -80,7 +78,7 @@ Column = tuple[str, str, dict[str, Cell]]
 def main(report: Report) -> None:
     """Report both objectives."""
     for objective, look in PICTURES.items():
-        limit_s = report.pick(LIMITS_S[objective], QUICK_S)
+        limit_s = report.pick(LIMIT_S, QUICK_S)
         report.title(look.title)
         columns = []
         for column in run_all(objective, limit_s, QUICK_SAMPLE if report.quick else ""):

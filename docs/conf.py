@@ -21,6 +21,6 @@ html_title = "Enplace"
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#1F6FEB", "color-brand-content": "#1F6FEB"},
-    "dark_css_variables": {"color-brand-primary": "#4C8DFF", "color-brand-content": "#4C8DFF"},
+    "light_css_variables": {"color-brand-primary": "#1B66DC", "color-brand-content": "#1B66DC"},
+    "dark_css_variables": {"color-brand-primary": "#5694FF", "color-brand-content": "#5694FF"},
 }

@@ -1,7 +1,8 @@
 """Write the pages of the manual that come from the program itself: commands, methods, files, keys.
 
-Usage: python scripts/make_reference.py FOLDER, the folder with the sources of the manual. What is
-listed there comes from the registries, the click commands, docstrings and schemas, never by hand.
+Usage: python scripts/make_reference.py FOLDER [SECONDS], the folder with the sources of the manual,
+and how long a search for a picture may take. What is listed there comes from the registries, the
+click commands, docstrings and schemas, never by hand.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ SCHEMAS = ("profile", "plan", "cluster")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, search_s: float = SEARCH_S) -> None:
     """Write every page."""
     pages = folder / "reference"
     (pages / "methods").mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ def main(folder: Path) -> None:
     anchors = paper_anchors((folder / "explanation" / "papers.md").read_text(encoding="utf-8"))
     figures = simulated_figures(folder)
     for method in placers().values():
-        picture = draw_plan(method, pages / "methods")
+        picture = draw_plan(method, pages / "methods", search_s)
         text = method_page(method, anchors, figures, picture)
         write(pages / "methods" / f"{method.name}.md", text)
 
@@ -436,7 +437,7 @@ def versus(values: list[float]) -> str:
     return f"{percent(abs(mean))} {side} the expert's ({least} to {most})"
 
 
-def draw_plan(method: Placer, folder: Path) -> str:
+def draw_plan(method: Placer, folder: Path, search_s: float) -> str:
     """Draw the plan of a method for a small sample; nothing if it cannot run here."""
     if not method.installed:
         return ""
@@ -445,7 +446,7 @@ def draw_plan(method: Placer, folder: Path) -> str:
     objective = method.objectives[0]
     values = {"rounds": ROUNDS} if any(each.name == "rounds" for each in method.options) else {}
     try:
-        asked = PlaceOptions(objective, SEARCH_S, values=values)
+        asked = PlaceOptions(objective, search_s, values=values)
         result = place(problem, method.name, options=asked)
     except EnplaceError as error:
         return f"No picture: {error}."
@@ -464,6 +465,6 @@ def draw_plan(method: Placer, folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(float, sys.argv[2:]))

@@ -117,15 +117,15 @@ def prepare(folder: Path) -> None:
 
 @dataclass
 class Reader:
-    """Someone who does what a page says, in a folder, from top to bottom.
+    """Someone who does what pages say, in a folder, from top to bottom.
 
-    With ``in_shell``, every command is a process of its own. Otherwise those of Enplace run in this
-    one, which saves the seconds that they take to start.
+    Commands of Enplace run in this process, which saves the seconds that they take to start. One
+    that was typed before is not run again: what it wrote is still there.
     """
 
     folder: Path
-    in_shell: bool = True
     said: str = ""
+    typed: dict[str, str] = field(default_factory=dict)
     names: dict[str, object] = field(default_factory=dict)
 
     def follow(self, block: Block) -> None:
@@ -143,13 +143,18 @@ class Reader:
         self.said += self._type(last, status, block)
 
     def _type(self, command: str, status: int, block: Block) -> str:
+        if command in self.typed:
+            return self.typed[command]
         plain = command.startswith("enplace ")
-        do = self._in_this_process if plain and not self.in_shell else self._as_typed
+        do = self._in_this_process if plain else self._as_typed
         returned, out, err = do(quick(command))
         told = f"{block.where}: {command}\n{out}\n{err}"
         assert returned == status, told
         assert "Traceback" not in err, told
-        return out + without_progress(err)
+        said = out + without_progress(err)
+        if plain:
+            self.typed[command] = said
+        return said
 
     def _as_typed(self, command: str) -> tuple[int, str, str]:
         done = shell(command, self.folder)

@@ -47,7 +47,7 @@ def follow(tmp_path, monkeypatch):
     def follow(text):
         page = tmp_path / "page.md"
         page.write_text(text, encoding="utf-8")
-        reader = Reader(tmp_path, in_shell=False)
+        reader = Reader(tmp_path)
         for block in blocks_of(page):
             reader.follow(block)
 

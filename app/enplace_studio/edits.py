@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -408,7 +409,14 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
     return simulate(free, move(repair(free, plan), unit_ops(free, ops), device))
 
 
-@lru_cache(maxsize=2)
 def unpinned(problem: Problem) -> Problem:
-    """Return the problem without its pins."""
-    return replace(problem, pins={}) if problem.pins else problem
+    """Return the problem without its pins; the same one as long as nothing else changes."""
+    if not problem.pins:
+        return problem
+    constraints = problem.together, problem.forbidden, problem.splits, problem.before
+    return _without_pins(problem.profile, problem.cluster, *constraints, problem.unordered)
+
+
+@lru_cache(maxsize=2)
+def _without_pins(profile: Profile, cluster: Cluster, *constraints: Any) -> Problem:
+    return Problem(profile, cluster, {}, *constraints)

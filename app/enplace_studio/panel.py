@@ -340,10 +340,29 @@ class TipWidget(QWidget):
         return super().event(event)
 
 
+class _Turn:
+    """A turn of the event loop, which one slot may have."""
+
+    def __init__(self) -> None:
+        self.is_taken = False
+
+    def take(self) -> None:
+        self.is_taken = True
+        QTimer.singleShot(0, self._end)
+
+    def _end(self) -> None:
+        self.is_taken = False
+
+
+_turn = _Turn()
+
+
 def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:
     """Call a slot once after any number of changes, when the event that caused them is over.
 
-    Several signals follow one edit, and a click may replace the button that was clicked.
+    Several signals follow one edit, and a click may replace the button that was clicked. Slots that
+    wait for the same edit have a turn of the event loop each: the window takes input and paints
+    in between.
 
     Returns
     -------
@@ -351,7 +370,15 @@ def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstanc
         Starting it calls the slot too.
     """
     timer = QTimer(owner, singleShot=True, interval=0)
-    timer.timeout.connect(slot)
+
+    def run() -> None:
+        if _turn.is_taken:
+            timer.start()
+        else:
+            _turn.take()
+            slot()
+
+    timer.timeout.connect(run)
     for change in changes:
         change.connect(timer.start)
     return timer

@@ -1,8 +1,10 @@
-"""The views of the window: made when a model first opens, shown in the middle or in docks."""
+"""The views of the window: made while it is idle, shown in the middle or in docks."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from functools import partial
 
 from PySide6.QtCore import QByteArray, QObject, QSettings, Qt, QTimer, Signal
 from PySide6.QtGui import QAction
@@ -13,10 +15,10 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.pictures import Drawing
 from enplace_studio.sharing import Sharing
-from enplace_studio.view import Pictured, Zoomable
+from enplace_studio.view import Pictured, View, Zoomable
 from enplace_studio.views import all_views
 
-PRELOAD_MS = 200
+PREPARE_MS = 200
 _LAYOUT_KEY = "window/state"
 
 
@@ -26,7 +28,7 @@ class Panes(QObject):
     Attributes
     ----------
     views : dict of str to QWidget
-        The widgets by the id of their view; empty until a model is open.
+        The widgets by the id of their view; all of them once a model is open.
     docks : dict of str to Dock
         The panes around the middle.
     """
@@ -46,38 +48,49 @@ class Panes(QObject):
         self._window, self._middle, self._settings = window, middle, settings
         self._document, self._solver = document, solver
         self._table = all_views()
-        self._not_loaded = list(self._table)
         self._docked = [view for view in self._table if view.area is not None]
         self._open_docks = {view.id for view in self._docked}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
         self._sharing: Sharing | None = None
-        QTimer.singleShot(PRELOAD_MS, self, self._preload)
+        self._steps: list[Callable[[], object]] = [
+            *(view.load for view in self._table),
+            *(partial(self._make, view) for view in self._table),
+        ]
+        QTimer.singleShot(PREPARE_MS, self, self._prepare)
 
     # Create the panes
 
-    def _preload(self) -> None:
-        """Import one view each time the window is idle, so that the first model opens sooner."""
-        if self._not_loaded:
-            self._not_loaded.pop(0).load()
-            QTimer.singleShot(0, self, self._preload)
+    def _prepare(self) -> None:
+        """Import or make one view each time the window is idle, so that a model opens at once."""
+        if self._steps:
+            self._steps.pop(0)()
+            QTimer.singleShot(0, self, self._prepare)
 
-    def build(self) -> None:
-        """Make all views, unless they exist."""
-        if self.views:
+    def _make(self, view: View) -> None:
+        widget = self.views[view.id] = view.make(self._document, self._solver)
+        if view.area is None:
+            self._middle.addWidget(widget)
+        else:
+            dock = self.docks[view.id] = Dock(view.id, view.title, widget)
+            dock.hide()
+            self._window.addDockWidget(view.area, dock)
+
+    def _complete(self) -> None:
+        """Make the views that are still missing, and arrange them, once."""
+        if self._sharing is not None:
             return
-        self._not_loaded = []
-        for view in self._table:
-            widget = self.views[view.id] = view.make(self._document, self._solver)
-            if view.area is None:
-                self._middle.addWidget(widget)
-            else:
-                dock = self.docks[view.id] = Dock(view.id, view.title, widget)
-                self._window.addDockWidget(view.area, dock)
+        while self._steps:
+            self._steps.pop(0)()
         self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
         self.built.emit()
-        # Sizes take effect only after the panes have been laid out.
-        QTimer.singleShot(0, self, self.restore)
+        # Sizes take effect only after the panes have been laid out; until then, none is painted.
+        self._window.setUpdatesEnabled(False)
+        QTimer.singleShot(0, self, self._restore_first)
+
+    def _restore_first(self) -> None:
+        self.restore()
+        self._window.setUpdatesEnabled(True)
 
     @property
     def toggles(self) -> list[QAction]:
@@ -94,7 +107,7 @@ class Panes(QObject):
 
     def show_views(self) -> None:
         """Show the middle view, and the docks that the user has not closed."""
-        self.build()
+        self._complete()
         middle = self.middle_view
         if middle is not None:
             self._middle.setCurrentWidget(middle)

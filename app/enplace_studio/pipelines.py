@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.machine.stages import stages_of
+from enplace.names.passes import named_backward
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
@@ -24,7 +24,7 @@ SAMPLES, MOST_SAMPLES = 8, 64
 
 def kinds_of(problem: Problem) -> dict[str, str]:
     """Return the kinds of pipeline that a model can have, with their titles."""
-    return TRAINING | INFERENCE if backward_ops(problem).any() else INFERENCE
+    return TRAINING | INFERENCE if named_backward(problem.profile).any() else INFERENCE
 
 
 def simulate_kind(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:

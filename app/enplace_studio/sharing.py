@@ -13,7 +13,7 @@ from PySide6.QtCore import QEvent, QObject, QSettings, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QMainWindow, QStyle
 
 from enplace_studio.docks import GRIP_HEIGHT, Dock
-from enplace_studio.panel import NO_LIMIT, Need, Panel
+from enplace_studio.panel import NO_LIMIT, Need, Panel, call_later
 from enplace_studio.theme import theme
 from enplace_studio.view import View
 
@@ -85,8 +85,7 @@ class Sharing(QObject):
         self._folded = set(_names(kept, _FOLDED_KEY))
         self._by_hand = set(_names(kept, _BY_HAND_KEY))
         self._pressed: dict[str, tuple[int, int]] | None = None
-        self._timer = QTimer(self, singleShot=True, interval=0)
-        self._timer.timeout.connect(self._settle)
+        self._timer = call_later(self, self._settle)
         window.installEventFilter(self)
         for name, dock in docks.items():
             dock.visibilityChanged.connect(self._follow_visibility)

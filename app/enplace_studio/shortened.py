@@ -12,7 +12,9 @@ SHARED = 0.6
 """Words that this share of the names has, or more, say little."""
 MOST = 0.75
 """The share of the names that must fit."""
-_ABBREVIATIONS = {"gradients of ": "grad. ", " / ": "/"}
+_GRADIENTS, _NABLA = "grad. ", "∇ "
+"""Never left out, only shortened again: it alone tells a group from that of the forward pass."""
+_ABBREVIATIONS = {"gradients of ": _GRADIENTS, " / ": "/"}
 
 
 def shorten_among(
@@ -50,7 +52,10 @@ def abbreviated(name: str) -> str:
 
 
 def _without(left_out: frozenset[str], name: str) -> str:
-    words = _words(abbreviated(name))
+    name = abbreviated(name)
+    if _GRADIENTS in left_out:
+        name = name.replace(_GRADIENTS, _NABLA)
+    words = _words(name)
     return _joined(words, {at for at, word in enumerate(words[:-1]) if word in left_out})
 
 

@@ -51,6 +51,7 @@ class Theme(QObject):
         self._mode = "system"
         self._dark = False
         self._family: str | None = None
+        self._scale: float | None = None
 
     @property
     def mode(self) -> str:
@@ -102,8 +103,10 @@ class Theme(QObject):
 
     @property
     def scale(self) -> float:
-        """The system's text size relative to the usual one."""
-        return max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
+        """The system's text size at the start, as in the style sheet, relative to the usual one."""
+        if self._scale is None:
+            self._scale = max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
+        return self._scale
 
     def _update(self) -> None:
         system_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark

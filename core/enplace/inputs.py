@@ -331,12 +331,18 @@ def choose_method(method: str | None, objective: str, values: Mapping[str, Value
     from enplace.placers.expert import FAMILY, RULES
 
     if method is None:
-        method = "expert" if {FAMILY.name, RULES.name} & values.keys() else _usual(objective)
+        method = "expert" if {FAMILY.name, RULES.name} & values.keys() else usual_method(objective)
     return method_names([method], objective)[0]
 
 
-def _usual(objective: str) -> str:
-    """Return the method for an objective if none is named."""
+def usual_method(objective: str) -> str:
+    """Return the method for an objective if none is named.
+
+    Raises
+    ------
+    EnplaceError
+        If there is no such objective.
+    """
     from enplace.placers import DEFAULT_METHODS
 
     if objective not in DEFAULT_METHODS:
@@ -356,7 +362,7 @@ def method_names(wanted: str | Iterable[str] | None, objective: str) -> list[str
     """
     from enplace.placers import placers
 
-    _usual(objective)
+    usual_method(objective)
     known = placers(objective)
     if wanted is None:
         return [name for name, placer in known.items() if placer.installed]

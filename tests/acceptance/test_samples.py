@@ -11,7 +11,7 @@ from enplace.readers.samples import samples
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
 def test_every_sample_is_placed_on_its_own_cluster(sample, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    where = ["--cluster", sample.cluster, "--rounds", "1", "-o", "plan.json"]
+    where = ["--cluster", sample.cluster, "--time-limit", "1", "-o", "plan.json"]
     assert run(["place", str(sample.path), *where, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step_time_us"] >= found["lower_bound"] * (1 - 1e-12)

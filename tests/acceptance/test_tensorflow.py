@@ -106,9 +106,8 @@ def test_the_commands_of_the_guide_work_from_start_to_end(workspace, monkeypatch
     assert profile.tensor_bytes[profile.tensor_op == relu].tolist() == [512 * 64 * 4]
 
 
-@pytest.mark.parametrize("script", ["train.py", "fit.py"])
-def test_a_plan_with_splits_changes_only_where_the_model_runs(workspace, script):
-    run_as_json(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", workspace)
+def test_a_plan_for_both_devices_changes_only_where_a_keras_model_runs(workspace):
+    run_as_json("enplace profile fit.py -o P.enplace --devices cpu:2 --steps 10", workspace)
     run_as_json(
         "enplace place P.enplace --cluster local --method round-robin -o plan.json", workspace
     )
@@ -116,7 +115,7 @@ def test_a_plan_with_splits_changes_only_where_the_model_runs(workspace, script)
         entry["device"] for entry in json.loads((workspace / "plan.json").read_text())["ops"]
     }
     assert devices == {"CPU:0", "CPU:1"}
-    check_run(run_as_json(f"enplace run {script} plan.json --steps 20", workspace))
+    check_run(run_as_json("enplace run fit.py plan.json --steps 20", workspace))
 
 
 def check_run(run):

@@ -19,8 +19,8 @@ def test_usual_words_are_abbreviated_first():
 
 
 def test_what_all_names_share_goes_next_and_what_differs_stays():
-    assert short(NAMES[8], 26) == "…encoder/layer 2 on GPU 0"
-    assert short(NAMES[8], 10).startswith("…encoder/layer 2")
+    assert short(NAMES[8], 26) == "∇ encoder/layer 2 on GPU 0"
+    assert short(NAMES[8], 10).startswith("∇ encoder/layer 2")
 
 
 def test_no_name_becomes_another():

@@ -12,7 +12,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from enplace.api.checks import checked, texts
 from enplace.api.graphs import from_networkx, to_networkx
+from enplace.api.notebook import show_values_in_notebooks
 from enplace.api.result import Catalogue, Comparison, Result
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError, EnplaceWarning, PlanError, ProblemError
@@ -26,6 +28,7 @@ from enplace.inputs import (
     method_names,
     read_problem_and_plan,
     read_start,
+    usual_method,
     values_of_methods,
     without_split_groups,
 )
@@ -69,11 +72,14 @@ __all__ = [
 
 MOST_SEED = 2**32 - 1
 
+show_values_in_notebooks()
+
 Pairs = str | Mapping[str, str | int | Iterable[str | int]] | Iterable[Pair]
 """Constraints of two parts: ``{"regex": "GPU:1"}``, ``[("regex", "regex")]`` or, as on the command
 line, ``["regex=GPU:1"]``."""
 
 
+@checked
 def read(path: PathLike) -> Profile:
     """Read a profile from a file of any format that Enplace knows.
 
@@ -100,6 +106,7 @@ def read(path: PathLike) -> Profile:
     return find_profile(path)
 
 
+@checked
 def write(path: PathLike, profile: Profile) -> None:
     """Write a profile: as ``.enplace``, or as readable text if the name ends in ``.json``.
 
@@ -135,6 +142,7 @@ def clusters() -> Catalogue[Cluster]:
     return Catalogue(presets(), lambda each: each.description.partition(". ")[0].rstrip("."))
 
 
+@checked
 def methods(objective: str | None = None) -> Catalogue[Placer]:
     """Return the methods by name.
 
@@ -149,9 +157,12 @@ def methods(objective: str | None = None) -> Catalogue[Placer]:
         Each has a ``title``, a ``summary``, ``good`` (when to choose it), the ``source`` that it
         comes from, its ``options``, and ``why_not`` if it cannot run on this machine.
     """
+    if objective is not None:
+        usual_method(objective)
     return Catalogue(placers(objective), lambda each: each.title)
 
 
+@checked
 def place(
     profile: Profile | PathLike,
     cluster: ClusterChoice,
@@ -241,6 +252,7 @@ def place(
     return Result.of(run_placer(problem, chosen, options=asked))
 
 
+@checked
 def compare(
     profile: Profile | PathLike,
     cluster: ClusterChoice,
@@ -286,7 +298,8 @@ def compare(
         If something cannot be used.
     """
     asked = _options(objective, time_limit_s, seed, progress)
-    values = values_of_methods(method_names(methods, objective), dict(options or {}))
+    wanted = None if methods is None else ",".join(texts(methods, "methods"))
+    values = values_of_methods(method_names(wanted, objective), dict(options or {}))
     problem = _problem(
         profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
     )
@@ -297,6 +310,7 @@ def compare(
     )
 
 
+@checked
 def simulate(
     profile: Profile | PathLike,
     plan: Result | PathLike,
@@ -350,6 +364,7 @@ def simulate(
     return Result.of(with_bound(run_plan(problem, chosen)))
 
 
+@checked
 def read_plan(
     path: PathLike, profile: Profile | PathLike, cluster: ClusterChoice | None = None
 ) -> Result:
@@ -405,7 +420,7 @@ def _problem(
         scale_compute,
         scale_links,
         pins=_pairs(pins, "pins"),
-        colocate=[colocate] if isinstance(colocate, str) else colocate,
+        colocate=texts(colocate, "colocate"),
         forbid=_pairs(forbid, "forbid"),
         before=_pairs(before, "before"),
         constraints=constraints,
@@ -416,17 +431,24 @@ def _pairs(given: Pairs, name: str) -> list[Pair]:
     """Write constraints of two parts as a list."""
     if isinstance(given, str):
         return [given]
+    pairs: Iterable[object] = given
     if isinstance(given, Mapping):
-        return [(first, str(then)) for first, ends in given.items() for then in _several(ends)]
-    listed = list(given)
-    for each in listed:
-        if not isinstance(each, str) and len(each) != 2:
-            raise ProblemError(f"{name}: {each!r:.60} is not a pair; write two names")
-    return listed
+        pairs = [(first, then) for first, ends in given.items() for then in _several(ends)]
+    return [_pair(each, name) for each in pairs]
 
 
-def _several(ends: str | int | Iterable[str | int]) -> Iterable[str | int]:
-    return [ends] if isinstance(ends, str | int) else ends
+def _pair(given: object, name: str) -> Pair:
+    """Check a constraint of two parts, or the text of one."""
+    match given:
+        case str():
+            return given
+        case (str() as first, (str() | int()) as then) if not isinstance(then, bool):
+            return first, str(then)
+    raise ProblemError(f"{name}: {given!r:.60} is not a pair; write two names")
+
+
+def _several(ends: object) -> Iterable[object]:
+    return [ends] if isinstance(ends, str) or not isinstance(ends, Iterable) else ends
 
 
 def _start(problem: Problem, start: Result | PathLike, method: str) -> Plan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from enplace.api.checks import checked
 from enplace.errors import ProfileError
 from enplace.text import elide_middle
 from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
@@ -25,6 +26,7 @@ MAX_LABEL = 120
 """Longer names are shortened in messages."""
 
 
+@checked
 def to_networkx(profile: Profile) -> Graph:
     """Return a profile as a directed graph, with its costs as attributes.
 

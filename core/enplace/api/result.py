@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +9,14 @@ from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from enplace import summary
+from enplace.api.checks import checked
+from enplace.api.notebook import image, preformatted
 from enplace.api.plot import plot_timeline
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.registry import exporters, why_no_export
+from enplace.inputs import PathLike
 from enplace.placers.data_parallel import Replicas, all_mirrored, fastest, mirrored
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
@@ -92,7 +93,8 @@ class Result(PlainResult):
         peaks = self.schedule.peak_bytes.tolist()
         return {device.name: peak for device, peak in zip(devices, peaks, strict=True)}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    @checked
+    def save(self, path: PathLike) -> None:
         """Write ``plan.json``, which :func:`enplace.apply` and teammates read.
 
         Raises
@@ -102,7 +104,8 @@ class Result(PlainResult):
         """
         write_plan(path, self)
 
-    def export(self, format: str, path: str | os.PathLike[str]) -> None:  # noqa: A002
+    @checked
+    def export(self, format: str, path: PathLike) -> None:  # noqa: A002
         """Write the plan for people or for another program.
 
         Parameters
@@ -176,7 +179,7 @@ class Result(PlainResult):
             "timeline": timeline_svg(self),
             "memory": memory_svg(self.schedule),
         }
-        return _preformatted(str(self)) + "".join(_image(*each) for each in pictures.items())
+        return preformatted(str(self)) + "".join(image(*each) for each in pictures.items())
 
     @cached_property
     def _alone(self) -> Schedule | None:
@@ -274,8 +277,8 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        picture = _image("timeline", timeline_svg(self.best)) if self.results else ""
-        return _preformatted(repr(self)) + picture
+        picture = image("timeline", timeline_svg(self.best)) if self.results else ""
+        return preformatted(repr(self)) + picture
 
 
 class Catalogue(dict[str, _T]):
@@ -295,16 +298,3 @@ class Catalogue(dict[str, _T]):
             for name, entry in self.items()
         )
         return f"<table>{''.join(cells)}</table>"
-
-
-def _preformatted(text: str) -> str:
-    return f'<pre style="line-height:1.35">{escape(text)}</pre>'
-
-
-def _image(title: str, svg: str) -> str:
-    """Embed a picture as an image: its style cannot change the rest of the notebook."""
-    data = base64.b64encode(svg.encode()).decode()
-    return (
-        f'<img alt="{title}" style="width:100%;max-width:1200px;margin:4px 0" '
-        f'src="data:image/svg+xml;base64,{data}">'
-    )

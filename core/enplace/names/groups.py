@@ -69,6 +69,11 @@ class Grouping:
         sorted_group = self.group[self._sorted_ops]
         return csr_offsets(sorted_group, self.n_groups)
 
+    @cached_property
+    def sizes(self) -> IntArray:
+        """The number of ops of each group."""
+        return np.diff(self._ptr)
+
     def ops(self, group: int) -> IntArray:
         """Return the ops of a group, lowest first."""
         return self._sorted_ops[self._ptr[group] : self._ptr[group + 1]]
@@ -98,16 +103,15 @@ def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = T
 
 def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
     """Name a selection: ``"lstm 0"``, ``"3 groups"``, ``"MatMul of lstm 0"``."""
-    chosen = np.unique(np.asarray(list(ops), dtype=np.int64))
+    chosen = np.fromiter(set(ops), dtype=np.int64)
     if len(chosen) == 0:
         return "nothing"
-    groups, sizes = np.unique(grouping.group[chosen], return_counts=True)
-    are_whole = groups[0] >= 0 and all(
-        len(grouping.ops(int(group))) == size for group, size in zip(groups, sizes, strict=True)
-    )
-    if are_whole:
+    sizes = np.bincount(grouping.group[chosen] + 1, minlength=grouping.n_groups + 1)
+    n_outside, sizes = int(sizes[0]), sizes[1:]
+    groups = np.flatnonzero(sizes)
+    if not n_outside and (sizes[groups] == grouping.sizes[groups]).all():
         return grouping.names[groups[0]] if len(groups) == 1 else count(len(groups), "group")
-    within = f" of {grouping.names[groups[0]]}" if len(groups) == 1 and groups[0] >= 0 else ""
+    within = f" of {grouping.names[groups[0]]}" if len(groups) == 1 and not n_outside else ""
     what = leaf(profile.op_names[chosen[0]]) if len(chosen) == 1 else count(len(chosen), "op")
     return what + within
 

@@ -25,6 +25,10 @@ UNIT_ROUNDS = 8
 MOST_NODES, BLOCK_ROUNDS, MOVES = 1500, 24, 25
 """Most nodes of the graph whose blocks are moved, the number of rounds, and the moves in each."""
 
+MOST_VISITS = 64_000_000
+"""Nodes and edges that all moves of an attempt visit at most, in about 5 s; few graphs have enough
+edges to be moved less often for it."""
+
 MOST_TRIED = 1000
 """Most units and tensors of a device that are tried, which takes some hundredths of a second."""
 
@@ -80,8 +84,9 @@ def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _with_blocks_moved(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
+    level = _level(schedule.problem)
     for by_ranks in (False, True):
-        yield simulate(schedule.problem, _move_blocks(schedule, by_ranks, options))
+        yield simulate(schedule.problem, _move_blocks(schedule, level, by_ranks, options))
 
 
 def _move_units(schedule: Schedule) -> Plan:
@@ -120,21 +125,23 @@ def _move_units(schedule: Schedule) -> Plan:
     return replace(schedule.plan, device=unit_device[problem.unit])
 
 
-def _move_blocks(schedule: Schedule, by_ranks: bool, options: PlaceOptions) -> Plan:
+def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: PlaceOptions) -> Plan:
     """Move blocks of ops at random until the step fits, or for a number of rounds.
 
     Parameters
     ----------
     schedule : Schedule
         A schedule that does not fit.
+    level : Level
+        The problem whose blocks are moved.
     by_ranks : bool
         Whether to order ops by their ranks instead of keeping the order of the plan.
     """
-    plan = schedule.plan
-    level = _level(schedule.problem)
+    plan, graph = schedule.plan, level.problem.profile
     step = blocks_step(plan.links, rounds=MOVES)
     state = replace(state_of(level, plan), ranked=by_ranks)
-    for number in range(BLOCK_ROUNDS):
+    affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
+    for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         state = step(state, options.seed + number, 1.0, new_stop_flag())
         if state.excess_bytes == 0 or options.stopped:
             break

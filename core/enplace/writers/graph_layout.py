@@ -124,7 +124,7 @@ def grid(grouping: Grouping, width: float, row_gap: float = ROW_GAP) -> Arrangem
     row_gap : float
         Largest gap between rows.
     """
-    lines = _lines(grouping, list(range(grouping.n_groups)))
+    lines = _all_lines(grouping)
     derived = sum(" of " in row for row in grouping.rows)
     half = _columns_in(width / 2)
     mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
@@ -162,7 +162,8 @@ _Band = tuple[Sequence[_Line], ...]
 """Lines that start at the same height, by lane."""
 
 
-def _next_to_their_origin(grouping: Grouping) -> list[_Band]:
+@lru_cache(maxsize=1)
+def _next_to_their_origin(grouping: Grouping) -> Sequence[_Band]:
     """Make two lanes: the model's own rows on the left, rows derived from each on the right."""
     derived = [" of " in row for row in grouping.rows]
     own = _lines(grouping, [g for g, is_derived in enumerate(derived) if not is_derived])
@@ -196,6 +197,11 @@ def _columns_in(width: float) -> int:
     return max(_LEAST_COLUMNS, int((width - TITLE_W + GAP) / (CARD_W + GAP)))
 
 
+@lru_cache(maxsize=1)  # the studio tries several widths
+def _all_lines(grouping: Grouping) -> Sequence[_Line]:
+    return _lines(grouping, range(grouping.n_groups))
+
+
 def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
     """Make a line for each row, in execution order; adjacent single cards share one."""
     rows: dict[str, list[int]] = {}
@@ -217,7 +223,7 @@ def _in_order(rows: dict[str, list[int]]) -> list[tuple[str, list[int]]]:
 
     A few ops of them may run long before, such as a constant.
     """
-    middle = {row: float(np.mean(groups)) for row, groups in rows.items()}
+    middle = {row: sum(groups) / len(groups) for row, groups in rows.items()}
     origins = {row.partition(" of ")[2] for row in rows if " of " in row}
     back = max((middle[row] for row in origins & rows.keys()), default=0.0)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.core.cli.conftest import OPS, machine, model
 
@@ -133,7 +134,22 @@ def test_constraints_come_from_a_file_too(folder):
         ({"objective": "speed"}, "there is no objective 'speed'; use one of step-time"),
         ({"objective": "latency", "method": "heft"}, "does not serve objective 'latency'"),
         ({"time_limit_s": 0}, "time_limit_s is 0; use a number of seconds above 0"),
+        ({"time_limit_s": "5"}, "^time_limit_s is '5'; use a number$"),
         ({"seed": -1}, "seed is -1; use 0 to"),
+        ({"seed": 1.5}, "^seed is 1.5; use a whole number$"),
+        ({"seed": True}, "^seed is True; use a whole number$"),
+        ({"scale_links": "2"}, "^scale_links is '2'; use a number$"),
+        ({"cluster": None}, "^cluster is None; use a cluster's name, its file"),
+        ({"method": ["heft"]}, r"^method is \['heft'\]; use a string$"),
+        ({"objective": 3}, "^objective is 3; use a string$"),
+        ({"options": ["rounds"]}, r"^options is \['rounds'\]; use a dictionary$"),
+        ({"constraints": b"c.json"}, "^constraints is b'c.json'; use a file's name$"),
+        ({"progress": "yes"}, "^progress is 'yes'; use a function$"),
+        ({"start": []}, r"^start is \[\]; use a result or a file's name$"),
+        ({"pins": None}, "^pins is None; use a dictionary, or a list of pairs$"),
+        ({"pins": {"loss": 1.5}}, r"^pins: \('loss', 1.5\) is not a pair"),
+        ({"pins": [3]}, "^pins: 3 is not a pair"),
+        ({"colocate": [3]}, "^colocate: 3 is not a string$"),
         ({"options": {"load": "overlap"}}, "method 'heft' has no option 'load'"),
         ({"pins": {"los": "GPU:7"}}, "pin: cluster 'pair' has no device 'GPU:7'"),
         ({"pins": {"nowhere": "GPU:1"}}, "^pin 'nowhere' matches none of the 7 ops"),
@@ -149,6 +165,31 @@ def test_what_cannot_be_used_is_refused_in_one_line(folder, arguments, complaint
     with pytest.raises(ep.EnplaceError, match=complaint) as caught:
         ep.place("p.json", **({"cluster": "c.json", "method": "heft"} | arguments))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "complaint"),
+    [
+        (lambda _: ep.read(3), "^path is 3; use a file's name$"),
+        (lambda _: ep.write("p.enplace", "p.json"), "^profile is 'p.json'; use a profile$"),
+        (lambda _: ep.to_networkx(None), "^profile is None; use a profile$"),
+        (lambda _: ep.methods("speed"), "there is no objective 'speed'"),
+        (lambda _: ep.compare("p.json", "c.json", ["heft", 3]), "^methods: 3 is not a string$"),
+        (lambda result: result.save(None), "^path is None; use a file's name$"),
+        (lambda result: result.export(3, "x"), "^format is 3; use a string$"),
+        (lambda result: ep.simulate("p.json", result, policy=3), "^policy is 3; use a string$"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(folder, use, complaint):
+    result = ep.place("p.json", "c.json", "single")
+    with pytest.raises(ep.EnplaceError, match=complaint):
+        use(result)
+
+
+def test_numbers_of_numpy_are_numbers(folder):
+    options = {"time_limit_s": np.float32(1), "seed": np.int64(3), "scale_links": np.int64(2)}
+    result = ep.place("p.json", "c.json", "heft", pins=[("loss", 1)], **options)
+    assert result.devices["loss"] == "GPU:1"
 
 
 def test_progress_reports_the_plans_that_are_found(folder):

@@ -3,6 +3,7 @@
 import base64
 import re
 import sys
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -85,9 +86,55 @@ def test_names_from_a_file_cannot_write_into_the_notebook(folder):
     (folder / "p.json").write_text(text)
     result = ep.place("p.json", "c.json", "heft")
     found = ep.compare("p.json", "c.json", ["heft"])
-    for html in (result._repr_html_(), found._repr_html_()):
+    problem = result.schedule.problem
+    cluster = replace(problem.cluster, name="<script>", description="<script>")
+    for shown in (result, found, problem.profile, cluster, result.schedule):
+        html = shown._repr_html_()
         assert "<script" not in html
         assert pictures(html)
+
+
+def test_a_notebook_shows_a_profile_by_where_its_time_goes(folder):
+    html = ep.read("p.json")._repr_html_()
+    assert "tiny: 7 ops, 6 edges, 28 MiB of variables" in html
+    (picture,) = pictures(html)
+    texts = ["".join(text.itertext()) for text in picture.iterfind("{*}text")]
+    assert texts[0] == "tiny: time of its parts"
+    shares = [float(found[1]) for text in texts if (found := re.search(r"([\d.]+) %", text))]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_notebook_says_that_times_are_estimated(folder):
+    profile = ep.read("p.json")
+    measured = replace(profile.measured, estimated="a roofline")
+    (picture,) = pictures(replace(profile, measured=measured)._repr_html_())
+    assert "tiny: estimated time of its parts" in "".join(picture.itertext())
+
+
+def test_a_notebook_shows_a_cluster_by_the_speed_of_its_links():
+    cluster = ep.clusters()["celeritas"]
+    html = cluster._repr_html_()
+    assert html.count("<td>GPU ") == 4
+    assert "<td>32.0 GiB</td>" in html
+    (picture,) = pictures(html)
+    texts = ["".join(text.itertext()) for text in picture.iterfind("{*}g/{*}text")]
+    assert texts.count("10 GB/s *") == 4 * 3
+    assert texts.count("12.8 GB/s") == 4 * 2
+    assert "takes turns with other links" in "".join(picture.itertext())
+
+
+def test_the_picture_of_a_large_cluster_stays_small():
+    (picture,) = pictures(ep.clusters()["fastt-2x8"]._repr_html_())
+    assert len(picture.findall("{*}g")) == 16 * 15
+    assert "1 more device not drawn" in "".join(picture.itertext())
+
+
+def test_a_notebook_shows_a_schedule_over_time(result):
+    html = result.schedule._repr_html_()
+    assert "Schedule of tiny on pair, heft" in html
+    titles = [picture.findtext("{*}title") for picture in pictures(html)]
+    assert titles == [result_title(result), "memory over time"]
 
 
 def test_short_lines_describe_values(result):

@@ -103,24 +103,28 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
     tokens, rows = theme.tokens, stack.rows_area(block)
     side = paint_badge(painter, block.letter, QPointF(0, rows.top()))
     line = QRectF(side + 7, rows.top(), stack.name_px - side - 13, side)
-    font = theme.font(12, QFont.Weight.DemiBold)
-    name = QFontMetricsF(font).elidedText(
-        block.entry.name, Qt.TextElideMode.ElideMiddle, line.width()
-    )
+    font, quiet = theme.font(12, QFont.Weight.DemiBold), theme.font(11)
+    name, rest = block.entry.name, ""
+    if QFontMetricsF(font).horizontalAdvance(name) > line.width():
+        name, _, rest = name.partition(", ")
+    name = QFontMetricsF(font).elidedText(name, Qt.TextElideMode.ElideMiddle, line.width())
+    rest = QFontMetricsF(quiet).elidedText(rest, Qt.TextElideMode.ElideMiddle, line.width())
     peak = int(block.schedule.peak_bytes[stack.devices].max(initial=0))
     step = ms(block.schedule.makespan_us)
     unfit = "" if block.schedule.fits else "does not fit"
     for text, shown, color in (
         (name, font, tokens.text),
+        (rest, quiet, tokens.text),
         (step, theme.font(12), tokens.text),
-        (f"peak {size(peak)}", theme.font(11), tokens.dim),
-        (block.moved_text, theme.font(11), tokens.dim),
+        (f"peak {size(peak)}", quiet, tokens.dim),
+        (block.moved_text, quiet, tokens.dim),
         (unfit, theme.font(11, QFont.Weight.Medium), tokens.bad),
     ):
-        painter.setFont(shown)
-        painter.setPen(color)
-        painter.drawText(line, _LEFT, text)
-        line.translate(0, 16 * theme.scale)
+        if text:
+            painter.setFont(shown)
+            painter.setPen(color)
+            painter.drawText(line, _LEFT, text)
+            line.translate(0, 16 * theme.scale)
 
 
 def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:

@@ -108,5 +108,17 @@ def _draw(
 ) -> None:
     painter.setFont(font)
     painter.setPen(color)
-    shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
+    shown = shortened(text, QFontMetricsF(font), area.width())
     painter.drawText(area, side | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def shortened(text: str, metrics: QFontMetricsF, width: float) -> str:
+    """Elide the middle of a text that is too wide; of an order, the middle of both names."""
+    first, before, then = text.partition(" before ")
+    if not before or metrics.horizontalAdvance(text) <= width:
+        return metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)
+    room = width - metrics.horizontalAdvance(before)
+    half = max(room / 2, room - metrics.horizontalAdvance(then))
+    first = metrics.elidedText(first, Qt.TextElideMode.ElideMiddle, half)
+    rest = room - metrics.horizontalAdvance(first)
+    return first + before + metrics.elidedText(then, Qt.TextElideMode.ElideMiddle, rest)

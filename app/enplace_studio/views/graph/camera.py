@@ -28,9 +28,9 @@ class Camera:
         moved = QTransform.fromScale(self.scale, self.scale)
         return moved.translate(-self.corner.x(), -self.corner.y())
 
-    def visible(self, size: QSizeF) -> QRectF:
-        """Return the part of the scene that a widget of this size shows."""
-        return QRectF(self.corner, size / self.scale)
+    def visible(self, part: QRectF) -> QRectF:
+        """Return the part of the scene that a part of the widget shows."""
+        return QRectF(self.to_scene(part.topLeft()), part.size() / self.scale)
 
     def zoom(self, factor: float, at: QPointF) -> None:
         """Zoom and keep what is at a point of the widget in place."""
@@ -63,7 +63,7 @@ class Camera:
 
     def reveal(self, area: QRectF, size: QSizeF) -> bool:
         """Move just far enough to show an area; return whether it had to."""
-        seen = self.visible(size).adjusted(8, 8, -8, -8)
+        seen = self.visible(QRectF(QPointF(), size)).adjusted(8, 8, -8, -8)
         dx = min(area.left() - seen.left(), 0.0) or max(area.right() - seen.right(), 0.0)
         dy = min(area.top() - seen.top(), 0.0) or max(area.bottom() - seen.bottom(), 0.0)
         self.corner += QPointF(dx, dy)

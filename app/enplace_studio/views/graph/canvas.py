@@ -72,7 +72,6 @@ class Canvas(TipWidget):
         self.setMinimumSize(160, 120)
         self.setAccessibleName("Graph")
         self.setAccessibleDescription("Groups or ops; arrow keys move, Enter opens, 1 to 8 place")
-        model.changed.connect(self.update)
         model.level_changed.connect(self._restart)
         model.arranged.connect(self._follow)
         self.document.selection_changed.connect(self.update)
@@ -147,7 +146,7 @@ class Canvas(TipWidget):
 
     def visible(self) -> QRectF:
         """Return the visible part of the scene."""
-        return self.camera.visible(QSizeF(self.size()))
+        return self.camera.visible(QRectF(self.rect()))
 
     def _look(self) -> None:
         self.fitted = None
@@ -158,9 +157,9 @@ class Canvas(TipWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         with QPainter(self) as painter:
-            self._paint(painter)
+            self._paint(painter, QRectF(event.rect()))
 
-    def _paint(self, painter: QPainter) -> None:
+    def _paint(self, painter: QPainter, part: QRectF) -> None:
         scene = self.scene
         if scene is None:
             self._paint_empty(painter)
@@ -168,7 +167,7 @@ class Canvas(TipWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setTransform(self.camera.transform())
         marks = self.model.marks(self.current if self.hasFocus() else None)
-        paint_scene(painter, scene, marks, self.visible())
+        paint_scene(painter, scene, marks, self.camera.visible(part))
         if self._press is not None and self._press.band is not None:
             painter.resetTransform()
             self._press.band.paint(painter)
@@ -269,8 +268,9 @@ class Canvas(TipWidget):
             self.select([] if press.card is None else [press.card])
 
     def _end_press(self) -> None:
+        if self._press is not None and self._press.band is not None:
+            self.update()
         self._press = None
-        self.update()
 
     def cancel_gesture(self) -> bool:
         """Cancel a drag or a rubber band; return whether there was one."""

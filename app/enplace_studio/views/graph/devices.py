@@ -75,6 +75,12 @@ class _Item:
             run.mark_width + min(text, most) for run, text in zip(self.runs, texts, strict=True)
         ]
 
+    @property
+    def width(self) -> int:
+        """Width of the item with its padding."""
+        widths = self.widths()
+        return sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
+
 
 PlacedItems = list[tuple[QRect, _Item]]
 
@@ -176,10 +182,12 @@ class DeviceBar(TipWidget):
         placed = []
         hint = _Item((_Run(self._hint()),), is_hint=True)
         says_hint = bool(items and self._hint() and self._shows_devices)
-        for item in [*items, hint] if says_hint else items:
-            widths = item.widths()
-            width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
-            if left and left + width > self.width():
+        for at, item in enumerate([*items, hint] if says_hint else items):
+            width = item.width
+            # The chips to drop on stay on one line, if they can.
+            chips = items[at + 1 :] if item.is_hint else []
+            row = width + sum(_GAP + chip.width for chip in chips)
+            if left and left + row > self.width():
                 if item is hint:
                     break
                 left, top = 0, top + _H + _LINE_GAP

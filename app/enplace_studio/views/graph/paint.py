@@ -18,7 +18,8 @@ from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
 
-RADIUS = 7.0
+RADIUS, RING = 7.0, 6.0
+"""Of a card's corners; and how far the ring around it reaches."""
 TEXT_SCALE = 0.42  # below this scale texts would only be noise
 LARGEST_TEXT = 1.22  # how much texts may grow relative to their cards when zoomed out
 _PAD = 11.0
@@ -51,7 +52,7 @@ def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) 
     _paint_edges(painter, scene, marks, visible)
     if text:
         _paint_titles(painter, scene, visible, text)
-    for node in scene.nodes_in(visible):
+    for node in scene.nodes_in(visible.adjusted(-RING, -RING, RING, RING)):
         faded = marks.matches is not None and node not in marks.matches
         painter.setOpacity(_FADED if faded else 1.0)
         if node < scene.n:
@@ -94,22 +95,20 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     ``text_scale`` is the size of the texts relative to the card; 0 leaves them out.
     """
     rect, look = scene.rects[group], scene.looks[group]
-    shape = QPainterPath()
-    shape.addRoundedRect(rect, RADIUS, RADIUS)
+    color = look.stripes[0][0]
     painter.setPen(Qt.PenStyle.NoPen)
-    if len(look.stripes) == 1:
-        color = look.stripes[0][0]
-        painter.setBrush(color if look.full else tinted(color, look.hatched))
-        painter.drawPath(shape)
-    else:
-        _paint_stripes(painter, rect, shape, look)
+    painter.setBrush(color if look.full else tinted(color, look.hatched))
+    if len(look.stripes) > 1:
+        _paint_stripes(painter, rect, look)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+    elif look.hatched:
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
     if look.hatched:
         paint_hatching(painter, rect, theme.tokens.panel, _HATCH, RADIUS)
     plain = look.full or len(look.stripes) > 1
-    border = theme.tokens.dim if plain else look.stripes[0][0]
-    painter.setBrush(Qt.BrushStyle.NoBrush)
-    painter.setPen(QPen(border, 1.2))
-    painter.drawPath(shape)
+    painter.setPen(QPen(theme.tokens.dim if plain else color, 1.2))
+    painter.drawRoundedRect(rect, RADIUS, RADIUS)
     if not look.full:
         _paint_bar(painter, rect, look)
     if scene.facts.n_pinned[group]:
@@ -131,7 +130,9 @@ def quiet_ink() -> QColor:
     return blend(theme.tokens.text, theme.tokens.dim, 0.5)
 
 
-def _paint_stripes(painter: QPainter, rect: QRectF, shape: QPainterPath, look: Look) -> None:
+def _paint_stripes(painter: QPainter, rect: QRectF, look: Look) -> None:
+    shape = QPainterPath()
+    shape.addRoundedRect(rect, RADIUS, RADIUS)
     painter.save()
     painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
     left = rect.left()

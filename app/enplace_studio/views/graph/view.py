@@ -41,7 +41,7 @@ class GraphView(Panel):
     """Groups as cards in the colours of their devices; select, open or drag them."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__("Graph", "", parent)
+        super().__init__("Graph", "edge width: bytes   ·", parent)
         self.document = document
         self.model = GraphModel(document, self)
         self.devices = DeviceBar(document, self)
@@ -61,15 +61,15 @@ class GraphView(Panel):
         self._crumbs_layout = QHBoxLayout(self.crumbs)
         self._crumbs_layout.setContentsMargins(0, 0, 0, 0)
         self._connect()
+        self._dress()
         self._show_level()
 
     def _connect(self) -> None:
         model, canvas = self.model, self.canvas
         model.level_changed.connect(self._show_level)
         model.changed.connect(self._show_found)
-        # The scene that both need is made once for the several signals of an edit.
-        call_later(self, self._show_meanings, model.changed)
-        call_later(self, self._place_overlays, model.changed)
+        call_later(self, self._show_scene, model.changed)
+        theme.changed.connect(self._dress)
         canvas.looked.connect(self._place_overlays)
         # Queued: several resizes in one go arrange the cards once, still before the next paint.
         canvas.resized.connect(self._fill, Qt.ConnectionType.QueuedConnection)
@@ -85,6 +85,12 @@ class GraphView(Panel):
         self.search.stepped.connect(self.step_match)
         self.search.all_wanted.connect(self._select_found)
         self.search.closed.connect(self.end_search)
+
+    def _show_scene(self) -> None:
+        """Paint the scene anew, once for the several signals of an edit."""
+        self._show_meanings()
+        self._place_overlays()
+        self.canvas.update()
 
     # Colours
 
@@ -102,6 +108,13 @@ class GraphView(Panel):
         button.setToolTip("What the colours mean")
         return button
 
+    def _dress(self) -> None:
+        self.modes.setStyleSheet(
+            f"QToolButton {{ border: none; color: {theme.tokens.dim.name()};"
+            f" font-size: {theme.font(11).pixelSize()}px; }}"
+            "QToolButton::menu-indicator { image: none; width: 0; }"
+        )
+
     def set_mode(self, number: int) -> None:
         """Choose the colour mode: a number in ``colours.MODES``."""
         self.model.set_mode(number)
@@ -116,12 +129,6 @@ class GraphView(Panel):
     def _show_meanings(self) -> None:
         scene = self.model.scene
         self.modes.setText(f"colour: {self.model.mode.title} ▾")
-        self.set_legend("edge width: bytes   ·")
-        self.modes.setStyleSheet(
-            f"QToolButton {{ border: none; color: {theme.tokens.dim.name()};"
-            f" font-size: {theme.font(11).pixelSize()}px; }}"
-            "QToolButton::menu-indicator { image: none; width: 0; }"
-        )
         mode = self.model.mode
         self.modes.menu().actions()[MODES.index(mode)].setChecked(True)
         self.devices.set_meanings(mode.legend(scene.facts) if scene else [], mode.shows_devices)

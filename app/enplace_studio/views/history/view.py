@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QWidget
 from enplace.text import ms
 from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Need, Panel
+from enplace_studio.panel import Need, Panel, call_later
 from enplace_studio.search_list import Row, RowList
 from enplace_studio.shortened import abbreviated
 
@@ -37,7 +37,7 @@ class HistoryView(Panel):
         self.list.itemClicked.connect(self._go)
         self.list.itemActivated.connect(self._go)
         self.body.addWidget(self.list, 1)
-        document.file_changed.connect(self._fill)
+        call_later(self, self._fill, document.file_changed)
 
     def need(self) -> Need:
         wanted = self.around_height + self.contents_height()

@@ -17,7 +17,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.op_menu import op_menu
-from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
+from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, call_later, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.theme import theme
 from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
@@ -49,10 +49,13 @@ class MemoryView(ScrollPanel):
         self.curves_button = button("Curves", self._ask_for_curves, kind="link")
         self.curves_button.setToolTip("Show how much memory is in use over the step")
         self.header.addWidget(self.curves_button)
-        document.opened.connect(self.rebuild)
-        # Runs after the other views, so that the window stays responsive when a plan changes.
-        document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
-        document.pipeline_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
+        call_later(
+            self,
+            self.rebuild,
+            document.opened,
+            document.current_changed,
+            document.pipeline_changed,
+        )
         self.rebuild()
 
     def drawing(self) -> Drawing | None:

@@ -26,6 +26,7 @@ from enplace_studio.views.plans.card import PlanCard
 from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
+from enplace_studio.views.plans.replicas import ReplicasLine
 
 
 def make_view(document: Document, solver: Solver) -> PlansView:
@@ -34,6 +35,7 @@ def make_view(document: Document, solver: Solver) -> PlansView:
     live = LiveCard(document, solver)
     view.add_on_top(live)
     view.compared.connect(live.set_brief)
+    view.add_below(ReplicasLine(document))
     view.add_below(ResultCard(document))
     return view
 
@@ -71,7 +73,9 @@ class PlansView(ScrollPanel):
         self._list = QVBoxLayout(cards)
         self._list.setContentsMargins(0, 0, 0, 0)
         self._shows.addWidget(cards)
-        self._empty = paragraph("Press Solve to find a plan. Each plan you make is listed here.")
+        self._empty = paragraph(
+            "There is no plan yet. All plans are listed here, the best first; Solve finds more."
+        )
         self._shows.addWidget(self._empty)
         copy_on_request(cards, self.rows)
         self._later = call_later(

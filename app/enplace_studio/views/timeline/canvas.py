@@ -22,6 +22,7 @@ from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.op_menu import gap_menu, op_menu, transfer_menu
 from enplace_studio.ordering import find_range
+from enplace_studio.panel import call_later
 from enplace_studio.reasons import Gap, find_chain
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
@@ -76,7 +77,7 @@ class TimelineCanvas(TimeCanvas):
         self._path_timer = QTimer(self, singleShot=True, interval=_PATH_DELAY_MS)
         self._path_timer.timeout.connect(self._trace_path)
         document.opened.connect(self._open)
-        document.current_changed.connect(self._show_schedule)
+        call_later(self, self._show_schedule, document.current_changed)
         document.selection_changed.connect(self._show_selection)
         document.gap_changed.connect(self._show_gap)
         document.marks_changed.connect(self._show_marks)

@@ -44,7 +44,7 @@ from enplace.frameworks.tensorflow.rewrite import (
     place_graph,
 )
 from enplace.frameworks.tensorflow.split import split_step
-from enplace.frameworks.tensorflow.step import OpenStep, Step
+from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes
 from enplace.machine import simulate
 from enplace.values.cluster import Cluster
@@ -52,7 +52,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
-WARM_UPS, TRACED = 5, 10
+WARM_UPS, TRACED = 3, 5
 
 COMPARED = 5
 """Steps with deterministic kernels, for which results are compared on GPUs."""
@@ -72,7 +72,8 @@ class _Way:
     what: str
     step: Step
     config: ConfigProto
-    graph: GraphDef | None = None
+    graph: StepGraph
+    is_placed: bool = False
     times_us: list[float] = field(default_factory=list)
     losses: list[Values] = field(default_factory=list)
     variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -113,7 +114,8 @@ def run_plan(
 
     Half of the placed and of the unplaced steps run before the third run, half after it, so a
     change of the machine's speed affects all three alike. Only one session is open at a time:
-    three would need three times the memory, and would share their variables on servers.
+    three would need three times the memory, and would share their variables on servers. Each graph
+    is imported once.
 
     Parameters
     ----------
@@ -155,13 +157,17 @@ def run_plan(
     with serving(devices) as target:
         check_devices(target, devices, sorted(set(placed_on.values())))
 
-        placed = _Way("Running the plan", step, devices.config, graph)
-        plain = _Way("Running without the plan", whole, _anywhere(devices.config))
-        stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
+        as_planned = _imported(step, graph)
+        free = _imported(whole) if compare else as_planned
+        placed = _Way("Running the plan", step, devices.config, as_planned, is_placed=True)
+        plain = _Way("Running without the plan", whole, _anywhere(devices.config), free)
+        stock = _Way("Running TensorFlow by itself", whole, _stock(devices), free)
         before, after = steps - steps // 2, steps // 2
         rounds = may_round(plan, problem.cluster) or pipeline is not None
         other_bits = _nudged(whole) if rounds else whole
-        nudged = _Way("Running with changed last bits of the variables", other_bits, plain.config)
+        nudged = _Way(
+            "Running with changed last bits of the variables", other_bits, plain.config, free
+        )
         runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
         runs = repeat * (runs if compare else [(placed, steps)])
         if rounds and compare:
@@ -274,13 +280,23 @@ def _run_part(
                 way.starts_us.append(first_start_us(way.traces[-1].step_stats) - began_us)
     except (tf.errors.OpError, ValueError) as error:
         if is_out_of_memory(error):
-            if way.graph is not None:
+            if way.is_placed:
                 raise
             way.give_up()
             return
-        raise RunError(
-            f"TensorFlow refuses the graph: {first_line(error) or 'it gives no reason'}"
-        ) from error
+        raise _refused(error) from error
+
+
+def _imported(step: Step, graph_def: GraphDef | None = None) -> StepGraph:
+    try:
+        return StepGraph(step, graph_def)
+    except ValueError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: Exception) -> RunError:
+    reason = first_line(error) or "it gives no reason"
+    return RunError(f"TensorFlow refuses the graph: {reason}")
 
 
 def _uses_gpus(plan: Plan, cluster: Cluster) -> bool:
@@ -299,7 +315,7 @@ def _compared_on_gpus(
     """
 
     def again(way: _Way) -> _Way:
-        return _Way("Comparing results", way.step, way.config, way.graph)
+        return _Way("Comparing results", way.step, way.config, way.graph, way.is_placed)
 
     def run(*ways: _Way, keep_first: bool) -> None:
         for number, way in enumerate(ways):

@@ -254,6 +254,9 @@ def is_compiled(function: ConcreteFunction) -> bool:
 def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
     """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
 
+    An optimiser that makes its variables while the step is traced takes as long as another trace,
+    so they are made before.
+
     Parameters
     ----------
     dropped : callable
@@ -265,6 +268,9 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
         for trainer in keras_trainers("compile"):
             plain = _plain_compile(trainer.compile, dropped)
             stack.enter_context(patch.object(trainer, "compile", plain))
+        for trainer in keras_trainers("make_train_function"):
+            ready = _with_optimizer(trainer.make_train_function, trainer.train_step)
+            stack.enter_context(patch.object(trainer, "make_train_function", ready))
         yield
 
 
@@ -295,6 +301,18 @@ def _plain_compile(
         return compile_model(*given.args, **given.kwargs)
 
     return plain_compile
+
+
+def _with_optimizer(make_function: Callable[..., Any], usual_step: Any) -> Callable[..., Any]:
+    @wraps(make_function)
+    def with_optimizer(model: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = model.optimizer
+        trains_as_usual = type(model).train_step is usual_step and model.built
+        if trains_as_usual and not getattr(optimizer, "built", True):
+            optimizer.build(model.trainable_variables)
+        return make_function(model, *args, **kwargs)
+
+    return with_optimizer
 
 
 @contextmanager

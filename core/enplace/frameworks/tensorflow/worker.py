@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import os
 import traceback
@@ -225,6 +226,7 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
     devices = parse_devices(details["devices"])
     profile = codecs.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
+    gc.freeze()  # what the script has built stays; looking through it took a tenth of what follows
     problem, plan = codecs.problem_from(profile, details["problem"]), codecs.plan_from(job)
     pipeline = details["pipeline"]
     planned = unsplit_names(profile.op_names, problem.splits)

@@ -2,14 +2,15 @@
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem
 
 from documents import chain_document, document_of
 from enplace_studio.ordering import Slot
+from enplace_studio.theme import theme
 from enplace_studio.views.constraints import view as module
-from enplace_studio.views.constraints.rows import cost_text, show_cost
+from enplace_studio.views.constraints.rows import cost_text, shortened, show_cost
 from enplace_studio.views.constraints.view import ConstraintsView
 from problems import cluster_of, profile_of
 
@@ -248,3 +249,14 @@ def test_constraints_are_copied_as_text(pane, qtbot):
     pane.list.setCurrentRow(0)
     QTest.keyClick(pane.list, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     assert QGuiApplication.clipboard().text() == f"{heads}\n{first}"
+
+
+def test_a_long_order_keeps_the_word_between_its_names():
+    metrics = QFontMetricsF(theme.font(12))
+    text = "Mean of encoder / layer 11 before target embedding"
+    for share in (0.5, 0.8):
+        width = share * metrics.horizontalAdvance(text)
+        shown = shortened(text, metrics, width)
+        assert " before " in shown
+        assert "…" in shown
+        assert metrics.horizontalAdvance(shown) <= width + 1

@@ -576,6 +576,18 @@ def test_card_texts_are_readable_on_every_tint(view, dark):
         theme.set_mode("light")
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_are_readable_on_every_ground(dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        tokens = theme.tokens
+        texts = (tokens.text, tokens.dim, tokens.accent, tokens.good, tokens.bad)
+        for ground in (tokens.bg, tokens.panel, tokens.lane, tokens.hover):
+            assert min(contrast(text, ground) for text in texts) >= 4.5
+    finally:
+        theme.set_mode("light")
+
+
 def contrast(one: QColor, other: QColor) -> float:
     """Compute the contrast ratio as defined by WCAG 2."""
     dark, light = sorted(map(luminance, (one, other)))
@@ -693,6 +705,15 @@ def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
     qtbot.waitUntil(lambda: view.canvas.height() > 150)
     assert all(view.devices.rect().contains(chip_rect(view.devices, d)) for d in range(6))
     assert not view.minimap.isVisible()
+
+
+@pytest.mark.parametrize("width", [620, 760, 900])
+def test_chips_that_explain_no_colour_stay_on_one_line(open_view, qtbot, width):
+    view = open_view(model_document(), width, 500)
+    view.set_mode([mode.title for mode in MODES].index("critical path"))
+    hint = [rect for rect, item in view.devices._placed if item.is_hint]
+    chips = [rect for rect, item in view.devices._placed if item.device is not None]
+    assert len({rect.top() for rect in [*hint, *chips]}) == 1
 
 
 def test_the_picture_is_written_with_its_legend(view, tmp_path):

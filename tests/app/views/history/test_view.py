@@ -13,16 +13,17 @@ def click(view, number):
     view.list.itemClicked.emit(view.list.item(number))
 
 
-def open_history(opener):
+def open_history(opener, qtbot):
     document = chain_document()
     view = opener(HistoryView, document, 300, 300)
     document.place([2], 0)
     document.unpin([2])
+    qtbot.waitUntil(lambda: len(view.list.rows) == 3)
     return document, view
 
 
-def test_every_edit_is_a_line_with_the_step_time_it_led_to(opener):
-    _, view = open_history(opener)
+def test_every_edit_is_a_line_with_the_step_time_it_led_to(opener, qtbot):
+    _, view = open_history(opener, qtbot)
     titles, times = zip(*lines(view), strict=True)
     assert titles[0] == "As opened"
     assert titles[1].startswith("Pin “c”")
@@ -31,13 +32,13 @@ def test_every_edit_is_a_line_with_the_step_time_it_led_to(opener):
     assert view.list.currentRow() == 2
 
 
-def test_a_click_goes_back_and_forward(opener):
-    document, view = open_history(opener)
+def test_a_click_goes_back_and_forward(opener, qtbot):
+    document, view = open_history(opener, qtbot)
     click(view, 0)
     assert document.problem.pins == {}
     assert document.current.plan.device[2] == 1
     assert view.list.currentRow() == 0
-    assert [row.faint for row in view.list.rows] == [False, True, True]
+    qtbot.waitUntil(lambda: [row.faint for row in view.list.rows] == [False, True, True])
     click(view, 1)
     assert document.problem.pins == {2: 0}
     assert document.undo_stack.undoText() == titles_of(document)[1]
@@ -47,8 +48,8 @@ def titles_of(document):
     return [state.title for state in document.states()]
 
 
-def test_views_see_only_the_state_that_was_chosen(opener):
-    document, view = open_history(opener)
+def test_views_see_only_the_state_that_was_chosen(opener, qtbot):
+    document, view = open_history(opener, qtbot)
     seen = QSignalSpy(document.current_changed)
     click(view, 0)
     assert seen.count() == 1
@@ -56,16 +57,17 @@ def test_views_see_only_the_state_that_was_chosen(opener):
     assert seen.count() == 1
 
 
-def test_an_edit_after_going_back_replaces_what_came_later(opener):
-    document, view = open_history(opener)
+def test_an_edit_after_going_back_replaces_what_came_later(opener, qtbot):
+    document, view = open_history(opener, qtbot)
     click(view, 1)
     document.forbid([0], 1)
-    assert [title.split()[0] for title, _ in lines(view)] == ["As", "Pin", "Keep"]
+    wanted = ["As", "Pin", "Keep"]
+    qtbot.waitUntil(lambda: [title.split()[0] for title, _ in lines(view)] == wanted)
 
 
-def test_another_model_begins_a_new_history(opener):
-    document, view = open_history(opener)
+def test_another_model_begins_a_new_history(opener, qtbot):
+    document, view = open_history(opener, qtbot)
     document.open(document.project)
-    assert [title for title, _ in lines(view)] == ["As opened"]
+    qtbot.waitUntil(lambda: [title for title, _ in lines(view)] == ["As opened"])
     document.open(None)
     assert [title for title, _ in lines(view)] == ["As opened"]

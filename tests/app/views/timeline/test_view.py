@@ -258,14 +258,14 @@ def test_the_summary_follows_the_schedule(open_view, qtbot):
     qtbot.waitUntil(lambda: "transfers 0.0090\u00a0ms" in view.summary.text())
 
 
-def test_a_ghost_stays_after_an_edit(open_view):
+def test_a_ghost_stays_after_an_edit(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     document.place([1], 1)
     assert "−0.012 ms since your edits" in view.legend
-    assert set(view.canvas.picture.ghosts) == {0, 1}
+    qtbot.waitUntil(lambda: set(view.canvas.picture.ghosts) == {0, 1})
     document.undo_stack.undo()
-    assert view.canvas.picture.ghosts == {}
+    qtbot.waitUntil(lambda: view.canvas.picture.ghosts == {})
 
 
 def test_a_columns_colour_shows_how_busy_it_is(open_view):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from enplace.errors import FileError
 from enplace.frameworks.source import Source, source_of
 from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.scripts import plain_keras
 from enplace.frameworks.tensorflow.step import LoadError, OpenStep
 
 N_STEPS = 5
@@ -520,3 +521,19 @@ def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
     broken.mkdir()
     (broken / "saved_model.pb").write_bytes(b"no protobuf")
     assert "TensorFlow cannot read it" in refusal(broken)
+
+
+def test_keras_traces_its_step_once_where_only_the_optimiser_lacks_variables():
+    traced = []
+
+    class Watched(keras.layers.Layer):
+        def call(self, x):
+            traced.append(x)
+            return x
+
+    model = keras.Sequential([keras.Input((2,)), Watched(), keras.layers.Dense(1)])
+    with plain_keras(lambda _: None):
+        model.compile("adam", "mse")
+        traced.clear()
+        model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    assert len(traced) == 1

@@ -150,7 +150,7 @@ def test_a_model_that_fits_only_with_the_plan_is_not_compared(all_steps, two_cpu
         """A session on a machine that has memory only for the placed graph."""
 
         def run(self, options=None, metadata=None):
-            if not any(node.device for node in self.graph.as_graph_def().node):
+            if not any(node.device for node in self.session.graph_def.node):
                 raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
             return super().run(options, metadata)
 
