@@ -15,7 +15,7 @@ from PySide6.QtCore import QDateTime, QLocale, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
-from enplace.disk import open_to_read, remove_abandoned_files, write_atomically
+from enplace.disk import open_to_read, refuse_pipe, remove_abandoned_files, write_atomically
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
@@ -296,6 +296,7 @@ class Filing(QWidget):
 
         def write() -> tuple[FileVersion | None, str]:
             fault = ""
+            refuse_pipe(path)
             try:
                 backups.add_copy(path)
             except EnplaceError as error:
@@ -365,8 +366,13 @@ class Filing(QWidget):
         name = self._ask_save(title, suffix, file_filter or f"(*{suffix})")
         if name:
             path = Path(name)
+
+            def write_file() -> None:
+                refuse_pipe(path)
+                write(path)
+
             self._background.start(
-                lambda: write(path), lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
+                write_file, lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
             )
 
     def ask_save_picture(self, drawing: Drawing | None) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 
 from enplace.disk import (
+    MAX_ARCHIVE_BYTES,
     find_files,
     hold_lock,
     is_abandoned,
@@ -23,6 +24,7 @@ from enplace.disk import (
 )
 from enplace.errors import EnplaceError, FileError
 from enplace.readers import Project
+from enplace.text import size
 from enplace.writers import write_project
 from enplace_studio.document import Document
 from enplace_studio.project import OpenProject
@@ -58,13 +60,15 @@ class Backups:
         Raises
         ------
         FileError
-            If it cannot be copied.
+            If it cannot be copied, or is larger than any project.
         """
         if not os.path.isfile(path):
             return
         path = path.absolute()
         name = f"{shortened_name(path.stem)} in {shortened_name(path.parent.name)}"
         try:
+            if path.stat().st_size > MAX_ARCHIVE_BYTES:
+                raise FileError(f"{path}: larger than {size(MAX_ARCHIVE_BYTES)}")
             content = path.read_bytes()  # as it is, whatever it is
         except OSError as error:
             raise FileError(f"{path}: cannot read: {error.strerror}") from None

@@ -221,7 +221,7 @@ def _entry_from(
     if "cluster" in detail:
         cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
         problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
-    entry = entry_for(problem, name, plan, str(detail.get("note", "")))
+    entry = entry_for(problem, name, plan, one_line(str(detail.get("note", ""))))
     at = detail.get("origin")
     return replace(
         entry,

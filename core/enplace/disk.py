@@ -272,10 +272,25 @@ def open_to_read(path: str | os.PathLike[str]) -> io.BufferedReader:
     FileError
         If it is a named pipe.
     """
-    # A pipe that a shell names, as for <(zcat p.json.gz), leads to no file.
-    if stat.S_ISFIFO(os.stat(path).st_mode) and os.path.exists(os.path.realpath(path)):
-        raise FileError(f"{path}: this is a named pipe; write its content to a file first")
+    refuse_pipe(path)
     return open(path, "rb")
+
+
+def refuse_pipe(path: str | os.PathLike[str]) -> None:
+    """Refuse a named pipe: whoever opens it may wait for ever for somebody at its other end.
+
+    Raises
+    ------
+    FileError
+        If it is a named pipe.
+    """
+    try:
+        is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:  # whoever opens it reports the fault
+        return
+    # A pipe that a shell names, as for <(zcat p.json.gz), leads to no file.
+    if is_pipe and os.path.exists(os.path.realpath(path)):
+        raise FileError(f"{path}: this is a named pipe; use a file instead")
 
 
 def read_bytes(

@@ -246,6 +246,26 @@ def test_old_work_that_is_discarded_is_the_newest_backup(tmp_path):
     assert kept == {f"{number}" for number in range(1, BACKUPS + 1)}
 
 
+def test_a_file_larger_than_any_project_is_not_read_for_a_backup(tmp_path):
+    backups, file = Backups(tmp_path / "backups"), tmp_path / "huge.enplace"
+    with file.open("wb") as stream:
+        stream.truncate(100 << 30)
+    with pytest.raises(FileError, match="larger than 512 MiB"):
+        backups.add_copy(file)
+    assert list(backups.folder.iterdir()) == []
+
+
+def test_a_note_of_a_project_can_neither_break_lines_nor_turn_text_around(tmp_path):
+    document = chain_document()
+    entry = document.current
+    document.open(start_project(document.problem.measured_profile, document.project.cluster))
+    odd = session.entry_for(document.problem, "odd", entry.plan, "a\n\u202eb\x1b[31m")
+    document.add_plan(odd)
+    assert [each.note for each in opened_again(document, tmp_path / "p.enplace").plans] == [
+        "a b [31m"
+    ]
+
+
 def test_a_backup_holds_the_bytes_of_the_file_whatever_they_are(tmp_path):
     backups, file = Backups(tmp_path / "backups"), tmp_path / "mine.enplace"
     file.write_bytes(gzip.compress(b"whole") + b"damaged")

@@ -1023,6 +1023,22 @@ def test_a_named_pipe_is_refused_and_does_not_stop_the_window(window, tmp_path, 
     assert "named pipe" in window.banner.text
 
 
+def test_nothing_is_written_to_a_named_pipe_that_nobody_reads(window, tmp_path, monkeypatch):
+    files, path = window.studio.files, tmp_path / "pipe.json"
+    os.mkfifo(path)
+    window.document.place([2], 0)
+    files.save_to(path)
+    files.wait()
+    assert "named pipe" in window.banner.text
+    assert window.document.modified
+    window.banner.hide()
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
+    files.ask_export_plan()
+    files.wait()
+    assert "named pipe" in window.banner.text
+    assert window.banner.isVisible()
+
+
 def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):
     files, path = window.studio.files, tmp_path / f"{'n' * 300}.enplace"
     window.document.place([2], 0)

@@ -87,7 +87,7 @@ def test_a_folder_that_was_unpacked_from_an_archive_is_left_alone(folder):
 def test_a_named_pipe_is_refused_and_one_of_the_shell_is_read(tmp_path):
     """Nobody may ever write to the first."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileError, match="pipe: this is a named pipe; write its content to a file"):
+    with pytest.raises(FileError, match="pipe: this is a named pipe; use a file instead"):
         read_bytes(tmp_path / "pipe")
     end, start = os.pipe()
     os.write(start, b"text")

@@ -16,10 +16,14 @@ the choice open, this is what we do:
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +49,9 @@ SCOTCH_IMBALANCE = 0.05
 
 _TOTAL = 10**8
 """The sum of the weights; sums of them must fit into 32 bits."""
+
+_PRINTING = Lock()
+"""Held while the standard output is not ours."""
 
 
 class Weighted(NamedTuple):
@@ -169,19 +176,42 @@ def run_metis(graph: Weighted, seed: int) -> IntArray:
     import pymetis
 
     if len(graph.node_weight) < len(graph.share):
-        # METIS would complain on the standard output. The heaviest nodes go to the largest shares.
+        # METIS would complain. The heaviest nodes go to the largest shares.
         part = np.empty(len(graph.node_weight), dtype=np.int64)
         part[np.argsort(-graph.node_weight)] = np.argsort(-graph.share)[: len(part)]
         return part
-    found = pymetis.part_graph(
-        len(graph.share),
-        pymetis.CSRAdjacency(graph.ptr, graph.neighbour),
-        vweights=graph.node_weight,
-        eweights=graph.edge_weight,
-        tpwgts=graph.share.tolist(),
-        options=pymetis.Options(ufactor=METIS_IMBALANCE, seed=seed),
-    )
+    with _unprinted():
+        found = pymetis.part_graph(
+            len(graph.share),
+            pymetis.CSRAdjacency(graph.ptr, graph.neighbour),
+            vweights=graph.node_weight,
+            eweights=graph.edge_weight,
+            tpwgts=graph.share.tolist(),
+            options=pymetis.Options(ufactor=METIS_IMBALANCE, seed=seed),
+        )
     return np.array(found.vertex_part, dtype=np.int64)
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Drop the complaints of METIS: it prints them on the standard output, before a document."""
+    libc = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
+    with _PRINTING:
+        try:
+            ours = os.dup(1)
+        except OSError:  # it is closed
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        libc.fflush(None)
+        os.dup2(nowhere, 1)
+        try:
+            yield
+        finally:
+            libc.fflush(None)
+            os.dup2(ours, 1)
+            os.close(ours)
+            os.close(nowhere)
 
 
 def run_scotch(graph: Weighted, options: PlaceOptions) -> IntArray:

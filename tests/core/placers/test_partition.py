@@ -132,3 +132,11 @@ def test_metis_prints_nothing_with_fewer_ops_than_gpus(n_ops, capfd):
     plan = place(problem, "metis").plan
     assert len(set(plan.device.tolist())) == n_ops
     assert capfd.readouterr().out == ""
+
+
+def test_metis_prints_nothing_where_one_tensor_outweighs_all_others(capfd):
+    """It finds no bisection then, and complains."""
+    pytest.importorskip("pymetis")
+    edges = [(0, 1, 1 << 40), (0, 2, 1 << 40), *((i, i + 1, 8) for i in range(1, 5))]
+    place(Problem(line([1.0] * 6, edges), gpus(4)), "metis")
+    assert capfd.readouterr().out == ""

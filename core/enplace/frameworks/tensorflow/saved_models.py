@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
+from enplace.disk import refuse_pipe
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -25,7 +27,12 @@ def load_saved_model(source: Source) -> Step:
     ------
     LoadError
         If the folder cannot be read or has no such signature.
+    FileError
+        If a file in it is a named pipe.
     """
+    for pattern in ("*", "*/*"):
+        for path in Path(source.path).glob(pattern):
+            refuse_pipe(path)
     try:
         loaded = tf.saved_model.load(source.path)
         signature = _signature(loaded, source)

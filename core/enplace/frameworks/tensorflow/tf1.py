@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework.importer import import_graph_def
 
-from enplace.disk import read_bytes
+from enplace.disk import read_bytes, refuse_pipe
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -233,6 +234,8 @@ def _stored(prefix: str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Read these variables from a checkpoint; empty if there is none."""
     if not os.path.exists(f"{prefix}.index"):
         return {}
+    for file in glob(f"{escape(prefix)}.*"):
+        refuse_pipe(file)
     checkpoint = tf.train.load_checkpoint(prefix)
     return {name: checkpoint.get_tensor(name) for name in names if checkpoint.has_tensor(name)}
 

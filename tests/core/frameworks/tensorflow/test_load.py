@@ -1,5 +1,6 @@
 """Models of every kind become a step with the same results as the original, bit for bit."""
 
+import os
 import runpy
 import textwrap
 import types
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from enplace.frameworks.source import source_of
+from enplace.errors import FileError
+from enplace.frameworks.source import Source, source_of
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.scripts import plain_keras
 from enplace.frameworks.tensorflow.step import LoadError, OpenStep
@@ -480,6 +482,16 @@ def test_a_saved_model_with_an_impossible_input_is_refused_in_one_line(tmp_path)
     )
     tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
     assert "too many values for a sample batch" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index"])
+def test_a_named_pipe_in_a_saved_model_is_refused(tmp_path, name):
+    """TensorFlow would wait for ever for somebody to write to it."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=f"{name}: this is a named pipe"):
+        load(Source(str(tmp_path), "saved-model"))
 
 
 def test_signatures_that_are_none_are_refused_in_one_line(tmp_path, monkeypatch):
