@@ -564,7 +564,8 @@ def test_an_optimiser_has_the_variables_it_would_have_without_us(make_model, mak
         model, optimizer = make_model(), make_optimizer()
         model.compile(optimizer, "mse")
         model.fit(np.ones((4, 2)), np.ones((4, 1)), callbacks=[Thaw()], verbose=0)
-        return {v.path: np.asarray(v.value).tolist() for v in [*model.weights, *optimizer.variables]}
+        variables = [*model.weights, *optimizer.variables]
+        return {v.path: np.asarray(v.value).tolist() for v in variables}
 
     usual = trained()
     with plain_keras(lambda _: None):
