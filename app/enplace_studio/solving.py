@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
+from enplace.machine.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.placing.options import STAGE_OPTIONS, Value, load_values
 from enplace.text import count, percent, seconds
 from enplace.values.cluster import Cluster
-from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
@@ -126,7 +126,7 @@ class Solving(QWidget):
         method = entry.plan.method
         if method in self._solver.methods:
             objective = self._solver.aim(method, entry.plan.objective)
-            values = _load_values_of(entry.plan)
+            values = load_values(planned_rule(entry.plan))
             self._run([method], choose=True, objective=objective, values=values)
         else:
             self.failed.emit(
@@ -170,7 +170,7 @@ class Solving(QWidget):
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._has_same_load_values(entry.plan.method, _load_values_of(entry.plan))
+            and self._has_same_load_values(entry.plan.method, load_values(planned_rule(entry.plan)))
         }
         coming = {
             job.method
@@ -339,11 +339,6 @@ class Solving(QWidget):
             self._solver.cancel()
             alone = project.current is None
             self._solver.solve(project.problem, [FIRST_METHOD], choose=alone, asked=False)
-
-
-def _load_values_of(plan: Plan) -> dict[str, Value]:
-    """Return the values of the options for loads that a plan was made with, as far as not usual."""
-    return load_values(plan.load_rule or LoadRule())
 
 
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:

@@ -10,6 +10,7 @@ those are. Compilers call this modulo scheduling (Rau 1994).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,18 @@ def least_period_us(items: Sequence[Item]) -> float:
         for use in item.uses:
             work_us[use.resource] = work_us.get(use.resource, 0.0) + use.us
     return max(work_us.values(), default=0.0)
+
+
+def wait_for_room(gap_us: float, period_us: float, room_us: float) -> float:
+    """Lengthen the time between two items of a resource until other samples leave room for them.
+
+    ``room_us`` is the part of a period in which the resource has no work.
+    """
+    periods = math.floor(gap_us / period_us + CLOSE) if period_us > 0 else 0
+    rest_us = gap_us - periods * period_us
+    if rest_us > room_us + CLOSE * period_us:
+        return (periods + 1) * period_us
+    return periods * period_us + max(rest_us, 0.0)
 
 
 def find_starts(items: Sequence[Item], period_us: float) -> list[float] | None:

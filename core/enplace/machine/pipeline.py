@@ -22,7 +22,7 @@ from enplace.errors import ProblemError
 from enplace.machine.interleaving import order_interleaved
 from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
-from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us
+from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us, wait_for_room
 from enplace.machine.pipeline_memory import find_memory
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
@@ -152,22 +152,37 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    play = _Play(stages, kind, rule, owner)
+    plays = [_Play(stages, kind, rule, owner)]
+    if plays[0].may_wait:
+        plays.append(_Play(stages, kind, rule, owner, waits=False))
+    found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
+    return min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+
+
+def _find_schedule(
+    problem: Problem, plan: Plan, play: _Play, n_microbatches: int
+) -> PipelineSchedule:
+    """Put together what comes of an order."""
     slots, done_us = play.run(n_microbatches)
     computing = [slot for slot in slots if slot.part == COMPUTE]
     transfers = [slot for slot in slots if slot.part != COMPUTE]
     devices = range(problem.cluster.n_devices)
     return PipelineSchedule(
-        kind,
+        play.kind,
         n_microbatches,
-        stages,
+        play.stages,
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
         max(done_us.values()),
         play.time_per_sample_us(),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
-        find_memory(problem, plan, stages, _times(slots), n_microbatches),
+        find_memory(problem, plan, play.stages, _times(slots), n_microbatches),
     )
+
+
+def _fullest(problem: Problem, found: PipelineSchedule) -> float:
+    """Return the largest share of a device's memory that is needed."""
+    return float((found.peak_bytes / problem.cluster.capacity_bytes).max())
 
 
 def _times(slots: list[Slot]) -> dict[tuple[int, int, int], tuple[float, float]]:
@@ -190,19 +205,27 @@ _Part = tuple[int, int, int]
 
 
 class _Play:
-    """The stages of a plan, the order in which devices do their parts, and what comes of it."""
+    """The stages of a plan, the order in which devices do their parts, and what comes of it.
+
+    Where samples visit devices in the same order on their way back, they may have to wait between
+    the passes: either before forward stages or, without ``waits``, before backward stages.
+    """
 
     def __init__(
-        self, stages: tuple[Stage, ...], kind: str, rule: LoadRule, owner: list[int]
+        self,
+        stages: tuple[Stage, ...],
+        kind: str,
+        rule: LoadRule,
+        owner: list[int],
+        *,
+        waits: bool = True,
     ) -> None:
-        self._stages, self._kind, self._rule, self._owner = stages, kind, rule, owner
+        self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
         n_devices = len({stage.devices for stage in stages})
         self._in_turns = kind == "interleaved" and bool(order_interleaved(stages, n_devices))
-        same_way = _goes_same_way(stages) and kind != "gpipe"
-        back = (stage for stage in stages if stage.backward and same_way)
-        self._returns = {stage.devices: _stage_us(stage) for stage in back}
+        self.may_wait = waits and _goes_same_way(stages) and kind != "gpipe"
         passes: list[list[int]] = [list(range(len(stages)))]
         if kind == "gpipe":
             passes = [
@@ -223,9 +246,9 @@ class _Play:
         slowest stage counts, which need not be the last to finish until a great many microbatches
         have passed.
         """
-        n_stages, together = len(self._stages), self._together
+        n_stages, together = len(self.stages), self._together
         if self._in_turns:
-            together = math.lcm(together, len({stage.devices for stage in self._stages}))
+            together = math.lcm(together, len({stage.devices for stage in self.stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
         enough = together * max(1, rounds)
         once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
@@ -238,13 +261,13 @@ class _Play:
         done_us: dict[tuple[int, int], float] = {}
         slots: list[Slot] = []
         for microbatch, number, part in self._in_order(n):
-            stage = self._stages[number]
+            stage = self.stages[number]
             us, resources = self._needs(number, part, microbatch)
             if part == IN:
                 now = max((done_us[microbatch, s] for s in stage.after), default=0.0)
             else:
                 now = done_us[microbatch, number]
-            place = number if part != REDUCE else len(self._stages) + number
+            place = number if part != REDUCE else len(self.stages) + number
             if part == COMPUTE or us > 0:
                 start = max(now, *(free_us.get(resource, 0.0) for resource in resources))
                 now = start + us
@@ -260,7 +283,7 @@ class _Play:
 
         Logical devices of one chip, whose first is the owner, compute one after another.
         """
-        stage, rule = self._stages[number], self._rule
+        stage, rule = self.stages[number], self._rule
         replica = sample % len(stage.devices)
         device = stage.devices[replica]
         us = (stage.compute_us, stage.in_us, stage.out_us, stage.reduce_us)[part][replica]
@@ -273,7 +296,7 @@ class _Play:
 
     def _in_order(self, n: int) -> Iterator[_Part]:
         """Yield the parts of all microbatches in the order in which devices process them."""
-        if self._in_turns and (order := order_interleaved(self._stages, n)):
+        if self._in_turns and (order := order_interleaved(self.stages, n)):
             yield from ((m, s, part) for m, s in order for part in _PARTS)
             return
         for pattern in self._patterns:
@@ -293,7 +316,7 @@ class _Play:
         for sample in range(self._together):
             for number in numbers:
                 for ats in self._blocks():
-                    after = [last[sample, s] for s in self._stages[number].after if s in numbers]
+                    after = [last[sample, s] for s in self.stages[number].after if s in numbers]
                     if ats[0]:
                         after = [last[sample, number]]
                     item = self._item(number, ats, sample, tuple(after))
@@ -304,11 +327,15 @@ class _Play:
                         last[sample, number] = len(items)
                     items.append(item)
         shortest_us = period_us = least_period_us(items)
+        waits = self._find_waits(period_us / self._together)
+        for i, (_, number, at) in enumerate(keys):
+            if at == 0 and number in waits:
+                items[i] = replace(items[i], wait_us=waits[number])
         starts = find_starts(items, period_us)
         while starts is None:
             period_us *= LONGER
             starts = find_starts(items, period_us)
-        if self._kind == "zb-h1":
+        if self.kind == "zb-h1":
             self._delay_weights(items, keys, starts, period_us)
         by_sample: list[list[tuple[int, int, float]]] = [[] for _ in range(self._together)]
         for (sample, number, first), start_us in zip(keys, starts, strict=True):
@@ -328,22 +355,33 @@ class _Play:
             part_us, resources = self._needs(number, _PARTS[at], sample)
             uses += [Use(resource, us, part_us) for resource in resources if part_us > 0]
             us += part_us
-        forward = self._stages[number].of == FORWARD
-        wait_us = self._lead_us(number) if forward and not ats[0] else 0.0
-        return Item(_merge(uses), us, after, forward, wait_us)
+        forward = self.stages[number].of == FORWARD
+        return Item(_merge(uses), us, after, forward)
 
-    def _lead_us(self, number: int) -> float:
-        """Find how long a forward stage waits if backward stages follow in the same order.
+    def _find_waits(self, pace_us: float) -> dict[int, float]:
+        """Find how long forward stages wait if backward stages follow in the same order.
 
-        On a device with no time to spare, backward comes right after forward. So if the stage
-        before takes longer backward than this one does forward, it is here that the sample waits:
-        on its way back it would wait for almost a period.
+        On no device may a sample come back while another one is there. The time until it comes back
+        can be lengthened by a wait before a later forward stage, which does so for all devices
+        before that. From the last device back, each gets the shortest time that leaves room.
         """
-        stage = self._stages[number]
-        if not self._returns or stage.of != FORWARD:
-            return 0.0
-        backward_us = (self._returns.get(self._stages[s].devices, 0.0) for s in stage.after)
-        return max(0.0, max(backward_us, default=0.0) - _stage_us(stage))
+        waits: dict[int, float] = {}
+        if not self.may_wait:
+            return waits
+        returns_us = {stage.devices: _stage_us(stage) for stage in self.stages if stage.backward}
+        forward = [s for s, stage in enumerate(self.stages) if stage.of == FORWARD]
+        gap_us = sum(returns_us.values())
+        later: int | None = None
+        for number in reversed(forward):
+            devices = self.stages[number].devices
+            ahead_us, back_us = _stage_us(self.stages[number]), returns_us.get(devices, 0.0)
+            gap_us -= back_us
+            period_us = len(devices) * pace_us
+            longer_us = wait_for_room(gap_us, period_us, period_us - ahead_us - back_us)
+            if later is not None:
+                waits[later] = longer_us - gap_us
+            gap_us, later = longer_us + ahead_us, number
+        return waits
 
     def _delay_weights(
         self,
@@ -360,12 +398,12 @@ class _Play:
         begun_us: dict[tuple[int, int], float] = {}
         ended_us: dict[tuple[int, int], float] = {}
         for (sample, number, _), item, start_us in zip(keys, items, starts, strict=True):
-            key = sample, self._stages[number].devices[0]
+            key = sample, self.stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
             ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
-        most = len({stage.devices for stage in self._stages if stage.backward})
+        most = len({stage.devices for stage in self.stages if stage.backward})
         for i, (sample, number, _) in enumerate(keys):
-            stage, key = self._stages[number], (sample, self._stages[number].devices[0])
+            stage, key = self.stages[number], (sample, self.stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:
                 held = (ended_us[key] - begun_us[key]) / period_us
                 starts[i] += max(math.floor(most - held + CLOSE), 0) * period_us

@@ -129,12 +129,15 @@ class ImprovingProgram(NamedTuple):
         Unit of time in the model.
     offer : callable
         Offers the placement of a solution to the incumbents.
+    bounds_all : bool
+        Whether its bound holds for all placements, or only for some of them.
     """
 
     model: Model
     start: FloatArray | None
     scale_us: float
     offer: Callable[[FloatArray], None]
+    bounds_all: bool = True
 
 
 def improve_by_program(
@@ -163,7 +166,8 @@ def improve_by_program(
         def take(answer: MilpAnswer, program: ImprovingProgram = program) -> None:
             if answer.values is not None:
                 program.offer(answer.values)
-            incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)
+            if program.bounds_all:
+                incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)
 
         left_s = limits.left_s()
         answer = solve_milp(program.model, program.start, left_s, stopped, take, solver=solver)

@@ -14,7 +14,7 @@ from enplace.bounds import Proofs
 from enplace.errors import CancelledError, EnplaceError
 from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import SOLVERS, installed
-from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
+from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT
 
@@ -353,6 +353,6 @@ class PlaceOptions:
 
 def load_values(rule: LoadRule) -> dict[str, Value]:
     """Return the values of :data:`STAGE_OPTIONS` for a rule, leaving out those by default."""
-    usual, values = asdict(LoadRule()), asdict(rule)
+    usual, values = asdict(USUAL), asdict(rule)
     options = zip(STAGE_OPTIONS, usual, strict=True)
     return {option.name: values[key] for option, key in options if values[key] != usual[key]}

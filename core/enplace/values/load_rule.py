@@ -68,5 +68,8 @@ class LoadRule:
         return min(of, self.n_passes - 1)
 
 
-USUAL = LoadRule(in_flight=False)
-"""The rule of the paper's tables, which counts the memory of one sample."""
+USUAL = LoadRule()
+"""The rule of a plan that names none."""
+
+PAPER = LoadRule(in_flight=False)
+"""The rule of the tables of 2020, which counts the memory of one sample."""

@@ -110,7 +110,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     plans: list[Plan] = []
     left_out: list[str] = []
     best = given_start(problem, options, "enplace")
-    for plan in _try_methods(problem, options, methods, left_out):
+    for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
         # The bound of a large graph takes seconds, so a first good plan comes before it.
@@ -118,7 +118,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
             load_kernels(BOUND, options)
             if is_enough(best, options):
                 break
-    assert best is not None, "the first method always gives a plan"
+    assert best is not None, "without a plan given, the first method gives one"
     for plan in _on_fewer_gpus(problem, best, options):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
@@ -147,12 +147,15 @@ def _try_methods(
     options: PlaceOptions,
     methods: dict[str, PlaceOptions],
     left_out: list[str],
+    *,
+    has_plan: bool,
 ) -> Iterator[Plan]:
     """Yield the plans of the quick methods; ``methods`` keeps those that there is no time for.
 
-    Once there is a plan, a method that is still running at the time limit is abandoned with its
-    best plan so far. Only on a large graph under a time limit do methods run side by side: then
-    their order, and with it the search, depends on how long each takes.
+    Once there is a plan, be it the one to begin from (``has_plan``), a method that is still running
+    at the time limit is abandoned with its best plan so far. Only on a large graph under a time
+    limit do methods run side by side: then their order, and with it the search, depends on how long
+    each takes.
     """
     n_ops = problem.profile.n_ops
     threads = THREADS if n_ops > LARGE and options.time_limit_s is not None else 1
@@ -161,7 +164,7 @@ def _try_methods(
 
     def is_over(name: str) -> bool:
         late = not options.has_time(0.0, _last_share(problem, name))
-        return ended or options.cancelled() or (late and bool(plans))
+        return ended or options.cancelled() or (late and (has_plan or bool(plans)))
 
     def run(name: str) -> bool:
         """Run a method; return whether it came to its end before the time limit."""
@@ -182,7 +185,7 @@ def _try_methods(
             while waiting or running:
                 while waiting and len(running) < threads:
                     name = waiting.pop(0)
-                    if _has_time_for(name, problem, options) or not (plans or running):
+                    if _has_time_for(name, problem, options) or not (has_plan or plans or running):
                         load_kernels(name, options)
                         running[pool.submit(run, name)] = name
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

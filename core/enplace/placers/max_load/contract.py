@@ -12,6 +12,7 @@ can lose the only partition that fits, so then only nodes without memory are mer
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,27 +94,67 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
 
 def merge_light_ends(
     problem: Problem, rule: LoadRule, nodes: Nodes, most_us: float
-) -> tuple[Nodes, IntArray]:
+) -> tuple[Nodes, Nodes, IntArray]:
     """Merge light inputs with their first reader, and light outputs with their last producer.
 
     Stacked models have inputs of their own in every copy. Each of them may run at any time before
-    it is needed, which multiplies the ideals. Here it runs where it is first needed, which loses
-    little: a merged node has no input or output of more than ``most_us``.
+    it is needed, which multiplies the ideals. Here it runs where it is first needed. With inputs
+    that take no time, such as an embedding that two layers share, this loses nothing: the first
+    reader's device sends a tensor that it would receive otherwise. With others it loses little: a
+    merged node has no input or output that takes more than ``most_us`` to run, or to send.
 
     Returns
     -------
     Nodes
+    Nodes
+        With only those inputs merged that take no time, whose memory is left out.
     int array, shape (n_merged,)
-        The node that each of them would be without inputs and outputs. Edges between these are the
-        same, so partitions of either are partitions of the other.
+        The node of the latter that each merged node would be without inputs and outputs. Edges
+        between these are the same, so partitions of either are partitions of the other.
     """
-    into = np.arange(nodes.n_nodes)
-    work_us = np.where(np.isfinite(nodes.accelerator_us), nodes.accelerator_us, 0.0).sum(axis=1)
-    for source, target in ((nodes.source, nodes.target), (nodes.target, nodes.source)):
-        _merge_inputs(nodes, source, target, into, work_us, most_us)
-    kept, new = np.unique(into, return_inverse=True)
+    into, tensors = np.arange(nodes.n_nodes), _readers_of_tensors(problem, nodes)
+
+    def loses_nothing(node: int, first: int) -> bool:
+        members = np.flatnonzero(into == node).tolist()
+        if not all(member in tensors for member in members):
+            return False
+        ends = (set(into[readers].tolist()) - {node} for m in members for readers in tensors[m])
+        return all(first in each for each in ends if each)
+
+    on_gpu, on_cpu = (
+        np.where(np.isfinite(us), us, 0.0).sum(axis=1)
+        for us in (nodes.accelerator_us, nodes.cpu_us)
+    )
+    _merge_inputs(nodes, nodes.source, nodes.target, into, on_gpu + on_cpu, 0.0, loses_nothing)
+    first, new = np.unique(into, return_inverse=True)
     edges = _tidy(new[np.column_stack([nodes.source, nodes.target])])
-    return _nodes(problem, new[nodes.node], edges, rule), kept
+    exact = _nodes(problem, new[nodes.node], edges, rule)
+    into, weight_us = np.arange(exact.n_nodes), on_gpu[first]
+    np.maximum.at(weight_us, exact.hyperedges.node, _largest_us(exact.hyperedges))
+    for source, target in ((exact.source, exact.target), (exact.target, exact.source)):
+        _merge_inputs(exact, source, target, into, weight_us, most_us)
+    kept, new = np.unique(into, return_inverse=True)
+    edges = _tidy(new[np.column_stack([exact.source, exact.target])])
+    merged = _nodes(problem, new[exact.node], edges, rule)
+    return merged, replace(exact, memory_bytes=nodes.memory_bytes[first]), kept
+
+
+def _largest_us(hyperedges: Hyperedges) -> FloatArray:
+    """Return the largest cost of the hyperedge of each entry of ``node``."""
+    largest: FloatArray = hyperedges.touched_us.max(axis=(0, 2), initial=0.0)[hyperedges.of_pin]
+    return largest
+
+
+def _readers_of_tensors(problem: Problem, nodes: Nodes) -> dict[int, list[IntArray]]:
+    """List the nodes that read each tensor of a node, for nodes without backward ops."""
+    profile, node = problem.profile, nodes.node
+    found: dict[int, list[IntArray]] = {n: [] for n in range(nodes.n_nodes)}
+    for tensor, op in enumerate(profile.tensor_op.tolist()):
+        readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+        found[int(node[op])].append(np.unique(node[readers]))
+    for back in np.unique(node[backward_ops(problem)]).tolist():
+        del found[back]
+    return found
 
 
 def _merge_inputs(
@@ -123,6 +164,7 @@ def _merge_inputs(
     into: IntArray,
     work_us: FloatArray,
     most_us: float,
+    may: Callable[[int, int], bool] = lambda node, first: True,
 ) -> None:
     """Write into ``into`` which inputs are merged with which of their readers."""
     ptr, readers = adjacency(source, target, nodes.n_nodes)
@@ -140,7 +182,8 @@ def _merge_inputs(
             continue
         first = max(own.tolist(), key=lambda reader: below[reader].bit_count())
         every = all(below[first] >> reader & 1 for reader in own.tolist())
-        if every and into[first] == first and (runs[node] >= runs[first]).all():
+        every = every and into[first] == first and bool((runs[node] >= runs[first]).all())
+        if every and may(node, first):
             into[into == node] = first
             work_us[first] += work_us[node]
             waits_for[own] -= 1

@@ -33,7 +33,7 @@ from enplace.placers.max_load.table import (
 from enplace.placers.max_load.walk import build_transfer_costs
 from enplace.system import host_bytes
 from enplace.values.arrays import BoolArray
-from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -42,8 +42,8 @@ MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
 along orders are tried."""
 
 LIGHT, MOST_MERGED = 0.05, 300_000
-"""With too many ideals, inputs and outputs of a smaller share of the least load are merged with
-their neighbours, and up to so many of the ideals that remain are searched."""
+"""With too many ideals, inputs and outputs of a smaller share of the load are merged with their
+neighbours, and up to so many of the ideals that remain are searched."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
@@ -211,7 +211,7 @@ def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
 
 def partition_exactly(
     problem: Problem,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     *,
     seed: int = 0,
     limit: int = MOST_IDEALS,
@@ -224,7 +224,7 @@ def partition_exactly(
     """
     task = build_task(problem, rule)
     first = best_in_orders(task, N_ORDERS, seed, stopped)
-    limit = _most_ideals(task, limit)
+    limit = most_ideals(task, limit)
     graph = (task.nodes.n_nodes, task.nodes.source, task.nodes.target)
     too_many = bound_ideals(*graph) > limit
     lattice = None if too_many else find_ideals(*graph, limit, stopped)
@@ -260,15 +260,15 @@ def partition_exactly(
 def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partition:
     """Search the ideals that remain if light inputs and outputs are merged with their neighbours.
 
-    Without these inputs and outputs, no load is larger: a tensor crosses a border less often with
-    fewer of its ends. So the best partition without them is a lower bound.
+    Without those inputs and outputs that take time, no load is larger: a tensor crosses a border
+    less often with fewer of its ends. So the best partition without them is a lower bound.
     """
     problem, rule, costs = task.problem, task.rule, task.costs
-    most_us = LIGHT * float(task.floor_us.sum())
-    nodes, kept = merge_light_ends(problem, rule, task.nodes, most_us)
+    load_us = first.load_us if np.isfinite(first.load_us) else float(task.floor_us.sum())
+    nodes, bare, kept = merge_light_ends(problem, rule, task.nodes, LIGHT * load_us)
     merged = _task_of(problem, rule, nodes)
     graph = (nodes.n_nodes, nodes.source, nodes.target)
-    limit = _most_ideals(merged, MOST_MERGED)
+    limit = most_ideals(merged, MOST_MERGED)
     if bound_ideals(*graph) > limit:
         return first
     lattice = find_ideals(*graph, limit, stopped)
@@ -278,11 +278,12 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     is_simple = costs.is_plain and rule.n_passes == 1 and rule.transfers == "sum"
     if not is_simple or rule.replicate or task.is_interleaved or find_unlike(problem, rule):
         return best
+    alone = _task_of(problem, rule, bare).costs
     less = merged.costs._replace(
-        gpu_us=costs.gpu_us[kept],
-        cpu_us=costs.cpu_us[kept],
-        memory_bytes=costs.memory_bytes[kept],
-        transfers=build_transfer_costs(task.nodes.hyperedges.among(kept), len(kept)),
+        gpu_us=alone.gpu_us[kept],
+        cpu_us=alone.cpu_us[kept],
+        memory_bytes=alone.memory_bytes[kept],
+        transfers=build_transfer_costs(bare.hyperedges.among(kept), len(kept)),
     )
     lighter = replace(merged, costs=less)
     found, finished = _solve_over(lighter, lattice, stopped)(np.array([best.load_us]))
@@ -328,7 +329,7 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
 
 
 def partition_along_order(
-    problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never
+    problem: Problem, rule: LoadRule = PAPER, *, stopped: Stopped = never
 ) -> Partition:
     """Find the best partition along one depth-first order (DPL, section 5.1.2)."""
     task = build_task(problem, rule)
@@ -344,7 +345,7 @@ def _over_devices(task: Task, found: Partition) -> Partition:
     return replace(found, load_us=float(busiest_us(task.problem, *chosen).sum()), bound_us=0.0)
 
 
-def _most_ideals(task: Task, limit: int) -> int:
+def most_ideals(task: Task, limit: int = MOST_IDEALS) -> int:
     """Return how many ideals fit in memory with their cells and lattice."""
     each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
     each += (BYTES_PER_CELL + 1) * count_cells(task.costs.devices)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.passes import backward_ops
+from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges, prices_us
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
@@ -22,7 +23,8 @@ class Hypergraph:
     ----------
     unit_us : float array, shape (n_units, n_devices, rule.n_passes)
         Compute time of a unit in each pass; inf where it is not allowed.
-    unit_bytes : int array, shape (n_units,)
+    unit_bytes : int array, shape (n_units, n_devices)
+        Memory of a unit, with as many samples as a device has in flight.
     capacity_bytes : float array, shape (n_devices,)
         inf for CPUs, whose memory the paper does not limit.
     price : int array, shape (n_devices,)
@@ -62,12 +64,27 @@ def build_hypergraph(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
     every = np.arange(cluster.n_devices)
     np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), problem.time_us)
     unit_us[~problem.unit_allowed] = np.inf
-    unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
-    np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
+    unit_bytes = _bytes_of_units(problem, op_memory_bytes(problem), np.ones_like(every))
     cost_us, price = prices_us(problem)
     capacity = np.where(price >= 0, cluster.capacity_bytes, np.inf)
     hyperedges = build_hyperedges(problem, problem.unit, cost_us, rule)
     return Hypergraph(unit_us, unit_bytes, capacity, price, hyperedges, rule)
+
+
+def with_samples(problem: Problem, graph: Hypergraph, samples: IntArray) -> Hypergraph:
+    """Count the memory of a number of samples in flight on each device; ``samples`` has n_devices.
+
+    Each further sample adds what forward ops keep for the backward pass.
+    """
+    further_bytes = _bytes_of_units(problem, forward_bytes(problem), samples - 1)
+    return replace(graph, unit_bytes=graph.unit_bytes + further_bytes)
+
+
+def _bytes_of_units(problem: Problem, op_bytes: IntArray, times: IntArray) -> IntArray:
+    """Sum the bytes of each unit's ops, and multiply them for each device."""
+    unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
+    np.add.at(unit_bytes, problem.unit, op_bytes)
+    return unit_bytes[:, None] * times
 
 
 def count_present(graph: Hypergraph, device: IntArray) -> IntArray:
@@ -112,5 +129,6 @@ def time_per_sample_us(graph: Hypergraph, device: IntArray) -> float:
 
 def held_bytes(graph: Hypergraph, device: IntArray) -> FloatArray:
     """Sum the memory of the units on each device; shape (n_devices,)."""
-    held = np.bincount(device, weights=graph.unit_bytes, minlength=graph.n_devices)
+    unit_bytes = graph.unit_bytes[np.arange(graph.n_units), device]
+    held = np.bincount(device, weights=unit_bytes, minlength=graph.n_devices)
     return held.astype(np.float64)

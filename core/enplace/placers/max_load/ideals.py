@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.compiling import helper, kernel, loop
-from enplace.values.arrays import adjacency
+from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.profile import IntArray
 
 Bits = NDArray[np.uint64]
@@ -37,6 +37,14 @@ class Lattice(NamedTuple):
     @property
     def n_ideals(self) -> int:
         return len(self.ptr) - 1
+
+    def from_the_end(self) -> Lattice:
+        """Return the lattice of the complements: the ideals of the graph with edges reversed."""
+        last = self.n_ideals - 1
+        before = last - np.repeat(np.arange(self.n_ideals), np.diff(self.ptr))
+        after = last - self.next_ideal
+        order = np.argsort(after, kind="stable")
+        return Lattice(csr_offsets(after[order], self.n_ideals), self.added[order], before[order])
 
 
 IDEALS_AT_ONCE = 20_000

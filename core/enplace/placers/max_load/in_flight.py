@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.pipeline import simulate_pipeline
+from enplace.machine.pipeline import PipelineSchedule, simulate_pipeline
 from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.stages import Replicas
 from enplace.placing.candidates import unordered
@@ -37,11 +37,28 @@ def find_fullest(
 
     Above 1, some accelerator exceeds its memory.
     """
-    (plan,) = unordered(problem, device, "")
-    plan = replace(plan, replicas=replicas, recompute=recompute)
-    found = simulate_pipeline(problem, plan, rule.pipeline, _most_samples(problem, rule), rule)
+    found = _simulate(problem, device, rule, replicas, recompute)
     gpus = problem.cluster.gpus
     return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+
+
+def count_samples(problem: Problem, device: IntArray, rule: LoadRule) -> IntArray:
+    """Count the samples in flight on each device; as many as on any if it is idle; (n_devices,)."""
+    found = np.array(_simulate(problem, device, rule).in_flight)
+    samples: IntArray = np.where(found > 0, found, found.max())
+    return samples
+
+
+def _simulate(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule,
+    replicas: Replicas = (),
+    recompute: tuple[int, ...] = (),
+) -> PipelineSchedule:
+    (plan,) = unordered(problem, device, "")
+    plan = replace(plan, replicas=replicas, recompute=recompute)
+    return simulate_pipeline(problem, plan, rule.pipeline, _most_samples(problem, rule), rule)
 
 
 def _most_samples(problem: Problem, rule: LoadRule) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from enplace.machine.host_links import machine_of
 from enplace.machine.loads import max_load_us
-from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers.max_load.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,
@@ -24,34 +23,23 @@ from enplace.placers.max_load.caveats import (
     simplify,
 )
 from enplace.placers.max_load.contract import find_static_excess
-from enplace.placers.max_load.dp import Partition, partition_along_order, partition_exactly
+from enplace.placers.max_load.dp import Partition
+from enplace.placers.max_load.fitting import find_fitting
 from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
-from enplace.placers.max_load.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
-from enplace.placers.max_load.two_level import has_machines, partition_over_machines
 from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, limits_of, report_plan
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.solvers.milp import CP_SAT
-from enplace.text import count, finite, ms
+from enplace.text import count, finite
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
-
-NOTHING_FITS = (
-    "no partition was found that fits with its samples in flight, so only the memory of one sample "
-    "counts"
-)
-
-ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
-
-MOST_TRIES = 6
-"""Most searches with less and less memory, for a pipeline that fits."""
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -159,8 +147,15 @@ def _partition_plan(
     """Make a plan of the result of the dynamic programs."""
     options.check_cancelled()
     problem, about = simplify(problem, options.load_rule)
-    partition = _find_fitting(problem, options, along_order)
-    stopped = options.limited.stopped
+    limited = options.limited
+    partition = find_fitting(
+        problem,
+        options.load_rule,
+        seed=options.seed,
+        along_order=along_order,
+        stopped=lambda: limited.stopped,
+    )
+    stopped = limited.stopped
     partition = _rename_gpus(problem, partition, options.load_rule)
     device = settle_free_ops(problem, partition.device, options.load_rule, partition.replicas)
     replicas = make_replicas(problem, partition.replicas, device)
@@ -189,111 +184,6 @@ def _partition_plan(
     ).with_notes(*notes, separator="; ")
     options.progress(Progress(options.seconds, "a partition", None, plan, load_us, bound_us))
     return plan
-
-
-def _find_fitting(problem: Problem, options: PlaceOptions, along_order: bool) -> Partition:
-    """Find a partition whose pipeline fits, with all its samples in flight, if there is one.
-
-    The partition for one sample is the best if its pipeline fits when it is simulated. Otherwise
-    the dynamic programs count the samples that each stage holds if forward and backward passes
-    nest. If a pipeline still holds more, they get less memory and run again; the result is then no
-    longer proven to be the best. If nothing fits, the partition for one sample remains.
-    """
-    rule, whole = options.load_rule, problem
-    alone = replace(rule, in_flight=False, recompute=False)
-    free = _find_partition(problem, alone, options, along_order)
-    if np.isinf(free.load_us) or not samples_matter(problem, rule):
-        return free
-    if _find_excess(problem, free, rule) <= 1.0:
-        return free  # the best of all that fit for one sample
-    found = _find_partition(problem, rule, options, along_order)
-    for _ in range(MOST_TRIES):
-        if np.isinf(found.load_us):
-            break
-        excess = _find_excess(whole, found, rule)
-        if excess <= 1.0:
-            return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
-        problem = _with_less_memory(problem, excess)
-        found = _find_partition(problem, rule, options, along_order)
-        found = replace(found, optimal=False, bound_us=0.0)
-    return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
-
-
-def _join(*notes: str) -> str:
-    return "; ".join(filter(None, notes))
-
-
-def _cost_of_samples(free_us: float, rule: LoadRule) -> str:
-    """Say what the memory of samples in flight costs."""
-    hint = "" if rule.recompute else " (--recompute trades time for memory)"
-    return f"with memory for one sample only, the time per sample would be {ms(free_us)}{hint}"
-
-
-def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:
-    return find_fullest(problem, found.device, rule, found.replicas, found.recompute)
-
-
-def find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> float:
-    """Return the time of the rule's microbatches; inf if nothing was found."""
-    if np.isinf(found.load_us):
-        return np.inf
-    (plan,) = unordered(problem, found.device, "")
-    plan = replace(plan, replicas=found.replicas, recompute=found.recompute)
-    return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule).makespan_us
-
-
-def _with_less_memory(problem: Problem, factor: float) -> Problem:
-    """Divide the memory of all accelerators by a factor."""
-    cluster = problem.cluster
-    devices = tuple(
-        replace(device, capacity_bytes=max(1, int(device.capacity_bytes / factor)))
-        if number in cluster.gpus
-        else device
-        for number, device in enumerate(cluster.devices)
-    )
-    return replace(problem, cluster=replace(cluster, devices=devices))
-
-
-def _find_partition(
-    problem: Problem, rule: LoadRule, options: PlaceOptions, along_order: bool
-) -> Partition:
-    """Find a partition for a rule with the dynamic programs.
-
-    They treat each device of a kind like the slowest. So if devices differ and may be replicas, a
-    partition without replicas, or with replicas in one machine only, may be better.
-    """
-    seed, limited = options.seed, options.limited
-    machines = has_machines(problem)
-
-    def stopped() -> bool:
-        return limited.stopped
-
-    def find(rule: LoadRule) -> Partition:
-        if rule.two_level and machines:
-            return partition_over_machines(
-                problem, rule, seed=seed, along_order=along_order, stopped=stopped
-            )
-        if along_order:
-            return partition_along_order(problem, rule, stopped=stopped)
-        return partition_exactly(problem, rule, seed=seed, stopped=stopped)
-
-    def load_us(found: Partition) -> float:
-        if np.isinf(found.load_us):
-            return np.inf
-        return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
-
-    best = find(rule)
-    if rule.pipeline == "interleaved" and not (rule.two_level and machines):
-        apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
-        apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
-        best = min((best, apart), key=lambda found: find_makespan_us(problem, found, rule))
-    if rule.replicate and find_unlike(problem, rule):
-        others = [replace(rule, replicate=False), replace(rule, two_level=True)]
-        found = min((best, *(find(other) for other in others if other != rule)), key=load_us)
-        device, replicas, recompute = found.device, found.replicas, found.recompute
-        us = load_us(found)
-        best = replace(best, device=device, replicas=replicas, recompute=recompute, load_us=us)
-    return best
 
 
 def _describe_moved(moved: int, excess: int, rule: LoadRule) -> str:

@@ -101,8 +101,8 @@ def _move_work(
     channel_us = loads.channel_us
     n_channels, n_passes = channel_us.shape[1], loads.load_us.shape[1]
     n_resources = n_channels // n_passes
-    loads.held_bytes[source] -= costs.unit_bytes[unit]
-    loads.held_bytes[target] += costs.unit_bytes[unit]
+    loads.held_bytes[source] -= costs.unit_bytes[unit, source]
+    loads.held_bytes[target] += costs.unit_bytes[unit, target]
     for p in range(n_passes):
         channel_us[source, p * n_resources] -= costs.unit_us[unit, source, p]
         channel_us[target, p * n_resources] += costs.unit_us[unit, target, p]

@@ -80,9 +80,9 @@ def write_program(
 
 def _limit_memory(builder: ModelBuilder, graph: Hypergraph, x: IntArray) -> None:
     """Keep devices within their memory, unless all units fit anyway."""
-    limited = np.flatnonzero(graph.capacity_bytes < graph.unit_bytes.sum())
+    limited = np.flatnonzero(graph.capacity_bytes < graph.unit_bytes.sum(axis=0))
     if len(limited):
-        share = graph.unit_bytes[:, None] / graph.capacity_bytes[limited]
+        share = graph.unit_bytes[:, limited] / graph.capacity_bytes[limited]
         builder.sums(len(limited), [(np.arange(len(limited)), share, x[:, limited])], upper=1.0)
 
 

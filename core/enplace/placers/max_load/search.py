@@ -8,14 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.placers.max_load.anneal import anneal
-from enplace.placers.max_load.dp import Partition, partition_exactly
+from enplace.placers.max_load.dp import Partition
+from enplace.placers.max_load.fitting import find_fitting
 from enplace.placers.max_load.hypergraph import (
     Hypergraph,
     build_hypergraph,
     held_bytes,
     time_per_sample_us,
+    with_samples,
 )
-from enplace.placers.max_load.in_flight import find_fullest, samples_matter
+from enplace.placers.max_load.in_flight import count_samples, find_fullest, samples_matter
 from enplace.placers.max_load.passes import Pass, find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.program import read_placement, write_program, write_solution
 from enplace.placing.anytime import (
@@ -28,7 +30,7 @@ from enplace.placing.anytime import (
 )
 from enplace.solvers.background import BackgroundRuns
 from enplace.solvers.milp import CP_SAT
-from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -38,6 +40,9 @@ SMALL = 200
 DP_SHARE = 0.25
 """Share of the time for the dynamic program; the other searches continue from its partition."""
 
+ONE_SAMPLE_SHARE = 0.3
+"""Share of the time for the program that counts one sample, if there are more in flight."""
+
 _SEEDS_APART = 1 << 32
 """More than any seed that people choose, so that runs of different seeds differ."""
 
@@ -45,7 +50,7 @@ _SEEDS_APART = 1 << 32
 def search_anywhere(
     problem: Problem,
     limits: Limits,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = "HiGHS",
 ) -> Incumbent:
@@ -57,16 +62,17 @@ def search_anywhere(
     """
     graph = build_hypergraph(problem, rule)
     late = limits.stop_after(DP_SHARE)
-    partition = partition_exactly(problem, rule, seed=seed, stopped=late)
+    partition = find_fitting(problem, rule, seed=seed, stopped=late)
     start = _place_units(problem, graph, partition.device)
     search = _Search(problem, graph, limits)
     search.offer(start)
     if graph.unit_us.size < SMALL or not search.is_feasible(start):
         return _with_note(search.solve((), solver), partition)
-    search.offer(anneal(graph, start, limits.is_over, seed))
+    limited = search.with_samples_of(start)
+    search.offer(anneal(limited, start, limits.is_over, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        return anneal(graph, start, stopped, seed + number * _SEEDS_APART)
+        return anneal(limited, start, stopped, seed + number * _SEEDS_APART)
 
     with BackgroundRuns(again, limits.is_over) as background:
         take_others = take_each(background.results, search.offer)
@@ -76,7 +82,7 @@ def search_anywhere(
 def search_contiguous(
     problem: Problem,
     limits: Limits,
-    rule: LoadRule = USUAL,
+    rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = CP_SAT,
 ) -> Incumbent:
@@ -87,7 +93,7 @@ def search_contiguous(
     """
     search = _Search(problem, build_hypergraph(problem, rule), limits)
     late = limits.stop_after(DP_SHARE)
-    partition = partition_exactly(problem, rule, seed=seed, stopped=late)
+    partition = find_fitting(problem, rule, seed=seed, stopped=late)
     device = unit_devices(problem, partition.device)
     if is_contiguous(problem, device[problem.unit]):
         search.offer(device)
@@ -119,7 +125,7 @@ class _Search:
         return bool(allowed and fits) and self._fits_in_flight(device)
 
     def _fits_in_flight(self, device: IntArray) -> bool:
-        """Whether the pipeline fits; the program and annealing only count one sample."""
+        """Whether the pipeline fits when it is simulated."""
         if not self._counts_samples:
             return True
         of_op = device[self._problem.unit]
@@ -132,21 +138,58 @@ class _Search:
             if self._incumbents.offer(device[self._problem.unit], load_us):
                 self._device = device
 
+    def with_samples_of(self, device: IntArray) -> Hypergraph:
+        """Count the samples in flight of a placement that fits; the same graph if none matter."""
+        if not self._counts_samples:
+            return self._graph
+        problem, rule = self._problem, self._graph.rule
+        limited = with_samples(
+            problem, self._graph, count_samples(problem, device[problem.unit], rule)
+        )
+        # By the paper's sum, a placement may need more than when it is simulated.
+        held = np.maximum(limited.capacity_bytes, held_bytes(limited, device))
+        return replace(limited, capacity_bytes=held)
+
     def solve(
         self,
         passes: Sequence[Pass],
         solver: str,
         take_others: Callable[[], None] = lambda: None,
     ) -> Incumbent:
-        """Continue with the integer program; meanwhile, take the results of other searches."""
+        """Continue with integer programs; meanwhile, take the results of other searches.
+
+        The first counts one sample; its bound holds for all placements, but what it finds need not
+        fit. If samples matter, each further program counts those of the best placement so far, as
+        long as that finds better ones.
+        """
+        limits = self._limits.part(ONE_SAMPLE_SHARE) if self._counts_samples else self._limits
+        found = self._solve_one(self._graph, passes, solver, take_others, limits)
+        while self._device is not None and not (found.proven or self._limits.is_over()):
+            if not self._counts_samples:
+                break
+            before_us, limited = found.objective_us, self.with_samples_of(self._device)
+            found = self._solve_one(limited, passes, solver, take_others, self._limits)
+            if found.objective_us >= before_us:
+                break
+        return found
+
+    def _solve_one(
+        self,
+        graph: Hypergraph,
+        passes: Sequence[Pass],
+        solver: str,
+        take_others: Callable[[], None],
+        limits: Limits,
+    ) -> Incumbent:
+        """Solve one program."""
         best = self._incumbents.best
-        if best.proven or self._limits.is_over():
+        if best.proven or limits.is_over():
             return best
         own: IntArray | None = None
 
         def write() -> ImprovingProgram:
-            scale_us = _scale_us(self._graph, self._incumbents.best)
-            program = write_program(self._graph, scale_us, passes)
+            scale_us = _scale_us(graph, self._incumbents.best)
+            program = write_program(graph, scale_us, passes)
             start = None if self._device is None else write_solution(program, self._device)
 
             def offer(values: FloatArray) -> None:
@@ -154,9 +197,9 @@ class _Search:
                 own = read_placement(program, values)
                 self.offer(own)
 
-            return ImprovingProgram(program.model, start, scale_us, offer)
+            return ImprovingProgram(program.model, start, scale_us, offer, graph is self._graph)
 
-        answer = improve_by_program(self._incumbents, write, self._limits, solver, take_others)
+        answer = improve_by_program(self._incumbents, write, limits, solver, take_others)
         best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
         if answer.status == "optimal" and own is not None and self.is_feasible(own):
@@ -192,7 +235,7 @@ def _place_units(problem: Problem, graph: Hypergraph, partition: IntArray) -> In
     if (held_bytes(graph, device) <= graph.capacity_bytes).all():
         return device
     free_bytes = graph.capacity_bytes.copy()
-    for unit in np.argsort(-graph.unit_bytes, kind="stable"):
+    for unit in np.argsort(-graph.unit_bytes.max(axis=1), kind="stable"):
         device[unit] = np.argmax(np.where(problem.unit_allowed[unit], free_bytes, -np.inf))
-        free_bytes[device[unit]] -= graph.unit_bytes[unit]
+        free_bytes[device[unit]] -= graph.unit_bytes[unit, device[unit]]
     return device

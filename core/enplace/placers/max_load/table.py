@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
+from enplace.machine.patterns import CLOSE
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
@@ -37,6 +38,9 @@ BYTES_PER_CELL = 8 + 4 + 2
 
 GPU, CPU = range(2)
 """Indices into the arrays of shape (2,)."""
+
+NEITHER, AHEAD, BACK = range(3)
+"""Passes that are taken first."""
 
 BYTES, SYNC, KEPT, FORWARD, OPS = range(5)
 """Indices into the sums of a share: bytes, time of an all-reduce, bytes kept for each further
@@ -68,6 +72,14 @@ class NodeCosts(NamedTuple):
         Whether the all-reduce of replicas adds to the load, or overlaps with it.
     samples : int array, shape (n_cells,)
         Samples in flight on the accelerators of the stage that follows a cell.
+    period_us : float
+        If positive, samples follow each other at this pace, and those in flight on a stage follow
+        from the time for which each stays. The value of a cell is then that time, counted from the
+        last stage back.
+    taken_first : int
+        If samples visit the stages in the same order on their way back, the pass of a stage that
+        shortens the time between its passes; the other pass lengthens that of the next stage.
+        :data:`NEITHER` if samples return the other way, so that both passes lengthen it.
     recompute : bool
         Whether a stage may run its forward ops again instead of keeping what they make.
     cpu_op_us : float
@@ -93,6 +105,8 @@ class NodeCosts(NamedTuple):
     capacity_bytes: float
     sums_sync: bool
     samples: IntArray
+    period_us: float
+    taken_first: int
     recompute: bool
     cpu_op_us: float
     is_plain: bool
@@ -152,6 +166,8 @@ class _Stage(NamedTuple):
     base, reached : int
     first_us, last_us, sync_us : float
         Its load in the first and last pass, and its all-reduce.
+    taken_us : float
+        The part of the load in the pass that is taken first.
     own_bytes, further_bytes : float
         Memory for one sample, and for each further one in flight.
     extra_us : float
@@ -163,6 +179,7 @@ class _Stage(NamedTuple):
     first_us: float
     last_us: float
     sync_us: float
+    taken_us: float
     own_bytes: float
     further_bytes: float
     extra_us: float
@@ -192,6 +209,8 @@ def build_node_costs(
         float(problem.cluster.capacity_bytes[gpus].min()),
         rule.transfers == "sum",
         samples,
+        0.0,
+        NEITHER,
         rule.recompute,
         -1.0,
         bool(samples.max() == 1),
@@ -263,7 +282,8 @@ def fill(
         # The caller then checks whether to stop; between two bases the walk keeps no state.
         if visits > budget:
             return base
-        most_us = limit_us[-1] if costs.cpu_op_us < 0.0 else np.inf
+        is_largest = costs.cpu_op_us < 0.0 and costs.period_us <= 0.0
+        most_us = limit_us[-1] if is_largest else np.inf
         n_open = _find_open_cells(table.best_us[base], capable[base], most_us, cells)
         if n_open > 0:
             _clear(share)
@@ -305,7 +325,8 @@ def _extend(
         if on_gpu:
             reached, sync_us, own = walk.ideal[depth], share.total[SYNC], share.total[BYTES]
             loads_us = _gpu_load_us(share, 0, 0.0), _gpu_load_us(share, last, 0.0)
-            stage = _Stage(base, reached, *loads_us, sync_us, own, share.total[KEPT], 0.0)
+            taken_us = _taken_us(share, costs, share.gpu_us[last])
+            stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, share.total[KEPT], 0.0)
             _offer(table, costs, limit_us, stage, cells, GPU, 0)
             if costs.recompute and share.received[0] < share.total[KEPT]:
                 first_us = 0.0 if last > 0 else share.total[FORWARD]
@@ -313,12 +334,17 @@ def _extend(
                     _gpu_load_us(share, 0, first_us),
                     _gpu_load_us(share, last, share.total[FORWARD]),
                 )
-                stage = _Stage(base, reached, *loads_us, sync_us, own, share.received[0], 0.0)
+                if costs.taken_first == BACK:
+                    taken_us += share.total[FORWARD]
+                stage = _Stage(
+                    base, reached, *loads_us, sync_us, taken_us, own, share.received[0], 0.0
+                )
                 _offer(table, costs, limit_us, stage, cells, GPU, table.best_us.shape[1])
         if on_cpu:  # CPUs pay for no transfers
             loads_us = share.cpu_us[0], share.cpu_us[last]
             extra_us = max(costs.cpu_op_us, 0.0) * share.total[OPS]
-            stage = _Stage(base, walk.ideal[depth], *loads_us, 0.0, 0.0, 0.0, extra_us)
+            taken_us = _taken_us(share, costs, share.cpu_us[last])
+            stage = _Stage(base, walk.ideal[depth], *loads_us, 0.0, taken_us, 0.0, 0.0, extra_us)
             _offer(table, costs, limit_us, stage, cells, CPU, 0)
         if not (on_gpu or on_cpu):
             turn_back(walk, lattice, depth)
@@ -473,70 +499,69 @@ def _offer(
         load_us = stage.last_us / count
         load_us = load_us + reduce_us if costs.sums_sync else max(load_us, reduce_us)
         if load_us < limit_us[last] and (last == 0 or stage.first_us / count < limit_us[0]):
-            gpus, cpus = (count, 0) if kind == GPU else (0, count)
-            width = costs.devices[CPU] + 1
-            if costs.is_plain:
-                _improve(table, width, stage, cells, load_us, gpus, cpus)
-            else:
-                allowed = costs.samples, costs.capacity_bytes
-                sums = costs.cpu_op_us >= 0.0
-                _improve_allowed(
-                    table, width, stage, cells, load_us, gpus, cpus, allowed, sums, mark
-                )
+            _improve(table, costs, stage, cells, load_us, (count, kind, mark))
 
 
 @loop
 def _improve(
     table: Table,
-    width: int,
+    costs: NodeCosts,
     stage: _Stage,
     cells: IntArray,
     load_us: float,
-    gpus: int,
-    cpus: int,
+    taken: tuple[int, int, int],
 ) -> None:  # pragma: no cover - compiled
-    """Record each cell where a stage on some devices makes the largest load smaller.
+    """Record each cell where a stage on some devices makes the value smaller, if its samples fit.
 
-    ``width`` is the number of cells for each number of accelerators.
+    ``taken`` is the number of devices, their kind, and what to add to the number of the cell.
     """
+    count, kind, mark = taken
+    gpus, cpus = (count, 0) if kind == GPU else (0, count)
+    width = costs.devices[CPU] + 1
     for cell in cells:
         to = cell + gpus * width + cpus
         if to >= table.best_us.shape[1] or (cpus > 0 and cell % width + cpus >= width):
             continue
-        largest_us = max(table.best_us[stage.base, cell], load_us)
-        if largest_us < table.best_us[stage.reached, to]:
-            table.best_us[stage.reached, to] = largest_us
-            table.from_ideal[stage.reached, to] = stage.base
-            table.from_cell[stage.reached, to] = cell
-
-
-@loop
-def _improve_allowed(
-    table: Table,
-    width: int,
-    stage: _Stage,
-    cells: IntArray,
-    load_us: float,
-    gpus: int,
-    cpus: int,
-    allowed: tuple[IntArray, float],
-    sums: bool,
-    mark: int,
-) -> None:  # pragma: no cover - compiled
-    """Do the same where the samples in flight fit, or for the sum over stages."""
-    samples, capacity_bytes = allowed
-    for cell in cells:
-        to = cell + gpus * width + cpus
-        if to >= table.best_us.shape[1] or (cpus > 0 and cell % width + cpus >= width):
-            continue
-        if gpus > 0:
-            further = -(-samples[cell] // gpus) - 1
-            if stage.own_bytes + further * stage.further_bytes > capacity_bytes:
+        before_us = table.best_us[stage.base, cell]
+        value_us = max(before_us, load_us)
+        if not costs.is_plain:
+            samples = -(-costs.samples[cell] // count)
+            if costs.period_us > 0.0:
+                period_us, whole_us = count * costs.period_us, count * load_us
+                gap_us = _wait(before_us - stage.taken_us, period_us, period_us - whole_us)
+                samples = int(gap_us // period_us) + 1
+                value_us = gap_us + whole_us - stage.taken_us
+            elif costs.cpu_op_us >= 0.0:
+                value_us = before_us + load_us + stage.extra_us
+            held_bytes = stage.own_bytes + (samples - 1) * stage.further_bytes
+            if gpus > 0 and held_bytes > costs.capacity_bytes:
                 continue
-        value_us = max(table.best_us[stage.base, cell], load_us)
-        if sums:
-            value_us = table.best_us[stage.base, cell] + load_us + stage.extra_us
         if value_us < table.best_us[stage.reached, to]:
             table.best_us[stage.reached, to] = value_us
             table.from_ideal[stage.reached, to] = stage.base
             table.from_cell[stage.reached, to] = cell + mark
+
+
+@step
+def _wait(gap_us: float, period_us: float, room_us: float) -> float:  # pragma: no cover - compiled
+    """Lengthen the time between the two passes of a stage until other samples leave room for it.
+
+    ``room_us`` is the part of a period in which the device has no work.
+    """
+    periods = np.floor(gap_us / period_us + CLOSE)
+    rest_us = gap_us - periods * period_us
+    if rest_us > room_us + CLOSE * period_us:
+        return float((periods + 1.0) * period_us)
+    return float(periods * period_us + max(rest_us, 0.0))
+
+
+@step
+def _taken_us(
+    share: _Share, costs: NodeCosts, work_us: float
+) -> float:  # pragma: no cover - compiled
+    """Return the part of a share's work on a device that is in the pass that is taken first."""
+    on_gpu_us = share.gpu_us[-1]
+    if costs.taken_first == NEITHER or on_gpu_us <= 0.0:
+        return 0.0
+    forward = share.total[FORWARD] / on_gpu_us
+    return float(work_us * (forward if costs.taken_first == AHEAD else 1.0 - forward))

@@ -100,7 +100,7 @@ class _Outer:
     Attributes
     ----------
     best_us : float array, shape (n_machines + 1, n_ideals)
-        The smallest largest load of the last pass.
+        The smallest largest load of the last pass, or at a given pace, how long samples stay.
     came_from : int array, shape (n_machines + 1, n_ideals)
         The ideal of the machines before.
     finished : bool
@@ -149,6 +149,44 @@ def partition_over_machines(
     if note := find_unlike(problem, rule) or UNLIKE_DEVICES * (not certain):
         return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
+
+
+class AtPace:
+    """Partitions over machines that fit with the samples that are in flight at a given pace."""
+
+    def __init__(self, task: Task, stopped: Stopped) -> None:
+        self._task, self._stopped = task, stopped
+        self._machines = _build_machines(task)
+        self._orders = _machine_orders(self._machines)[:MOST_ORDERS]
+
+    def solve(
+        self, lattice: Lattice, costs: NodeCosts, limit_us: FloatArray, start_us: float
+    ) -> Solution | None:
+        """Find the partition for which samples stay the shortest time; None if none fits.
+
+        Parameters
+        ----------
+        costs : NodeCosts
+            Its pace, and what is taken first.
+        limit_us : float array, shape (1,)
+            Upper limit of the loads.
+        start_us : float
+            The time before the first machine.
+        """
+        pace_us, first, rule = costs.period_us, costs.taken_first, self._task.rule
+        at_pace = {
+            id(each): each._replace(period_us=pace_us, taken_first=first, is_plain=False)
+            for each in self._machines.costs
+        }
+        best: Solution | None = None
+        for order in self._orders:
+            machines = _in_order(self._machines, order)
+            machines = replace(machines, costs=[at_pace[id(each)] for each in machines.costs])
+            outer = _fill_outer(machines, lattice, limit_us, rule, self._stopped, start_us)
+            least_us = float(outer.best_us[:, -1].min())
+            if outer.finished and least_us < (best.last_us if best else np.inf):
+                best = _read_outer(self._task, machines, lattice, limit_us, outer)
+        return best
 
 
 def has_machines(problem: Problem) -> bool:
@@ -254,28 +292,39 @@ def _solve_over(task: Task, machines: _Machines, lattice: Lattice, stopped: Stop
 
 
 def _fill_outer(
-    machines: _Machines, lattice: Lattice, limit_us: FloatArray, rule: LoadRule, stopped: Stopped
+    machines: _Machines,
+    lattice: Lattice,
+    limit_us: FloatArray,
+    rule: LoadRule,
+    stopped: Stopped,
+    start_us: float = 0.0,
 ) -> _Outer:
     """Find the best partition of each ideal over the first machines, with loads below a limit."""
     n_machines, n_ideals = len(machines.devices), lattice.n_ideals
     best = np.full((n_machines + 1, n_ideals), np.inf)
     came = np.full((n_machines + 1, n_ideals), -1, dtype=np.int64)
-    best[0, 0] = 0.0
+    best[0, 0] = start_us
+    at_pace = machines.costs[0].period_us > 0
     for base in range(n_ideals):
-        if not (best[:-1, base] < limit_us[-1]).any():
+        reached = np.isfinite(best[:-1, base])
+        if not reached.any():
             continue
         if stopped():
             return _Outer(best, came, False)
-        inner_us = {
-            id(costs): _fill_inner(costs, lattice, limit_us, base).best_us
-            for costs in {id(each): each for each in machines.costs}.values()
-        }
         network = _network_loads_us(machines, lattice, base, rule)
         network_load_us = np.where((network >= limit_us).any(axis=1), np.inf, network[:, -1])
-        for m, cells in enumerate(machines.cells):
-            inside_us = inner_us[id(machines.costs[m])][:, cells].min(axis=1)
-            value = np.maximum(inside_us, network_load_us)
-            new = np.maximum(best[m, base], value)
+        inner_us: dict[tuple[int, float], FloatArray] = {}
+        for m in np.flatnonzero(reached).tolist():
+            # At a pace, how long samples stay in a machine depends on how long they have stayed.
+            costs, start = machines.costs[m], float(best[m, base]) if at_pace else 0.0
+            key = id(costs), start
+            if key not in inner_us:
+                inner_us[key] = _fill_inner(costs, lattice, limit_us, base, start).best_us
+            inside_us = inner_us[key][:, machines.cells[m]].min(axis=1)
+            if at_pace:
+                new = np.where(np.isfinite(network_load_us), inside_us, np.inf)
+            else:
+                new = np.maximum(best[m, base], np.maximum(inside_us, network_load_us))
             better = new < best[m + 1]
             best[m + 1, better], came[m + 1, better] = new[better], base
     return _Outer(best, came, True)
@@ -290,7 +339,8 @@ def _read_outer(
     while m:
         base = int(outer.came_from[m, top])
         costs = machines.costs[m - 1]
-        table = _fill_inner(costs, lattice, limit_us, base)
+        start = float(outer.best_us[m - 1, base]) if costs.period_us > 0 else 0.0
+        table = _fill_inner(costs, lattice, limit_us, base, start)
         cells = machines.cells[m - 1]
         cell = int(cells[np.argmin(table.best_us[top, cells])])
         stages = walk_back(table, lattice, costs.devices, cell, top, base)
@@ -299,9 +349,12 @@ def _read_outer(
     return Solution(*assign(task.nodes.node, parts), last_us)
 
 
-def _fill_inner(costs: NodeCosts, lattice: Lattice, limit_us: FloatArray, base: int) -> Table:
+def _fill_inner(
+    costs: NodeCosts, lattice: Lattice, limit_us: FloatArray, base: int, start_us: float
+) -> Table:
     """Fill the table that partitions the nodes above an ideal over the devices of one machine."""
     table = empty_table(lattice, costs.devices, base)
+    table.best_us[base, 0] = start_us
     capable = np.ones(table.best_us.shape, dtype=bool)
     at = base
     while at < lattice.n_ideals:

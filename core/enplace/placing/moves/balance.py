@@ -29,6 +29,9 @@ class Balance(NamedTuple):
     ----------
     band : int array, shape (GRIDS, n_ops)
         The band that each op runs in.
+    pace : float array, shape (n_devices,)
+        The speed of each device, relative to the mean of its kind. Work is even if all devices take
+        equally long for theirs: then squares of times are least if they count by pace.
     sending : float
         Weight of a microsecond of transfers; a microsecond of work weighs as much as its device has
         more to do in that band than others, relative to the mean.
@@ -39,6 +42,7 @@ class Balance(NamedTuple):
     """
 
     band: IntArray
+    pace: FloatArray
     sending: float
     hot: float
     cold: float
@@ -56,7 +60,7 @@ class Placed(NamedTuple):
     load_us : float array, shape (GRIDS, n_bands, n_devices)
         Work of each device in each band, divided by its lanes.
     even_us : float array, shape (GRIDS, n_bands)
-        The mean work of the devices in a band.
+        The mean work of the devices in a band, counted by pace.
     """
 
     device: IntArray
@@ -135,7 +139,7 @@ def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - com
         for band in range(p.even_us.shape[1]):
             total = 0.0
             for d in range(len(m.lanes)):
-                total += p.load_us[grid, band, d]
+                total += b.pace[d] * p.load_us[grid, band, d]
             p.even_us[grid, band] = max(total / len(m.lanes), 1e-3)
 
 
@@ -179,7 +183,7 @@ def _price(
         # Half the change of the sum of squares.
         gained = more_us * (p.load_us[grid, band, to] + 0.5 * more_us)
         lost = less_us * (p.load_us[grid, band, here] - 0.5 * less_us)
-        change += (gained - lost) / p.even_us[grid, band]
+        change += (b.pace[to] * gained - b.pace[here] * lost) / p.even_us[grid, band]
     return change
 
 

@@ -16,6 +16,7 @@ from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
 from enplace.placing.moves.windows import Annealing, sweep
 from enplace.values.arrays import inverse
+from enplace.values.cluster import Cluster
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -159,6 +160,7 @@ def balance_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> 
     unit_us = work_us.sum() / n_units
     balance = Balance(
         band=_bands(_start_us(state), work_us, max(int(n_bands), 2)),
+        pace=_pace(problem.cluster),
         sending=_draw_log(draw, *WEIGHTS),
         hot=HOT[warm] * unit_us,
         cold=COLD * unit_us,
@@ -173,6 +175,14 @@ def balance_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> 
 def _draw_log(draw: np.random.Generator, low: float, high: float) -> float:
     """Draw a number whose logarithm is evenly distributed."""
     return float(np.exp(draw.uniform(np.log(low), np.log(high))))
+
+
+def _pace(cluster: Cluster) -> FloatArray:
+    """Divide the speed of each device by the mean speed of its kind."""
+    speed, kind = cluster.speed, cluster.kind
+    mean: FloatArray = np.bincount(kind, speed) / np.maximum(np.bincount(kind), 1)
+    paces: FloatArray = speed / mean[kind]
+    return paces
 
 
 def _random_placement(problem: Problem, draw: np.random.Generator) -> IntArray:

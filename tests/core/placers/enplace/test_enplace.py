@@ -123,6 +123,25 @@ def test_however_little_time_a_large_graph_gets_a_list_schedule(
     assert "dpos" in plan.note
 
 
+def test_a_search_that_begins_from_a_plan_waits_for_no_method_beyond_the_limit(monkeypatch, large):
+    seconds = 0.0
+
+    def take_long(name, problem, options):
+        nonlocal seconds
+        while seconds < 60.0:
+            options.check_cancelled()
+            seconds += 0.1
+        return run(name, problem, options)
+
+    start, run = place(large, "round-robin").plan, starts.run_method
+    monkeypatch.setattr(starts, "run_method", take_long)
+    monkeypatch.setattr("enplace.placing.incumbents.BOUND_OP_S", 1.0)  # no time for that
+    options = PlaceOptions(time_limit_s=5.0, stopwatch=Stopwatch(lambda: seconds), start=start)
+    plan = place(large, "enplace", options=options).plan
+    assert plan.solve_seconds <= 5.5
+    assert plan.acts_like(start)
+
+
 def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large):
     """The clock stands until both are under way, and then jumps to the end of the time limit."""
     both_run = threading.Barrier(2, timeout=60.0)

@@ -231,7 +231,7 @@ def test_the_slowest_link_decides_the_time_of_an_all_reduce():
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=6)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
 def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
     try:

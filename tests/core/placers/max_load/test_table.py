@@ -10,7 +10,7 @@ from enplace.machine.loads import max_load_us
 from enplace.placers.max_load import dp, two_level
 from enplace.placers.max_load.ideals import find_ideals
 from enplace.placers.max_load.table import empty_table, fill
-from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -124,7 +124,7 @@ def test_a_search_without_light_inputs_and_outputs_proves_no_more_than_is_true(m
     monkeypatch.setattr(dp, "LIGHT", 1.0)
     proven = 0
     for seed in range(30):
-        problem = draw_task(seed, USUAL).problem
+        problem = draw_task(seed, PAPER).problem
         exact, merged = dp.partition_exactly(problem), dp.partition_exactly(problem, limit=1)
         assert merged.bound_us <= exact.load_us * (1 + 1e-9)
         assert merged.load_us >= exact.load_us * (1 - 1e-9)

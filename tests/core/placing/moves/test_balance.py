@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import problems
+from tests.problems import profile_of
 
 from benchmarks.planted import planted
 from enplace.machine import simulate
@@ -13,7 +14,9 @@ from enplace.machine.layout import build_machine
 from enplace.placers import place
 from enplace.placing.moves.balance import GRIDS, Balance, anneal_balance
 from enplace.placing.moves.level import make_level
-from enplace.placing.moves.steps import balance_step, new_stop_flag, state_of
+from enplace.placing.moves.steps import LevelPlan, balance_step, new_stop_flag, state_of
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.problem import Problem
 
 
 def cost_us(problem, balance, device, even_us):
@@ -30,7 +33,7 @@ def cost_us(problem, balance, device, even_us):
         + cluster.b1_us_per_byte[home[tensor], to] * profile.tensor_bytes[tensor]
         for tensor, to in sent
     )
-    squares = work_us(problem, balance, device) ** 2 / even_us[:, :, None]
+    squares = balance.pace * work_us(problem, balance, device) ** 2 / even_us[:, :, None]
     return balance.sending * transfers_us + squares.sum() / 2
 
 
@@ -55,8 +58,9 @@ def random_placement(problem, seed):
 def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, sending, hot, seed):
     start = random_placement(problem, seed)
     bands = np.random.default_rng(seed).integers(0, 4, (GRIDS, problem.profile.n_ops))
-    balance = Balance(bands, sending, hot, hot / 10, 200)
-    even_us = np.maximum(work_us(problem, balance, start).mean(axis=2), 1e-3)
+    pace = np.random.default_rng(seed).uniform(0.5, 2.0, problem.cluster.n_devices)
+    balance = Balance(bands, pace, sending, hot, hot / 10, 200)
+    even_us = np.maximum((pace * work_us(problem, balance, start)).mean(axis=2), 1e-3)
 
     device = start.copy()
     change_us = anneal_balance(
@@ -76,7 +80,7 @@ def test_a_balance_that_is_stopped_moves_nothing():
     start, stop = np.zeros(40, dtype=np.int64), new_stop_flag()
     stop[0] = True
     device = start.copy()
-    balance = Balance(np.zeros((GRIDS, 40), np.int64), 1.0, 100.0, 1.0, 1000)
+    balance = Balance(np.zeros((GRIDS, 40), np.int64), np.ones(2), 1.0, 100.0, 1.0, 1000)
     anneal_balance(build_machine(problem), balance, device, np.random.default_rng(0), stop)
     assert (device == start).all()
 
@@ -91,3 +95,16 @@ def test_balances_find_the_strands_that_list_schedules_tear_apart():
         state = balance_step(state, seed, 0.0, new_stop_flag())
     gap, gap_before = state.makespan_us / found.best_us - 1, start_us / found.best_us - 1
     assert gap < gap_before / 3
+
+
+def test_a_fast_and_a_slow_device_take_equally_long_for_their_work():
+    """Ops without edges: a device of twice the speed gets twice the work."""
+    profile = profile_of({f"op{i}": 10 for i in range(300)}, [])
+    devices = (Device("GPU:0", "gpu", 2**40), Device("GPU:1", "gpu", 2**40, speed=2.0))
+    links = tuple(Link(a, 1 - a, 1.0, 1.0, (a,)) for a in (0, 1))
+    problem = Problem(profile, Cluster("unlike", devices, ("there", "back"), links))
+    level, device = make_level(problem, np.arange(300)), np.zeros(300, dtype=np.int64)
+    state = LevelPlan(level, np.arange(300), device)
+    for seed in range(2):
+        state = balance_step(state, seed, 0.0, new_stop_flag())
+    assert state.makespan_us <= 1.02 * 300 * 10 / 3
