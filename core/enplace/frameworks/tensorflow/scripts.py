@@ -255,7 +255,7 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
     """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
 
     An optimiser that makes its variables while the step is traced takes as long as another trace,
-    so they are made before.
+    so they are made just before.
 
     Parameters
     ----------
@@ -304,15 +304,33 @@ def _plain_compile(
 
 
 def _with_optimizer(make_function: Callable[..., Any], usual_step: Any) -> Callable[..., Any]:
+    """Make the optimiser's variables when Keras would: at the first step, under the same names."""
+
     @wraps(make_function)
     def with_optimizer(model: Any, *args: Any, **kwargs: Any) -> Any:
+        made = make_function(model, *args, **kwargs)
         optimizer = model.optimizer
-        trains_as_usual = type(model).train_step is usual_step and model.built
-        if trains_as_usual and not getattr(optimizer, "built", True):
-            optimizer.build(model.trainable_variables)
-        return make_function(model, *args, **kwargs)
+        if type(model).train_step is not usual_step or getattr(optimizer, "built", True):
+            return made
+        step = model.train_function
+
+        @wraps(step)
+        def first_build(*inputs: Any) -> Any:
+            if not optimizer.built and _is_built_throughout(model):
+                with importlib.import_module("keras").name_scope(optimizer.name, caller=optimizer):
+                    optimizer.build(model.trainable_variables)
+            return step(*inputs)
+
+        model.train_function = first_build
+        return made
 
     return with_optimizer
+
+
+def _is_built_throughout(model: Any) -> bool:
+    """Return whether a model is known to have all its variables: its layers may lack some."""
+    layers = getattr(model, "_flatten_layers", None)  # private: without it, Keras traces twice
+    return layers is not None and all(layer.built for layer in layers())
 
 
 @contextmanager

@@ -25,6 +25,9 @@ Batch = tuple[NDArray[Any], ...]
 CALL_BYTES = 512 << 20
 """Bytes of variables that one call of a session reads or sets, unless a single one has more."""
 
+CALLABLE = "_make_callable_from_options"
+"""A private method of sessions, quicker than ``Session.run``, which is used where it is missing."""
+
 _INITIALISER = "enplace_initial_values"
 _BATCHES = "enplace_batches"
 
@@ -195,7 +198,8 @@ class OpenStep:
         batch = step.batches[self._count % len(step.batches)] if step.batches else ()
         self._count += 1
         given = batch[: len(step.inputs)]  # an iterator returns the rest
-        if self._target and options is not None:  # servers trace nothing else
+        # Servers trace nothing else, and other versions may lack the private method.
+        if (self._target and options is not None) or not hasattr(self.session, CALLABLE):
             feeds = {f"{name}:0": value for name, value in zip(step.inputs, given, strict=True)}
             fetches = (list(step.outputs), list(step.targets))
             return list(self.session.run(fetches, feeds, options, metadata)[0])
@@ -222,7 +226,7 @@ class OpenStep:
             wanted.feed.extend(f"{name}:0" for name in step.inputs)
             if options is not None:
                 wanted.run_options.CopyFrom(options)
-            self._callables[key] = self.session._make_callable_from_options(wanted)
+            self._callables[key] = getattr(self.session, CALLABLE)(wanted)
         return self._callables[key]
 
     def _initialise(self) -> None:

@@ -537,3 +537,48 @@ def test_keras_traces_its_step_once_where_only_the_optimiser_lacks_variables():
         traced.clear()
         model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
     assert len(traced) == 1
+
+
+class Lazy(keras.Model):
+    """Counts as built before its layers have variables."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(2), keras.layers.Dense(1)
+        self.built = True
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+class Thaw(keras.callbacks.Callback):
+    """Lets a layer train after Keras has made its training function."""
+
+    def on_train_begin(self, logs=None):
+        self.model.layers[0].trainable = True
+
+
+def frozen():
+    layers = [keras.layers.Dense(2, trainable=False), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def scaled_nadam():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam())
+
+
+@pytest.mark.parametrize("make_model", [Lazy, frozen])
+@pytest.mark.parametrize("make_optimizer", [keras.optimizers.Nadam, scaled_nadam])
+def test_an_optimiser_has_the_variables_it_would_have_without_us(make_model, make_optimizer):
+    def trained():
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model, optimizer = make_model(), make_optimizer()
+        model.compile(optimizer, "mse")
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), callbacks=[Thaw()], verbose=0)
+        variables = [*model.weights, *optimizer.variables]
+        return {v.path: np.asarray(v.value).tolist() for v in variables}
+
+    usual = trained()
+    with plain_keras(lambda _: None):
+        assert trained() == usual
