@@ -80,7 +80,9 @@ SIZE = _SizeType()
 
 @command("clusters")
 @click.argument("name", type=PresetType(), required=False)
-@click.option("--detect", is_flag=True, help="Describe the GPUs of this machine or, without, ask.")
+@click.option(
+    "--detect", is_flag=True, help="Describe the GPUs of this machine; if it has none, ask."
+)
 @click.option(
     "--gpus",
     type=click.IntRange(1, 255),
