@@ -9,6 +9,7 @@ release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
+smartquotes = False  # it turns the dashes of --option into one
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

@@ -33,7 +33,7 @@ def family(cluster: Cluster) -> str:
         return "Testbeds of the papers"
     if all(device.kind == "cpu" for device in cluster.devices):
         return "Logical CPU devices"
-    return "PCIe" if "PCIe" in cluster.description else "NVLink servers"
+    return "PCIe" if "PCIe" in cluster_title(cluster) else "NVLink servers"
 
 
 def devices_text(cluster: Cluster) -> str:

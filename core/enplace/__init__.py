@@ -91,10 +91,19 @@ def apply(
     """Run the training of this process according to ``plan.json``.
 
     Call it at the start of a training script, which needs no other change. If several frameworks
-    are installed, import the script's one before. With a ``pipeline``, ``"1f1b"`` or ``"gpipe"``,
-    each batch is cut into so many micro-batches. For TensorFlow, see
+    are installed, import the script's one before. With a ``pipeline`` such as ``"1f1b"``, each
+    batch is cut into so many micro-batches. For TensorFlow, see
     :func:`enplace.frameworks.tensorflow.apply.apply`.
+
+    Raises
+    ------
+    EnplaceError
+        If the plan cannot be applied; the line says why.
     """
+    from enplace.errors import EnplaceError
+
+    if not isinstance(path, str | os.PathLike):
+        raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
     return registry.framework_in_use().apply(path, order, pipeline, microbatches)

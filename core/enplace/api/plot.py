@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
@@ -29,7 +30,8 @@ def plot_timeline(schedule: Schedule, axes: Axes | None = None) -> Axes:
         pyplot = import_extra("matplotlib.pyplot", "notebook")
         size = (WIDTH_IN, MARGIN_IN + ROW_IN * len(rows))
         _, axes = pyplot.subplots(figsize=size, layout="constrained")
-    assert axes is not None
+    if not hasattr(axes, "broken_barh"):
+        raise EnplaceError(f"ax is {axes!r:.60}; use one Axes of matplotlib")
     for row, track in enumerate(rows):
         bars = zip(track.start_us / 1000, (track.finish_us - track.start_us) / 1000, strict=True)
         axes.broken_barh(

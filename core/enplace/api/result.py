@@ -147,7 +147,7 @@ class Result(PlainResult):
         Raises
         ------
         EnplaceError
-            If matplotlib is not installed.
+            If matplotlib is not installed, or ``ax`` is something else.
         """
         return plot_timeline(self.schedule, ax)
 

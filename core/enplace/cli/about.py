@@ -64,9 +64,25 @@ def methods() -> Answer:
     return Answer({"methods": found}, table(rows, "lllll"))
 
 
+class _SizeType(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, written with their unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> int:
+        from enplace.frameworks.devices import read_size
+
+        return read_size(value) or self.fail(f"'{value}' is not a size such as 24GiB", param, ctx)
+
+
+SIZE = _SizeType()
+
+
 @command("clusters")
 @click.argument("name", type=PresetType(), required=False)
-@click.option("--detect", is_flag=True, help="Describe the GPUs of this machine or, without, ask.")
+@click.option(
+    "--detect", is_flag=True, help="Describe the GPUs of this machine; if it has none, ask."
+)
 @click.option(
     "--gpus",
     type=click.IntRange(1, 255),
@@ -74,11 +90,11 @@ def methods() -> Answer:
     help="How many GPUs, instead of detecting them.",
 )
 @click.option("--model", metavar="NAME", help="H200, H100, A100, V100 or another name.")
-@click.option("--memory", metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
+@click.option("--memory", type=SIZE, metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
 @click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")
 @click.option("-o", "--output", type=FILE, metavar="OUT.json", help="Write the cluster.")
 def clusters(
-    name: str | None, detect: bool, gpus: int | None, output: str | None, **gpu: str | None
+    name: str | None, detect: bool, gpus: int | None, output: str | None, **gpu: Any
 ) -> Answer:
     """List the presets, show the one called NAME, or describe a cluster of your own.
 
@@ -117,10 +133,9 @@ def clusters(
 
 
 def _own_cluster(
-    gpus: int | None, model: str | None, memory: str | None, link: str | None
+    gpus: int | None, model: str | None, memory: int | None, link: str | None
 ) -> Cluster:
     """Detect this machine's GPUs, or make a cluster of what the user says of others."""
-    from enplace.frameworks.devices import read_size
     from enplace.frameworks.nvml import visible_cards
     from enplace.frameworks.own_cluster import LINKS, describe, detect, model_of
 
@@ -129,17 +144,15 @@ def _own_cluster(
     if gpus is None:
         click.echo("There is no NVIDIA GPU here, or the extra 'gpu' is missing.", err=True)
     links = "; ".join(f"{key}: {text}" for key, text in LINKS.items())
-    gpus = gpus or int(_ask("--gpus", "How many GPUs are there", "2", click.IntRange(1, 255)))
+    gpus = gpus or _ask("--gpus", "How many GPUs are there", "2", click.IntRange(1, 255))
     model = model or _ask("--model", "Their model (H200, H100, A100, V100 or another)", "A100")
-    memory = memory or _ask("--memory", "Memory of each", "80GiB")
+    memory = memory or _ask("--memory", "Memory of each", "80GiB", SIZE)
     if link is None and gpus > 1:
         link = _ask("--link", f"What joins them ({links})", "nvlink", click.Choice(list(LINKS)))
-    if not read_size(memory):
-        raise ClusterError(f"--memory '{memory}': write a size, such as 24GiB")
-    return describe(gpus, model_of(model), read_size(memory), link or "pcie")
+    return describe(gpus, model_of(model), memory, link or "pcie")
 
 
-def _ask(option: str, question: str, usual: str, kind: Any = None) -> str:
+def _ask(option: str, question: str, usual: str, kind: Any = None) -> Any:
     """Ask for an option that was left out.
 
     Raises
@@ -151,7 +164,7 @@ def _ask(option: str, question: str, usual: str, kind: Any = None) -> str:
         raise ClusterError(
             f"add {option}: a description is --gpus 4 --model A100 --memory 80GiB --link nvlink"
         )
-    return str(click.prompt(question, usual, type=kind, err=True, show_choices=False))
+    return click.prompt(question, usual, type=kind, err=True, show_choices=False)
 
 
 @command("doctor")

@@ -43,8 +43,8 @@ class Microbatches:
             raise PipelineError(
                 f"there is no pipeline '{self.schedule}'; use one of {listed(KINDS)}"
             )
-        if self.number < 2:
-            raise PipelineError("a pipeline needs at least 2 micro-batches")
+        if not isinstance(self.number, int | np.integer) or self.number < 2:
+            raise PipelineError("a pipeline needs a number of micro-batches, at least 2")
 
     def __str__(self) -> str:
         return f"{self.number} micro-batches, {self.schedule}"

@@ -15,6 +15,7 @@ A replica may itself be placed on several GPUs: a plan inside data parallelism.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -90,8 +91,8 @@ class Replicas:
 def mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) -> Replicas | None:
     """Predict the model with a replica on every GPU.
 
-    None if there is one GPU, if it has no room for the variables, if the profile does not say what
-    the gradients are, or if cancelled.
+    None if there is one GPU, if it has no room for the variables, if there are fewer samples than
+    replicas, if the profile does not say what the gradients are, or if cancelled.
     """
     return _predicted(problem, len(problem.cluster.gpus), cancelled)
 
@@ -111,7 +112,8 @@ def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
 
 def _predicted(problem: Problem, number: int, cancelled: Callable[[], bool]) -> Replicas | None:
     whole, profile = problem.cluster, problem.measured_profile
-    if number < 2 or _hides_gradients(profile):
+    samples = profile.measured.batch_size or math.inf
+    if not 2 <= number <= samples or _hides_gradients(profile):
         return None
     size = len(whole.gpus) // number
     groups = [whole.gpus[i * size : (i + 1) * size] for i in range(number)]

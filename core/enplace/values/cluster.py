@@ -294,11 +294,11 @@ class Cluster:
         Raises
         ------
         ClusterError
-            If a factor is not a positive number.
+            If a factor is not a number from 1e-6 to 1e6.
         """
         for label, scale in (("compute", compute), ("links", links)):
-            if not (math.isfinite(scale) and 1e-6 <= scale <= 1e6):
-                raise ClusterError(f"scale of {label} is {scale}; use 1e-6 to 1e6")
+            if not (isinstance(scale, int | float | np.number) and 1e-6 <= scale <= 1e6):
+                raise ClusterError(f"scale of {label} is {scale!r:.60}; use 1e-6 to 1e6")
         if compute == links == 1:
             return self
         return replace(

@@ -176,6 +176,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(folder, arguments, complaint
         (lambda _: ep.methods("speed"), "there is no objective 'speed'"),
         (lambda _: ep.compare("p.json", "c.json", ["heft", 3]), "^methods: 3 is not a string$"),
         (lambda result: result.save(None), "^path is None; use a file's name$"),
+        (lambda _: ep.apply(3), "^path is 3; use a file's name$"),
+        (lambda result: result.plot(3), "^ax is 3; use one Axes of matplotlib$"),
         (lambda result: result.export(3, "x"), "^format is 3; use a string$"),
         (lambda result: ep.simulate("p.json", result, policy=3), "^policy is 3; use a string$"),
     ],

@@ -167,11 +167,9 @@ def test_detection_without_a_gpu_and_without_a_terminal_says_what_to_add(enplace
 def test_detection_without_a_gpu_asks_on_a_terminal(enplace, monkeypatch):
     monkeypatch.setattr("enplace.frameworks.nvml.visible_cards", list)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    answers = {"How many": "3", "Their model": "V100", "Memory": "16GiB", "What joins": "nvlink"}
-
-    def prompt(question, *_, **__):
-        return next(answer for start, answer in answers.items() if question.startswith(start))
-
-    monkeypatch.setattr("click.prompt", prompt)
-    made = enplace("clusters", "--detect", "--json").document
+    answers = iter(["0", "3", "V100", "much", "16GiB", "nvlink"])
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
+    done = enplace("clusters", "--detect", "--json")
+    assert "'much' is not a size such as 24GiB" in done.err
+    made = done.document
     assert [device["speed"] for device in made["devices"][:3]] == [0.3] * 3

@@ -13,6 +13,7 @@ from enplace.placers.data_parallel import (
     mirrored,
     share_of_batch,
 )
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
 
@@ -59,6 +60,14 @@ def training(without=()):
         edge_op=[names.index(b) for _, b, _ in edges],
         edge_bytes=[size for _, _, size in edges],
     )
+
+
+@pytest.mark.parametrize(("n_samples", "numbers"), [(1, []), (2, [2]), (3, [2]), (4, [4, 2])])
+def test_every_replica_has_a_sample(n_samples, numbers):
+    measured = Measurement(batch_shapes=((n_samples, 8),))
+    problem = Problem(replace(training(), measured=measured), gpus(4, b0=1.0, b1=1e-3))
+    assert [found.number for found in all_mirrored(problem)] == numbers
+    assert bool(mirrored(problem)) == (4 in numbers)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -1,6 +1,7 @@
 """Cluster files, presets, and the choice of a cluster."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files as resource_files
@@ -101,6 +102,11 @@ def test_a_second_link_for_a_pair_is_refused() -> None:
     data["links"].append(data["links"][0])
     with pytest.raises(EnplaceError, match=r"links\[1\]: a second link from GPU:0 to GPU:1"):
         cluster_from_json(data)
+
+
+def test_every_preset_says_where_the_figures_of_its_links_come_from():
+    told = re.compile("assumed|constants")
+    assert [name for name, each in presets().items() if not told.search(each.description)] == []
 
 
 @pytest.mark.parametrize("name", sorted(presets()))

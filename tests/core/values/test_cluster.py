@@ -1,6 +1,7 @@
 """A cluster refuses impossible devices and links."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_scaling_divides_times_only() -> None:
     assert cluster.scaled() == cluster
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
-def test_an_impossible_scale_is_refused(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan, "2", None])
+def test_an_impossible_scale_is_refused(factor: Any) -> None:
     with pytest.raises(ClusterError, match="scale of links"):
         make(THERE, BACK).scaled(links=factor)

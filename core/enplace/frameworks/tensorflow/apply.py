@@ -91,9 +91,9 @@ def apply(
     order : bool
         Whether each device follows the plan's order.
     pipeline : str, optional
-        Run each step as a pipeline of micro-batches, in this order: ``"1f1b"``, ``"gpipe"`` or
-        ``"inference"``. Batches of another shape than the first, such as the rest at the end of the
-        data, run whole.
+        Run each step as a pipeline of micro-batches, in the order of ``"1f1b"``, ``"interleaved"``,
+        ``"zb-h1"``, ``"gpipe"`` or ``"inference"``. Batches of another shape than the first, such
+        as the rest at the end of the data, run whole.
     microbatches : int
         Into how many micro-batches to cut each batch.
 
