@@ -32,7 +32,7 @@ class HistoryView(Panel):
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("History", "click to go back", parent)
         self._document = document
-        self.list = RowList("History")
+        self.list = RowList("History", wraps=True)
         self.list.setProperty("bare", True)
         self.list.itemClicked.connect(self._go)
         self.list.itemActivated.connect(self._go)
@@ -40,16 +40,13 @@ class HistoryView(Panel):
         call_later(self, self._fill, document.file_changed)
 
     def need(self) -> Need:
+        row = max(self.list.sizeHintForRow(0), 1)
         wanted = self.around_height + self.contents_height()
-        least, usual = (self.around_height + n * self._row_height for n in (LEAST_ROWS, USUAL_ROWS))
+        least, usual = (self.around_height + n * row for n in (LEAST_ROWS, USUAL_ROWS))
         return Need(self.title_height, min(wanted, least), min(wanted, usual), wanted)
 
-    @property
-    def _row_height(self) -> int:
-        return max(self.list.sizeHintForRow(0), 1)
-
     def contents_height(self) -> int:
-        return max(self.list.count(), 1) * self._row_height
+        return sum(map(self.list.sizeHintForRow, range(self.list.count())))
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
