@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace_studio.panel import plain_tip
-from enplace_studio.shortened import two_lines
+from enplace_studio.shortened import brief, two_lines
 from enplace_studio.theme import theme
 
 COLUMN_GAP = 18
@@ -256,10 +256,11 @@ class _RowDelegate(QStyledItemDelegate):
         return QFontMetrics(theme.font(12))
 
     def _lines(self, row: Row, width: int) -> list[str]:
-        """Break the title of a row, if its list wraps titles."""
+        """Abbreviate the title of a row and break it, if its list wraps titles."""
         if not self._view.wraps:
             return [row.title]
-        return two_lines(row.title, self._metrics.horizontalAdvance, width)
+        width_of = self._metrics.horizontalAdvance
+        return two_lines(brief(row.title, width_of, width), width_of, width)
 
 
 def column_widths(rows: Sequence[Row]) -> list[int]:

@@ -10,7 +10,6 @@ from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Need, Panel, call_later
 from enplace_studio.search_list import Row, RowList
-from enplace_studio.shortened import abbreviated
 
 LEAST_ROWS, USUAL_ROWS = 3, 8
 
@@ -69,4 +68,4 @@ class HistoryView(Panel):
 def _row(number: int, state: State, now: int) -> Row:
     title = state.title[:1].upper() + state.title[1:]
     step = "" if state.schedule is None else ms(state.schedule.makespan_us)
-    return Row(abbreviated(title), number, (step,), title, faint=number > now)
+    return Row(title, number, (step,), title, faint=number > now)
