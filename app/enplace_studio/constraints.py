@@ -104,7 +104,9 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
     if constraint.kind == "colocate":
         return f"{what} together"
     if constraint.kind == "before":
-        return f"{what} before {project.describe(then.tolist())}"
+        groups = np.unique(project.grouping.group[[*first, *then]])
+        inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
+        return f"{what.removesuffix(inside)} before {project.describe(then.tolist())}"
     index = project.problem.cluster.index
     device = constraint.rows[0][1]
     where = project.device_label(index[device]) if device in index else device

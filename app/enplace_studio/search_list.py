@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QRect, Qt, Signal
+from PySide6.QtCore import (
+    QEvent,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QRect,
+    QSize,
+    Qt,
+    Signal,
+)
 from PySide6.QtGui import QFont, QFontMetrics, QKeyEvent, QPainter
 from PySide6.QtWidgets import (
     QLineEdit,
@@ -21,6 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace_studio.panel import plain_tip
+from enplace_studio.shortened import brief, two_lines
 from enplace_studio.theme import theme
 
 COLUMN_GAP = 18
@@ -87,15 +97,20 @@ class RowList(QListWidget):
     ----------
     rows : sequence of Row
         What it shows.
+    wraps : bool
+        Whether a title that is too wide continues on a second line.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, wraps: bool = False) -> None:
         super().__init__()
         self.rows: Sequence[Row] = ()
+        self.wraps = wraps
         self.setAccessibleName(name)
         self._delegate = _RowDelegate(self)
         self.setItemDelegate(self._delegate)
-        self.setUniformItemSizes(True)
+        self.setUniformItemSizes(not wraps)
+        if wraps:
+            self.setResizeMode(QListWidget.ResizeMode.Adjust)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
 
     def fill(self, rows: Sequence[Row]) -> None:
@@ -214,14 +229,38 @@ class _RowDelegate(QStyledItemDelegate):
         style = self._view.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, option, painter, self._view)
         area = option.rect.adjusted(PADDING, 0, -PADDING, 0)
+        line = QRect(
+            area.left(), area.top(), area.width(), super().sizeHint(option, index).height()
+        )
         right = area.right()
         for text, width in zip(reversed(row.columns), reversed(self.widths), strict=False):
-            cell = QRect(right - width, area.top(), width, area.height())
+            cell = QRect(right - width, line.top(), width, line.height())
             _draw(painter, cell, text, False, Qt.AlignmentFlag.AlignRight, dim=True)
             right -= width + COLUMN_GAP
-        title = QRect(area.left(), area.top(), right - area.left(), area.height())
+        line.setRight(right - 1)
         heading = row.data is None
-        _draw(painter, title, row.title, heading, Qt.AlignmentFlag.AlignLeft, row.faint or heading)
+        for text in self._lines(row, line.width()):
+            _draw(painter, line, text, heading, Qt.AlignmentFlag.AlignLeft, row.faint or heading)
+            line.translate(0, self._metrics.height())
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
+        size = super().sizeHint(option, index)
+        if self._view.wraps:
+            used = 2 * PADDING + sum(width + COLUMN_GAP for width in self.widths)
+            lines = self._lines(self._view.rows[index.row()], self._view.viewport().width() - used)
+            size.setHeight(size.height() + (len(lines) - 1) * self._metrics.height())
+        return size
+
+    @property
+    def _metrics(self) -> QFontMetrics:
+        return QFontMetrics(theme.font(12))
+
+    def _lines(self, row: Row, width: int) -> list[str]:
+        """Abbreviate the title of a row and break it, if its list wraps titles."""
+        if not self._view.wraps:
+            return [row.title]
+        width_of = self._metrics.horizontalAdvance
+        return two_lines(brief(row.title, width_of, width), width_of, width)
 
 
 def column_widths(rows: Sequence[Row]) -> list[int]:

@@ -51,6 +51,22 @@ def abbreviated(name: str) -> str:
     return name
 
 
+def brief(text: str, width_of: Callable[[str], float], width: float) -> str:
+    """Abbreviate a text only as far as it must be to fit; the result may still be too wide."""
+    short = abbreviated(text)
+    ways = (text, short, short.replace(_GRADIENTS, _NABLA))
+    return next((way for way in ways if width_of(way) <= width), ways[-1])
+
+
+def two_lines(text: str, width_of: Callable[[str], float], width: float) -> list[str]:
+    """Break a text that is too wide after the last word that fits; the rest may be too wide."""
+    if width_of(text) <= width:
+        return [text]
+    breaks = [match.start() for match in re.finditer(" ", text)]
+    fitting = [at for at in breaks if width_of(text[:at]) <= width]
+    return [text[: fitting[-1]], text[fitting[-1] + 1 :]] if fitting else [text]
+
+
 def _without(left_out: frozenset[str], name: str) -> str:
     name = abbreviated(name)
     if _GRADIENTS in left_out:

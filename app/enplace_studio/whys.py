@@ -102,14 +102,14 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
     label = f"a {where.kind.upper()}"
     unable = ops[~np.isfinite(problem.time_us[ops, device])]
     if len(unable):
-        who, why = _some(problem, unable), f"no measured time on {label}"
-        text = f"{who} cannot run on {label}: no measured time there"
-        return Why("cannot run", who, why, text, tuple(unable.tolist()))
+        text = f"{_some(problem, unable)} cannot run on {label}: no measured time there"
+        why = f"no measured time on {label}"
+        return Why("cannot run", "", why, text, tuple(unable.tolist()))
     kept_off = [op for op in ops.tolist() if (op, device) in problem.forbidden]
     if kept_off:
-        who, why = _some(problem, np.array(kept_off)), "you forbade it"
-        text = f"{who} must not run there: {why}"
-        return Why("must not run there", who, why, text, tuple(kept_off))
+        why = "you forbade it"
+        text = f"{_some(problem, np.array(kept_off))} must not run there: {why}"
+        return Why("must not run there", "", why, text, tuple(kept_off))
     return None
 
 

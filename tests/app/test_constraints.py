@@ -88,6 +88,12 @@ def test_each_kind_is_described_in_a_few_words(grouped):
     ]
 
 
+def test_an_order_within_a_group_names_the_group_once(grouped):
+    grouped.reorder([1], Slot(0, earlier=True))
+    (order,) = listed(grouped)
+    assert describe(grouped.project, order) == "op_1 before op_0 of layer 0"
+
+
 def test_the_ops_of_an_order_are_on_both_sides(grouped):
     grouped.reorder([2, 3], Slot(4, earlier=True))
     (order,) = listed(grouped)

@@ -1,6 +1,6 @@
 """Names in a list leave out what they share, never what differs."""
 
-from enplace_studio.shortened import shorten_among
+from enplace_studio.shortened import brief, shorten_among, two_lines
 
 NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
 NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
@@ -30,3 +30,18 @@ def test_no_name_becomes_another():
 
 def test_a_name_that_shares_nothing_is_not_shortened():
     assert shorten_among("softmax", ["softmax", *NAMES], len, 3) == "softmax"
+
+
+def test_a_text_is_abbreviated_only_as_far_as_it_must_be():
+    text = "gradients of decoder / layer 4 off GPU 1"
+    assert brief(text, len, 40) == text
+    assert brief(text, len, 32) == "grad. decoder/layer 4 off GPU 1"
+    assert brief(text, len, 20) == "∇ decoder/layer 4 off GPU 1"
+
+
+def test_a_text_that_is_too_wide_continues_on_a_second_line():
+    text = "Keep “decoder/layer 4” off GPU 1"
+    assert two_lines(text, len, 40) == [text]
+    assert two_lines(text, len, 16) == ["Keep", "“decoder/layer 4” off GPU 1"]
+    assert two_lines(text, len, 24) == ["Keep “decoder/layer 4”", "off GPU 1"]
+    assert two_lines("unbreakable", len, 4) == ["unbreakable"]

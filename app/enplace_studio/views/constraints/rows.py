@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, ms
 from enplace_studio.panel import plain_tip
+from enplace_studio.shortened import brief
 from enplace_studio.theme import theme
 
 HEIGHT, GAP = 40, 8
@@ -113,7 +114,8 @@ def _draw(
 
 
 def shortened(text: str, metrics: QFontMetricsF, width: float) -> str:
-    """Elide the middle of a text that is too wide; of an order, the middle of both names."""
+    """Abbreviate a text that is too wide, then elide its middle; of an order, of both names."""
+    text = brief(text, metrics.horizontalAdvance, width)
     first, before, then = text.partition(" before ")
     if not before or metrics.horizontalAdvance(text) <= width:
         return metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
@@ -60,6 +62,24 @@ class Camera:
         if centred and across >= self.scale:
             left = free.width() / 2
         self.corner = bounds.topLeft() - QPointF(left, MARGIN / self.scale)
+
+    def show_most(self, areas: Sequence[QRectF], bounds: QRectF, size: QSizeF) -> None:
+        """Move sideways within bounds that are too wide, to show most of the areas at this height.
+
+        Of several such places, the leftmost is chosen.
+        """
+        seen, margin = self.visible(QRectF(QPointF(), size)), MARGIN / self.scale
+        here = [area for area in areas if area.top() < seen.bottom()]
+        if seen.width() >= bounds.width() or not here:
+            return
+        last = bounds.right() + margin - seen.width()
+        lefts = sorted(min(area.left() - margin, last) for area in here)
+
+        def n_shown(left: float) -> int:
+            right = left + seen.width()
+            return sum(left < area.left() and area.right() < right for area in here)
+
+        self.corner.setX(max(lefts, key=n_shown))
 
     def reveal(self, area: QRectF, size: QSizeF) -> bool:
         """Move just far enough to show an area; return whether it had to."""

@@ -104,19 +104,10 @@ class Canvas(TipWidget):
             centred = not self.scene.arrangement.titles
             self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, SCALES[0]), centred)
             if centred:
-                self._move_to_the_first_cards(self.scene)
+                # The left corner of a graph that is too wide may be empty.
+                self.camera.show_most(self.scene.rects, self.scene.bounds, QSizeF(self.size()))
         self._look()
         self.fitted = least
-
-    def _move_to_the_first_cards(self, scene: Scene) -> None:
-        """Move sideways in a graph that is too wide: its left corner may be empty."""
-        seen, bounds = self.visible(), scene.bounds
-        first = sorted(rect.center().x() for rect in scene.rects if rect.top() < seen.bottom())
-        if seen.width() < bounds.width() and first:
-            left = first[len(first) // 2] - seen.width() / 2
-            margin = MARGIN / self.camera.scale
-            last = bounds.right() + margin - seen.width()
-            self.camera.corner.setX(min(max(left, bounds.left() - margin), last))
 
     def focus_selection(self) -> None:
         """Show the selected cards, or all if none is selected."""

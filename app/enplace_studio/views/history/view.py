@@ -10,7 +10,6 @@ from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Need, Panel, call_later
 from enplace_studio.search_list import Row, RowList
-from enplace_studio.shortened import abbreviated
 
 LEAST_ROWS, USUAL_ROWS = 3, 8
 
@@ -32,7 +31,7 @@ class HistoryView(Panel):
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("History", "click to go back", parent)
         self._document = document
-        self.list = RowList("History")
+        self.list = RowList("History", wraps=True)
         self.list.setProperty("bare", True)
         self.list.itemClicked.connect(self._go)
         self.list.itemActivated.connect(self._go)
@@ -40,16 +39,13 @@ class HistoryView(Panel):
         call_later(self, self._fill, document.file_changed)
 
     def need(self) -> Need:
+        row = max(self.list.sizeHintForRow(0), 1)
         wanted = self.around_height + self.contents_height()
-        least, usual = (self.around_height + n * self._row_height for n in (LEAST_ROWS, USUAL_ROWS))
+        least, usual = (self.around_height + n * row for n in (LEAST_ROWS, USUAL_ROWS))
         return Need(self.title_height, min(wanted, least), min(wanted, usual), wanted)
 
-    @property
-    def _row_height(self) -> int:
-        return max(self.list.sizeHintForRow(0), 1)
-
     def contents_height(self) -> int:
-        return max(self.list.count(), 1) * self._row_height
+        return sum(map(self.list.sizeHintForRow, range(self.list.count())))
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -72,4 +68,4 @@ class HistoryView(Panel):
 def _row(number: int, state: State, now: int) -> Row:
     title = state.title[:1].upper() + state.title[1:]
     step = "" if state.schedule is None else ms(state.schedule.makespan_us)
-    return Row(abbreviated(title), number, (step,), title, faint=number > now)
+    return Row(title, number, (step,), title, faint=number > now)

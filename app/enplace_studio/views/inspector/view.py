@@ -306,13 +306,11 @@ class InspectorView(ScrollPanel):
         tensors = largest_outgoing(problem, project.grouping, ops)
         if tensors:
             self._add_heading("Largest tensors")
+        names = [tensor.name for tensor in tensors]
         for tensor in tensors:
-            line = Line(
-                tensor.name,
-                f"{size(tensor.bytes)}  →  {tensor.goes_to}",
-                f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
-            )
-            self._shows.addWidget(line)
+            tip = f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}"
+            to = f"to {tensor.goes_to}"
+            self._shows.addWidget(WhyLine(size(tensor.bytes), tensor.name, to, tip, False, names))
 
     def _add_reasons(
         self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid

@@ -26,6 +26,7 @@ from enplace_studio.theme import theme
 COLUMN_PX = 118
 """Least width of a column of buttons with a name and a note."""
 
+_NOTE_GAP = 6  # px between the name and the note of a button
 _USUAL_VALUE = "88.8 ms   −88.8 ms"
 """Room for the values of lines of one list, so that their names have the same."""
 
@@ -125,13 +126,23 @@ class Line(QAbstractButton):
 class WhyLine(QAbstractButton):
     """A reason on two lines: its kind and what it is about, and the figure below.
 
-    It points at its marks while the pointer or the focus is on it; a click follows it.
+    It points at its marks while the pointer or the focus is on it; a click follows it. What it is
+    about leaves out what it shares with those ``among`` which it stands.
     """
 
     pointed = Signal(bool)
 
-    def __init__(self, kind: str, about: str, figure: str, tip: str, can_click: bool) -> None:
+    def __init__(
+        self,
+        kind: str,
+        about: str,
+        figure: str,
+        tip: str,
+        can_click: bool,
+        among: Sequence[str] = (),
+    ) -> None:
         super().__init__()
+        self._among = among
         self.kind, self.about, self.figure, self.can_click = kind, about, figure, can_click
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
@@ -164,9 +175,7 @@ class WhyLine(QAbstractButton):
         painter.drawText(line, _LEFT, self.kind)
         name = QRectF(line)
         name.setLeft(line.left() + QFontMetricsF(quiet).horizontalAdvance(self.kind) + 8)
-        shown = QFontMetricsF(font).elidedText(
-            self.about, Qt.TextElideMode.ElideMiddle, name.width()
-        )
+        shown = self.shown_about(QFontMetricsF(font), name.width())
         painter.setFont(font)
         painter.setPen(tokens.accent if self.can_click else tokens.text)
         painter.drawText(name, _LEFT, shown)
@@ -177,6 +186,13 @@ class WhyLine(QAbstractButton):
             painter.setPen(tokens.text)
             text = QFontMetricsF(quiet).elidedText(self.figure, elide, below.width())
             painter.drawText(below, _LEFT, text)
+
+    def shown_about(self, metrics: QFontMetricsF, width: float) -> str:
+        """Return what it is about as far as it fits."""
+        about = self.about
+        if self._among:
+            about = shorten_among(about, self._among, metrics.horizontalAdvance, width)
+        return metrics.elidedText(about, Qt.TextElideMode.ElideMiddle, width)
 
     def enterEvent(self, event: QEnterEvent) -> None:
         self.pointed.emit(True)
@@ -310,20 +326,31 @@ class DeviceButton(QAbstractButton):
     def _paint_text(self, painter: QPainter, inner: QRectF) -> None:
         """Paint name and note side by side, or one above the other if space is short."""
         tokens = theme.tokens
-        name_font = theme.font(11 if self.compact else 12, QFont.Weight.Medium)
-        note_font = theme.font(10 if self.compact else 11, QFont.Weight.Medium)
+        is_stacked = self.is_stacked(inner.width())
+        name_font, note_font = self._fonts(is_stacked)
         name, note = QRectF(inner), QRectF(inner)
-        if self.compact and self.note:
+        if is_stacked and self.note:
             name.setBottom(inner.center().y() + 1)
             note.setTop(inner.center().y() - 1)
-        elif not self.compact:
-            note.setLeft(inner.left() + QFontMetricsF(name_font).horizontalAdvance(self.text()) + 6)
         color = tokens.text if self.isEnabled() else tokens.faint
         self._paint_line(painter, name, self.text(), name_font, color, _LEFT)
         color = {"good": tokens.good, "bad": tokens.bad}.get(self._role, tokens.dim)
         self._paint_line(
-            painter, note, self.note, note_font, color, _LEFT if self.compact else _RIGHT
+            painter, note, self.note, note_font, color, _LEFT if is_stacked else _RIGHT
         )
+
+    def is_stacked(self, width: float) -> bool:
+        """Return whether the note is below the name, because it would be elided beside it."""
+        fonts = zip(self._fonts(False), (self.text(), self.note), strict=True)
+        needed = sum(QFontMetricsF(font).horizontalAdvance(text) for font, text in fonts)
+        return self.compact or needed + _NOTE_GAP > width
+
+    @staticmethod
+    def _fonts(is_stacked: bool) -> tuple[QFont, QFont]:
+        """Return the fonts of the name and the note."""
+        name_px, note_px = (11, 10) if is_stacked else (12, 11)
+        weight = QFont.Weight.Medium
+        return theme.font(name_px, weight), theme.font(note_px, weight)
 
     @staticmethod
     def _paint_line(

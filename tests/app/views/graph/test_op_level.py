@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QRectF, QSizeF, Qt
 from PySide6.QtTest import QTest
 
 from documents import document_of
@@ -14,7 +14,7 @@ from enplace.values.measurement import Measurement
 from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
 from enplace_studio.views.graph import level as level_module
-from enplace_studio.views.graph.camera import READABLE_OPS
+from enplace_studio.views.graph.camera import READABLE_OPS, Camera
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 
@@ -187,6 +187,16 @@ def test_a_graph_that_is_too_wide_opens_at_its_first_cards(open_layer):
     view = open_layer(document, "middle", 500, 400)
     first = view.model.scene.rects[node_called(view, "middle/op0")]
     assert view.canvas.visible().contains(first)
+
+
+def test_a_wide_graph_is_shown_where_most_of_its_first_cards_are():
+    """Five cards on the left and five on the right, two of which are far apart from the rest."""
+    lefts = [0, 100, 200, 300, 400, 1500, 2000, 2100, 2200, 3000]
+    cards = [QRectF(left, 0, 80, 40) for left in lefts] + [QRectF(1000, 900, 80, 40)]
+    camera = Camera()
+    camera.show_most(cards, QRectF(0, 0, 3080, 940), QSizeF(520, 400))
+    seen = camera.visible(QRectF(0, 0, 520, 400))
+    assert [seen.contains(card) for card in cards] == [True] * 5 + [False] * 6
 
 
 def replace_grouping(document, grouping):

@@ -44,6 +44,17 @@ def test_a_click_goes_back_and_forward(opener, qtbot):
     assert document.undo_stack.undoText() == titles_of(document)[1]
 
 
+def test_a_title_that_is_too_wide_takes_a_second_line(opener, qtbot):
+    document = chain_document()
+    view = opener(HistoryView, document, 220, 300)
+    document.colocate([0, 1, 2])
+    document.place([0, 1, 2], 1, pin=False)
+    qtbot.waitUntil(lambda: len(view.list.rows) == 3)
+    heights = [view.list.visualItemRect(view.list.item(row)).height() for row in range(3)]
+    assert heights[2] > heights[0], view.list.rows[2].title
+    assert view.contents_height() == sum(heights)
+
+
 def titles_of(document):
     return [state.title for state in document.states()]
 

@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLabel, QScrollArea
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
+from enplace_studio.theme import theme
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.timelines.waiting import find_gap
 from enplace_studio.views.inspector.view import InspectorView
@@ -106,6 +107,39 @@ def test_a_device_without_a_measured_time_is_told_in_plain_words(open_view, qtbo
     qtbot.waitUntil(lambda: "Why not on CPU 0" in texts(view))
     line = next(each for each in view.findChildren(WhyLine) if each.kind == "cannot run")
     assert (line.about, line.figure) == ("a", "no measured time on a CPU")
+
+
+def test_a_device_that_is_forbidden_names_the_selection_as_a_whole(open_view, qtbot):
+    profile = profile_of({"block/one": 10, "block/two": 10})
+    document = document_of(profile, cluster_of(2), {"block/one": 0, "block/two": 0})
+    document.forbid([0, 1], 1)
+    view = open_view(document)
+    select(view, document, [0, 1], qtbot)
+    qtbot.waitUntil(lambda: "Why not on GPU 1" in texts(view))
+    line = next(each for each in view.findChildren(WhyLine) if each.kind == "must not run there")
+    assert line.about == document.project.describe([0, 1])
+
+
+def test_a_button_without_room_shows_its_number_below_its_name(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    button = view.where.buttons[1]
+    button.set_note("+1,166.1 ms", "bad")
+    assert button.is_stacked(93)
+    assert not button.is_stacked(200)
+
+
+def test_large_tensors_leave_out_what_their_names_share(open_view, qtbot):
+    names = [f"gradients/t{step}/cell_0/MatMul_grad/MatMul_1" for step in range(12, 16)]
+    every = [*names, "sum"]
+    profile = profile_of(dict.fromkeys(every, 1.0), [(name, "sum", 128) for name in names])
+    view = open_view(document := document_of(profile, cluster_of(2), dict.fromkeys(every, 0)))
+    select(view, document, list(range(len(names))), qtbot)
+    lines = [line for line in view.findChildren(WhyLine) if line.kind == "128 B"]
+    shown = [line.shown_about(QFontMetricsF(theme.font(12)), 120) for line in lines]
+    assert len(set(shown)) == len(names)
+    assert all(f"t{step}" in text for step, text in zip(range(12, 16), shown, strict=True))
 
 
 def test_what_limits_the_step_is_listed_and_selects_its_ops(open_view, qtbot):
