@@ -97,6 +97,8 @@ def _table(lines: Sequence[tuple[str, str]]) -> QGridLayout:
     grid.setVerticalSpacing(5)
     grid.setColumnStretch(0, 1)
     for number, (keys, title) in enumerate(lines):
-        grid.addWidget(label(title), number, 0)
+        action = label(title)
+        action.setWordWrap(True)
+        grid.addWidget(action, number, 0)
         grid.addWidget(label(keys, "dim"), number, 1, Qt.AlignmentFlag.AlignRight)
     return grid

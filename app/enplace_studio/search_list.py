@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace_studio.panel import plain_tip
-from enplace_studio.shortened import brief, two_lines
+from enplace_studio.shortened import wrapped
 from enplace_studio.theme import theme
 
 COLUMN_GAP = 18
@@ -98,7 +98,7 @@ class RowList(QListWidget):
     rows : sequence of Row
         What it shows.
     wraps : bool
-        Whether a title that is too wide continues on a second line.
+        Whether a title that is too wide continues on the next line.
     """
 
     def __init__(self, name: str, wraps: bool = False) -> None:
@@ -256,11 +256,10 @@ class _RowDelegate(QStyledItemDelegate):
         return QFontMetrics(theme.font(12))
 
     def _lines(self, row: Row, width: int) -> list[str]:
-        """Abbreviate the title of a row and break it, if its list wraps titles."""
+        """Break the title of a row, if its list wraps titles."""
         if not self._view.wraps:
             return [row.title]
-        width_of = self._metrics.horizontalAdvance
-        return two_lines(brief(row.title, width_of, width), width_of, width)
+        return wrapped(row.title, self._metrics.horizontalAdvance, width)
 
 
 def column_widths(rows: Sequence[Row]) -> list[int]:

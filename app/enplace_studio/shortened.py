@@ -58,13 +58,16 @@ def brief(text: str, width_of: Callable[[str], float], width: float) -> str:
     return next((way for way in ways if width_of(way) <= width), ways[-1])
 
 
-def two_lines(text: str, width_of: Callable[[str], float], width: float) -> list[str]:
-    """Break a text that is too wide after the last word that fits; the rest may be too wide."""
-    if width_of(text) <= width:
-        return [text]
-    breaks = [match.start() for match in re.finditer(" ", text)]
-    fitting = [at for at in breaks if width_of(text[:at]) <= width]
-    return [text[: fitting[-1]], text[fitting[-1] + 1 :]] if fitting else [text]
+def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[str]:
+    """Break a text into lines that fit; a word that is too wide has a line of its own."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if longer and width_of(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def _without(left_out: frozenset[str], name: str) -> str:

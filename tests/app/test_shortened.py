@@ -1,6 +1,6 @@
 """Names in a list leave out what they share, never what differs."""
 
-from enplace_studio.shortened import brief, shorten_among, two_lines
+from enplace_studio.shortened import brief, shorten_among, wrapped
 
 NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
 NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
@@ -39,9 +39,9 @@ def test_a_text_is_abbreviated_only_as_far_as_it_must_be():
     assert brief(text, len, 20) == "∇ decoder/layer 4 off GPU 1"
 
 
-def test_a_text_that_is_too_wide_continues_on_a_second_line():
-    text = "Keep “decoder/layer 4” off GPU 1"
-    assert two_lines(text, len, 40) == [text]
-    assert two_lines(text, len, 16) == ["Keep", "“decoder/layer 4” off GPU 1"]
-    assert two_lines(text, len, 24) == ["Keep “decoder/layer 4”", "off GPU 1"]
-    assert two_lines("unbreakable", len, 4) == ["unbreakable"]
+def test_a_text_that_is_too_wide_continues_on_the_next_line():
+    text = "Keep “decoder / layer 4” off GPU 1"
+    assert wrapped(text, len, 40) == [text]
+    assert wrapped(text, len, 24) == ["Keep “decoder / layer 4”", "off GPU 1"]
+    assert wrapped(text, len, 14) == ["Keep “decoder", "/ layer 4” off", "GPU 1"]
+    assert wrapped("Pin unbreakable", len, 4) == ["Pin", "unbreakable"]

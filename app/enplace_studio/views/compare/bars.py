@@ -139,7 +139,7 @@ class WaterfallBars(TipWidget):
         painter.setPen(theme.tokens.dim)
         below = round(_ROW_PX * theme.scale) * len(self.rows)
         area = QRectF(step * at + 2, self.height() - below - high, step - 4, high)
-        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideRight, area.width())
         painter.drawText(area, _CENTRE, shown)
 
     def _paint_row(self, painter: QPainter, step: float, number: int, row: DeviceRow) -> None:

@@ -41,9 +41,20 @@ from enplace_studio.views.compare.stack import Block
 
 MOST_DEVICES = 4
 """If more devices are in use, the table of an interval has one column for all of them."""
-CHIP_PX, MOST_NAME_PX = 100, 160
-"""Width of a plan in the row that chooses them without its name, and the longest name there."""
+LEAST_NAME_PX, MOST_NAME_PX = 24, 160
+"""Widths of the name of a plan in the row that chooses them."""
+_CHOICE = "  ▾"
 _NAME_LENGTH = 22
+
+
+def share_room(wanted: Sequence[int], room: int) -> list[int]:
+    """Give each name the width it wants; those that want more than their share get the rest."""
+    given, left = [0] * len(wanted), room
+    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
+    for n_before, at in enumerate(order):
+        given[at] = max(min(wanted[at], left // (len(wanted) - n_before)), LEAST_NAME_PX)
+        left -= given[at]
+    return given
 
 
 class Chooser(QWidget):
@@ -92,14 +103,21 @@ class Chooser(QWidget):
         """Elide the names of the plans so that all fit."""
         if not self.buttons:
             return
-        room = self.width() / len(self.buttons) - CHIP_PX * theme.scale
-        widest = max(min(round(room), round(MOST_NAME_PX * theme.scale)), 24)
-        names = [entry.name for entry in self._shown]
-        for name, made in zip(names, self.buttons, strict=True):
-            metrics = QFontMetrics(made.font())
-            name = shorten_among(name, names, metrics.horizontalAdvance, widest)
-            name = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, widest)
-            made.setText(f"{name}  ▾".replace("&", "&&"))
+        for made in self.buttons:
+            made.ensurePolished()  # with the font that it will have
+            made.setText(_CHOICE)
+        # The row itself counts no widget that is not shown yet.
+        items = filter(None, map(self._row.itemAt, range(self._row.count())))
+        widgets = filter(None, (item.widget() for item in items))
+        used = sum(widget.sizeHint().width() + self._row.spacing() for widget in widgets)
+        names, metrics = [entry.name for entry in self._shown], QFontMetrics(self.buttons[0].font())
+        most = round(MOST_NAME_PX * theme.scale)
+        wanted = [min(metrics.horizontalAdvance(name) + 1, most) for name in names]
+        widths = share_room(wanted, self.width() - used)
+        for name, made, width in zip(names, self.buttons, widths, strict=True):
+            name = shorten_among(name, names, metrics.horizontalAdvance, width)
+            name = metrics.elidedText(name, Qt.TextElideMode.ElideRight, width)
+            made.setText(f"{name}{_CHOICE}".replace("&", "&&"))
 
     def _add_plan(
         self,

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.panels import share_room
 from enplace_studio.views.compare.view import CompareView
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -346,6 +347,12 @@ def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
     assert len(view.shown) == 4
     assert view.minimumSizeHint().width() <= 720
     assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
+
+
+def test_names_that_need_less_than_their_share_leave_it_to_longer_ones():
+    assert share_room([40, 30, 50], 200) == [40, 30, 50]
+    assert share_room([40, 90, 200], 200) == [40, 80, 80]
+    assert share_room([60, 90, 200], 200) == [60, 70, 70]
 
 
 def test_many_devices_share_a_column(open_view):

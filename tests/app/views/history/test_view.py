@@ -44,7 +44,7 @@ def test_a_click_goes_back_and_forward(opener, qtbot):
     assert document.undo_stack.undoText() == titles_of(document)[1]
 
 
-def test_a_title_that_is_too_wide_takes_a_second_line(opener, qtbot):
+def test_a_title_that_is_too_wide_continues_on_the_next_line(opener, qtbot):
     document = chain_document()
     view = opener(HistoryView, document, 220, 300)
     document.colocate([0, 1, 2])
