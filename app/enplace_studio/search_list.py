@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 
 from PySide6.QtCore import (
@@ -17,7 +18,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QFont, QFontMetrics, QKeyEvent, QPainter
+from PySide6.QtGui import QFont, QFontMetrics, QKeyEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
     QLineEdit,
     QListWidget,
@@ -97,6 +98,8 @@ class RowList(QListWidget):
     ----------
     rows : sequence of Row
         What it shows.
+    line_height : int
+        The height of a row with one line.
     wraps : bool
         Whether a title that is too wide continues on the next line.
     """
@@ -105,6 +108,7 @@ class RowList(QListWidget):
         super().__init__()
         self.rows: Sequence[Row] = ()
         self.wraps = wraps
+        self.line_height = 0
         self.setAccessibleName(name)
         self._delegate = _RowDelegate(self)
         self.setItemDelegate(self._delegate)
@@ -120,6 +124,27 @@ class RowList(QListWidget):
         self._delegate.widths = column_widths(rows)
         for row in rows:
             self._add(row)
+        self.line_height = self.sizeHintForRow(0)
+        self._fit_heights()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_heights()
+
+    def _fit_heights(self) -> None:
+        """Set the heights of wrapped rows; a delegate in Python would be asked too often."""
+        if self.wraps:
+            more = QFontMetrics(theme.font(12)).height()
+            for at, row in enumerate(self.rows):
+                high = self.line_height + (len(self.lines(row)) - 1) * more
+                self.item(at).setSizeHint(QSize(0, high))
+
+    def lines(self, row: Row) -> tuple[str, ...]:
+        """Break the title of a row, if the list wraps titles."""
+        if not self.wraps:
+            return (row.title,)
+        columns = sum(width + COLUMN_GAP for width in self._delegate.widths)
+        return _wrapped(row.title, self.viewport().width() - 2 * PADDING - columns, theme.scale)
 
     def _add(self, row: Row) -> None:
         item = QListWidgetItem(row.title, self)
@@ -239,27 +264,15 @@ class _RowDelegate(QStyledItemDelegate):
             right -= width + COLUMN_GAP
         line.setRight(right - 1)
         heading = row.data is None
-        for text in self._lines(row, line.width()):
+        for text in self._view.lines(row):
             _draw(painter, line, text, heading, Qt.AlignmentFlag.AlignLeft, row.faint or heading)
-            line.translate(0, self._metrics.height())
+            line.translate(0, QFontMetrics(theme.font(12)).height())
 
-    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:
-        size = super().sizeHint(option, index)
-        if self._view.wraps:
-            used = 2 * PADDING + sum(width + COLUMN_GAP for width in self.widths)
-            lines = self._lines(self._view.rows[index.row()], self._view.viewport().width() - used)
-            size.setHeight(size.height() + (len(lines) - 1) * self._metrics.height())
-        return size
 
-    @property
-    def _metrics(self) -> QFontMetrics:
-        return QFontMetrics(theme.font(12))
-
-    def _lines(self, row: Row, width: int) -> list[str]:
-        """Break the title of a row, if its list wraps titles."""
-        if not self._view.wraps:
-            return [row.title]
-        return wrapped(row.title, self._metrics.horizontalAdvance, width)
+@lru_cache(maxsize=1000)
+def _wrapped(title: str, width: int, scale: float) -> tuple[str, ...]:
+    """Break a title; all rows of a list are filled in again whenever one is added."""
+    return tuple(wrapped(title, QFontMetrics(theme.font(12)).horizontalAdvance, width))
 
 
 def column_widths(rows: Sequence[Row]) -> list[int]:
