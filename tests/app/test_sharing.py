@@ -72,7 +72,7 @@ STATES = {
 def settle(window):
     """Let everything that was put off until later happen."""
     window.panes.views["compare"].wait()
-    for _ in range(8):
+    for _ in range(40):  # each pane has a turn of its own, and some have two
         QApplication.processEvents()
         QApplication.sendPostedEvents()
 

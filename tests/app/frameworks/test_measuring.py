@@ -228,8 +228,9 @@ def test_a_measurement_can_be_undone(ran):
     assert not ran.findChild(ResultCard).isVisible()
 
 
-def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
+def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran, qtbot):
     canvas = ran.panes.views["timeline"].canvas
+    qtbot.waitUntil(lambda: len(canvas.lanes.rows) > 1)
     planned, measured = canvas.lanes.rows[:2]
     assert (planned.title, measured.title) == ("CPU 0", "CPU 0 measured")
     assert measured.note == "prediction −20.0 %"
@@ -240,13 +241,16 @@ def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
 
 
 @pytest.mark.parametrize("times_faster", [0.5, 1.0, 3.0])
-def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(ran, times_faster):
+def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(
+    ran, times_faster, qtbot
+):
     run, canvas = ran.document.current.run, ran.panes.views["timeline"].canvas
     moved = {n: getattr(run, n) / times_faster for n in ("op_start_us", "op_finish_us")}
     ran.document.set_run(ran.document.current.plan, replace(run, **moved))
-    assert canvas.lanes.scale.is_fit
     longest_us = max(PREDICTED_US, MEASURED_US / times_faster)
-    assert canvas.lanes.scale.stop_us == pytest.approx(1.02 * longest_us)
+    stop_us = pytest.approx(1.02 * longest_us)
+    qtbot.waitUntil(lambda: canvas.lanes.scale.stop_us == stop_us)
+    assert canvas.lanes.scale.is_fit
 
 
 def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):

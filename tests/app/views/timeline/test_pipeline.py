@@ -243,7 +243,7 @@ def far_apart(one: QColor, other: QColor) -> int:
     return sum(abs(a - b) for a, b in zip(one.getRgb(), other.getRgb(), strict=True))
 
 
-def test_the_memory_pane_shows_the_pipeline_while_the_timeline_does(opener):
+def test_the_memory_pane_shows_the_pipeline_while_the_timeline_does(opener, qtbot):
     view = trained_on(opener, 2, 900, 300)
     document = view.pipeline._document
     memory = opener(MemoryView, document, 320, 400)
@@ -253,9 +253,8 @@ def test_the_memory_pane_shows_the_pipeline_while_the_timeline_does(opener):
     assert peaks == found.peak_bytes[[each.device for each in memory.devices]].tolist()
     assert "2 samples in flight" in memory.devices[0].verdict
     view.show_page(0)
-    QTest.qWait(1)
+    qtbot.waitUntil(lambda: "in flight" not in memory.devices[0].verdict)
     assert document.pipeline is None
-    assert "in flight" not in memory.devices[0].verdict
 
 
 def test_the_sample_at_the_pointer_stands_out_on_every_device(opener):
