@@ -119,12 +119,12 @@ class RowList(QListWidget):
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Show these rows instead."""
+        self.rows = ()  # a scroll bar that appears meanwhile has nothing to fit
         self.clear()
-        self.rows = rows
         self._delegate.widths = column_widths(rows)
         for row in rows:
             self._add(row)
-        self.line_height = self.sizeHintForRow(0)
+        self.rows, self.line_height = rows, self.sizeHintForRow(0)
         self._fit_heights()
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -55,6 +55,18 @@ def test_a_title_that_is_too_wide_continues_on_the_next_line(opener, qtbot):
     assert view.contents_height() == sum(heights)
 
 
+def test_a_history_longer_than_its_pane_keeps_the_heights_of_its_rows(opener, qtbot):
+    document = chain_document()
+    view = opener(HistoryView, document, 220, 120)
+    for at in range(8):
+        document.place([0, 1, 2], at % 2)
+    qtbot.waitUntil(lambda: len(view.list.rows) == 9)
+    heights = [view.list.sizeHintForRow(row) for row in range(9)]
+    lines = [len(view.list.lines(row)) for row in view.list.rows]
+    assert heights[0] == view.list.line_height < 2 * heights[0]
+    assert all((heights[0] < high) == (n > 1) for high, n in zip(heights, lines, strict=True))
+
+
 def titles_of(document):
     return [state.title for state in document.states()]
 
