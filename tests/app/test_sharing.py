@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from PySide6.QtCore import QSettings, QSize, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QLabel
+from PySide6.QtWidgets import QLabel
 
 from documents import add_plan
 from enplace_studio.panel import ElidedLabel, Need
@@ -16,6 +16,7 @@ from enplace_studio.sweep import COMPUTE
 from enplace_studio.theme import theme
 from enplace_studio.window import MainWindow
 from problems import cluster_of, profile_of
+from turns import take_turns
 
 SIZES = [(1024, 700), (1366, 768)]
 LAYERS = [
@@ -72,9 +73,7 @@ STATES = {
 def settle(window):
     """Let everything that was put off until later happen."""
     window.panes.views["compare"].wait()
-    for _ in range(40):  # each pane has a turn of its own, and some have two
-        QApplication.processEvents()
-        QApplication.sendPostedEvents()
+    take_turns()
 
 
 @pytest.mark.parametrize("size", SIZES)

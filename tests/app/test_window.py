@@ -45,6 +45,7 @@ from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.whatif.view import value_at
 from enplace_studio.window import MainWindow, usual_geometry
 from problems import cluster_of, plan_of, profile_of
+from turns import take_turns
 
 BUTTON = QMessageBox.StandardButton
 
@@ -578,7 +579,7 @@ def drop(window, path):
     event.setDropAction(Qt.DropAction.MoveAction)
     QApplication.sendEvent(window, event)
     assert event.dropAction() == Qt.DropAction.CopyAction  # else the file would be deleted
-    QTest.qWait(0)
+    take_turns()
     window.studio.files.wait()
 
 

@@ -24,6 +24,7 @@ from enplace_studio.views.graph.paint import quiet_ink, tinted
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 from threads import finish_work
+from turns import take_turns
 
 LEFT, NO_KEY, CTRL = (
     Qt.MouseButton.LeftButton,
@@ -495,7 +496,7 @@ def test_a_chosen_colour_mode_holds_for_every_plan(open_view, qtbot):
     view.set_mode([mode.title for mode in MODES].index("device"))
     for entry in (*view.document.plans, *view.document.plans):
         view.document.choose_plan(entry)
-        QTest.qWait(1)
+        take_turns()
         assert view.modes.text() == "colour: device ▾"
     view.document.open(None)
     assert view.model.mode.title == "device"
@@ -764,7 +765,7 @@ def test_several_resizes_in_one_go_arrange_the_cards_once(view, qtbot, monkeypat
     monkeypatch.setattr(view.model, "set_size", lambda width, height: widths.append(width))
     for width in (600, 700, 800):
         view.resize(width, 600)
-    QTest.qWait(0)
+    take_turns()
     assert set(widths) == {view.canvas.width()}
 
 
