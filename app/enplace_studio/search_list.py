@@ -254,9 +254,7 @@ class _RowDelegate(QStyledItemDelegate):
         style = self._view.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, option, painter, self._view)
         area = option.rect.adjusted(PADDING, 0, -PADDING, 0)
-        line = QRect(
-            area.left(), area.top(), area.width(), super().sizeHint(option, index).height()
-        )
+        line = QRect(area.left(), area.top(), area.width(), self._view.line_height)
         right = area.right()
         for text, width in zip(reversed(row.columns), reversed(self.widths), strict=False):
             cell = QRect(right - width, line.top(), width, line.height())

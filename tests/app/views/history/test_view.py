@@ -1,3 +1,4 @@
+import numpy as np
 from PySide6.QtTest import QSignalSpy
 
 from documents import chain_document
@@ -53,6 +54,13 @@ def test_a_title_that_is_too_wide_continues_on_the_next_line(opener, qtbot):
     heights = [view.list.visualItemRect(view.list.item(row)).height() for row in range(3)]
     assert heights[2] > heights[0], view.list.rows[2].title
     assert view.contents_height() == sum(heights)
+    picture = view.list.viewport().grab().toImage()
+    wide = view.list.visualItemRect(view.list.item(2))
+    lines = len(view.list.lines(view.list.rows[2]))
+    middles = wide.top() + wide.height() * (2 * np.arange(lines) + 1) // (2 * lines)
+    for y in middles.tolist():  # each line has ink where it belongs
+        colours = {picture.pixel(x, y) for x in range(12, 100)}
+        assert len(colours) > 1, y
 
 
 def test_a_history_longer_than_its_pane_keeps_the_heights_of_its_rows(opener, qtbot):
