@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from enplace.errors import DoesNotFitError
 from enplace.machine.loads import max_load_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers.max_load.caveats import find_unlike
@@ -88,7 +89,10 @@ def _find_cautiously(
         excess = 0.0 if np.isinf(found.load_us) else _find_excess(problem, found, rule)
         if excess <= 1.0:
             return found
-        given = _with_less_memory(given, excess)
+        try:
+            given = _with_less_memory(given, excess)
+        except DoesNotFitError:
+            break  # not even the variables of one op fit in so little
         found = replace(find(given, rule), optimal=False, bound_us=0.0)
     return replace(found, load_us=np.inf)
 
