@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
-from enplace.machine.patterns import CLOSE
+from enplace.machine.patterns import wait_for_room
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
@@ -41,6 +41,8 @@ GPU, CPU = range(2)
 
 NEITHER, AHEAD, BACK = range(3)
 """Passes that are taken first."""
+
+_wait_for_room = step(wait_for_room)
 
 BYTES, SYNC, KEPT, FORWARD, OPS = range(5)
 """Indices into the sums of a share: bytes, time of an all-reduce, bytes kept for each further
@@ -528,7 +530,7 @@ def _improve(
             samples = -(-costs.samples[cell] // count)
             if costs.period_us > 0.0:
                 period_us, whole_us = count * costs.period_us, count * load_us
-                gap_us = _wait(before_us - stage.taken_us, period_us, period_us - whole_us)
+                gap_us = _wait_for_room(before_us - stage.taken_us, period_us, period_us - whole_us)
                 samples = int(gap_us // period_us) + 1
                 value_us = gap_us + whole_us - stage.taken_us
             elif costs.cpu_op_us >= 0.0:
@@ -540,19 +542,6 @@ def _improve(
             table.best_us[stage.reached, to] = value_us
             table.from_ideal[stage.reached, to] = stage.base
             table.from_cell[stage.reached, to] = cell + mark
-
-
-@step
-def _wait(gap_us: float, period_us: float, room_us: float) -> float:  # pragma: no cover - compiled
-    """Lengthen the time between the two passes of a stage until other samples leave room for it.
-
-    ``room_us`` is the part of a period in which the device has no work.
-    """
-    periods = np.floor(gap_us / period_us + CLOSE)
-    rest_us = gap_us - periods * period_us
-    if rest_us > room_us + CLOSE * period_us:
-        return float((periods + 1.0) * period_us)
-    return float(periods * period_us + max(rest_us, 0.0))
 
 
 @step
