@@ -43,14 +43,14 @@ OP_S, OP_DEVICE_S = 2.2e-5, 3e-7
 """Seconds that the first of the quickest takes per op, more than twice that for each of a million,
 and per op and device."""
 
-DEAF_OP_S = {
+UNCHECKED_OP_S = {
     "single": 2e-6,
     "m-topo": 5e-6,
     "expert": 1.5e-5,
     "order-place": 2.5e-5,
     "celeritas": 1e-4,
 }
-"""Seconds per op that some methods may take before they look whether to stop."""
+"""Seconds per op that some methods may take before they check whether to stop."""
 
 LAST_SHARE = 0.9
 """Share of the time limit after which a method of a large graph is abandoned: its plan is still to
@@ -209,8 +209,8 @@ def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
     n_ops = problem.profile.n_ops
     if name == LP_START:
         return options.has_time(LP_OP_S * n_ops, LP_SHARE)
-    deaf_s = DEAF_OP_S.get(name, 0.0) * n_ops
-    return options.has_time(0.0, STARTS_SHARE) and options.has_time(deaf_s)
+    unchecked_s = UNCHECKED_OP_S.get(name, 0.0) * n_ops
+    return options.has_time(0.0, STARTS_SHARE) and options.has_time(unchecked_s)
 
 
 def _last_share(problem: Problem, method: str) -> float:

@@ -164,8 +164,8 @@ class _Search:
         """
         limits = self._limits.part(ONE_SAMPLE_SHARE) if self._counts_samples else self._limits
         found = self._solve_one(self._graph, passes, solver, take_others, limits)
-        while self._device is not None and not (found.proven or self._limits.is_over()):
-            if not self._counts_samples:
+        while self._counts_samples and self._device is not None:
+            if found.proven or self._limits.is_over():
                 break
             before_us, limited = found.objective_us, self.with_samples_of(self._device)
             found = self._solve_one(limited, passes, solver, take_others, self._limits)

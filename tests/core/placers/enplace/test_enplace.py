@@ -179,7 +179,7 @@ def test_no_list_schedule_is_better_on_a_large_graph(problem):
 
 
 def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch, large):
-    monkeypatch.setattr(starts, "DEAF_OP_S", {"expert": 1.0})
+    monkeypatch.setattr(starts, "UNCHECKED_OP_S", {"expert": 1.0})
     options = PlaceOptions(time_limit_s=60.0, stopwatch=Stopwatch(lambda: 0.0))
     plan = place(large, "enplace", options=options).plan
     assert plan.note == "Too little time for expert, the search."
