@@ -7,7 +7,7 @@ gradients of weights (ZB-H1, Qi et al. 2023).
 
 Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
 The order is that of a pattern (:mod:`enplace.machine.patterns`) in which samples follow each other
-at the pace of the busiest device.
+at the pace of the busiest device, or at the plan's own if that is slower.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    plays = [_Play(stages, kind, rule, owner)]
+    plays = [_Play(stages, kind, rule, owner, plan.pace_us)]
     if plays[0].may_wait:
-        plays.append(_Play(stages, kind, rule, owner, waits=False))
+        plays.append(_Play(stages, kind, rule, owner, plan.pace_us, waits=False))
     found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
     return min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
 
@@ -217,10 +217,12 @@ class _Play:
         kind: str,
         rule: LoadRule,
         owner: list[int],
+        pace_us: float,
         *,
         waits: bool = True,
     ) -> None:
         self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
+        self._pace_us = 0.0 if kind in ("inference", "gpipe") else pace_us
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
         n_devices = len({stage.devices for stage in stages})
@@ -264,7 +266,8 @@ class _Play:
             stage = self.stages[number]
             us, resources = self._needs(number, part, microbatch)
             if part == IN:
-                now = max((done_us[microbatch, s] for s in stage.after), default=0.0)
+                admitted_us = microbatch // self._together * self._together * self._pace_us
+                now = max((done_us[microbatch, s] for s in stage.after), default=admitted_us)
             else:
                 now = done_us[microbatch, number]
             place = number if part != REDUCE else len(self.stages) + number
@@ -326,7 +329,8 @@ class _Play:
                     if ats[0] != REDUCE_AT:
                         last[sample, number] = len(items)
                     items.append(item)
-        shortest_us = period_us = least_period_us(items)
+        least_us = max(least_period_us(items), self._together * self._pace_us)
+        period_us = least_us
         waits = self._find_waits(period_us / self._together)
         for i, (_, number, at) in enumerate(keys):
             if at == 0 and number in waits:
@@ -341,7 +345,7 @@ class _Play:
         for (sample, number, first), start_us in zip(keys, starts, strict=True):
             ats = next(each for each in self._blocks() if each[0] == first)
             by_sample[sample] += [(number, at, start_us) for at in ats]
-        return _Pattern(period_us, by_sample, period_us == shortest_us)
+        return _Pattern(period_us, by_sample, period_us == least_us)
 
     def _blocks(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts that a device does in one go, by their place in :data:`_PARTS`."""
@@ -429,7 +433,7 @@ class _Pattern:
     starts : list of lists of (int, int, float)
         For each sample, stages, places in :data:`_PARTS`, and starts.
     is_tight : bool
-        Whether the busiest device never waits.
+        Whether this is the least that the busiest device and the plan allow.
     """
 
     period_us: float

@@ -161,6 +161,7 @@ def _partition_plan(
     replicas = make_replicas(problem, partition.replicas, device)
     recompute = partition.recompute
     load_us = max_load_us(problem, device, options.load_rule, replicas, recompute)
+    load_us = max(load_us, partition.pace_us)
     fits = bool(np.isfinite(partition.load_us))
     bound_us = min(partition.bound_us, load_us) if fits else 0.0
     moved = int(np.count_nonzero(~find_allowed(problem, partition.device)[problem.unit]))
@@ -177,7 +178,16 @@ def _partition_plan(
     if fits and replicas != partition.replicas:
         notes.append(PINNED_REPLICAS)
     plan = replace(
-        _plan(problem, device, method, bound_us, options.load_rule, replicas, recompute),
+        _plan(
+            problem,
+            device,
+            method,
+            bound_us,
+            options.load_rule,
+            replicas,
+            recompute,
+            partition.pace_us,
+        ),
         proven=proven,
         rivals=STAGED,
         details={"ideals": partition.n_ideals},
@@ -260,14 +270,16 @@ def _plan(
     rule: LoadRule,
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
+    pace_us: float = 0.0,
 ) -> Plan:
     (plan,) = unordered(problem, device, method)
     return replace(
         plan,
         objective=THROUGHPUT,
-        value_us=max_load_us(problem, device, rule, replicas, recompute),
+        value_us=max(max_load_us(problem, device, rule, replicas, recompute), pace_us),
         bound_us=finite(bound_us),
         load_rule=rule,
         replicas=replicas,
         recompute=recompute,
+        pace_us=pace_us,
     )
