@@ -29,7 +29,14 @@ from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
-from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, limits_of, report_plan
+from enplace.placing.anytime import (
+    BETTER,
+    PROVEN_GAP,
+    Incumbent,
+    Limits,
+    limits_of,
+    report_plan,
+)
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
@@ -244,9 +251,18 @@ def _search_plan(
 
     def make_plan(found: Incumbent) -> Plan:
         device = settle_free_ops(problem, found.device, options.load_rule)
+        load_us = max_load_us(problem, found.device, options.load_rule)
+        is_slowed = load_us * (1 + BETTER) < found.objective_us < np.inf
         missing = "" if np.isfinite(found.objective_us) else explain_failure(problem, device)
         plan = replace(
-            _plan(problem, device, method, found.bound_us, options.load_rule),
+            _plan(
+                problem,
+                device,
+                method,
+                found.bound_us,
+                options.load_rule,
+                pace_us=found.objective_us * is_slowed,
+            ),
             proven=found.proven and not about,
             rivals=rivals,
         )

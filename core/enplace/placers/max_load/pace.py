@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def partition_at_pace(
     if is_certain and fast_us >= search.best.load_us * (1 - 2 * NEAR):
         n_ideals = nodes.n_nodes + 1
         return replace(search.best, bound_us=bound_us, optimal=True, n_ideals=n_ideals)
-    if lattice is not None and not machines and not rule.replicate:
+    if lattice is not None and not rule.replicate:
         search.try_each(lattice)
     return replace(search.best, bound_us=bound_us, optimal=False)
 
@@ -202,12 +202,18 @@ class _Search:
             self.best = slow_down(self.problem, found, self.rule, self.best)
 
     def try_each(self, lattice: Lattice) -> None:
-        """Try all partitions that are not too slow if there are few."""
-        for stages in _list_partitions(lattice, self.task.costs, self.best.load_us) or ():
+        """Try all partitions that are not too slow if they are few."""
+        task, over = self.task, self.over_machines
+        choices = cache(over.choices if over is not None else lambda _: [task.gpus])
+        tries = (
+            (stages, gpus)
+            for stages in _list_partitions(lattice, task.costs, self.best.load_us) or ()
+            for gpus in choices(sum(stage.gpus for stage in stages))
+        )
+        for stages, gpus in islice(tries, FEW_PARTITIONS):
             if self.stopped():
                 break
-            parts = [(stages, self.task.gpus, self.task.cpus)]
-            device, _, recompute = assign(self.task.nodes.node, parts)
+            device, _, recompute = assign(task.nodes.node, [(stages, gpus, task.cpus)])
             self._keep(Partition(device, np.inf, 0.0, recompute=recompute))
 
     def _find(self, lattice: Lattice, costs: NodeCosts, whole_us: float) -> Partition | None:

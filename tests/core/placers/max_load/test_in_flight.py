@@ -1,7 +1,6 @@
 """Samples in flight and recomputed activations, against all partitions of small chains."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -157,10 +156,6 @@ def test_other_schedules_find_what_fits_with_1f1b(kind):
     assert (simulate_pipeline(problem, plan, kind, 16).peak_bytes <= 13).all()
 
 
-# The two searches below prove nothing and miss the best in about one problem of a hundred, so their
-# problems are always the same.
-heuristic_settings = partial(settings, deadline=None, derandomize=True)
-
 SMALL = st.lists(
     st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3)), min_size=3, max_size=4
 )
@@ -181,8 +176,9 @@ def fullest(problem, plan, rule):
     return find_fullest(problem, plan.device, rule, plan.replicas, plan.recompute, plan.pace_us)
 
 
-@heuristic_settings(max_examples=8)
+@settings(deadline=None, max_examples=8)
 @given(layers=SMALL, capacity=st.integers(12, 24))
+@example(layers=[(1, 4, 0), (1, 6, 0), (1, 1, 2), (1, 2, 0)], capacity=14)
 def test_the_integer_program_counts_samples_in_flight(layers, capacity):
     problem, rule = chain_of(layers, capacity, 2), LoadRule()
     expected = least_that_fits(problem, product(range(2), repeat=len(layers)), rule)
@@ -193,9 +189,12 @@ def test_the_integer_program_counts_samples_in_flight(layers, capacity):
         assert plan.value_us == pytest.approx(expected)
 
 
-@heuristic_settings(max_examples=15)
+@settings(deadline=None, max_examples=15)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
+@example(
+    layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1), (1, 1, 0)], capacity=12, network_us=1.5
+)
 def test_two_levels_count_samples_in_flight(layers, capacity, network_us):
     flat = chain_of(layers, capacity, 4)
     links = tuple(
