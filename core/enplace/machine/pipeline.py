@@ -152,11 +152,16 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    plays = [_Play(stages, kind, rule, owner, plan.pace_us)]
-    if plays[0].may_wait:
-        plays.append(_Play(stages, kind, rule, owner, plan.pace_us, waits=False))
-    found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
-    return min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+    n_stages = len({stage.devices for stage in stages if stage.backward})
+    for most in range(n_stages if kind == "zb-h1" else 0, -1, -1):
+        plays = [_Play(stages, kind, rule, owner, plan.pace_us, most)]
+        if plays[0].may_wait:
+            plays.append(_Play(stages, kind, rule, owner, plan.pace_us, most, waits=False))
+        found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
+        best = min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+        if _fullest(problem, best) <= 1:
+            break
+    return best
 
 
 def _find_schedule(
@@ -218,10 +223,12 @@ class _Play:
         rule: LoadRule,
         owner: list[int],
         pace_us: float,
+        most: int,
         *,
         waits: bool = True,
     ) -> None:
         self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
+        self._most = most  # samples that gradients of weights may keep on a device
         self._pace_us = 0.0 if kind in ("inference", "gpipe") else pace_us
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
@@ -396,8 +403,9 @@ class _Play:
     ) -> None:
         """Delay the gradients of weights by whole periods, as long as no device holds too much.
 
-        None holds more samples than the first one does if forward and backward alternate. The work
-        that is then left fills the time in which the last samples leave the pipeline.
+        At most, they hold as many samples as the first one does if forward and backward alternate,
+        and fewer where memory does not suffice. The work that is then left fills the time in which
+        the last samples leave the pipeline.
         """
         begun_us: dict[tuple[int, int], float] = {}
         ended_us: dict[tuple[int, int], float] = {}
@@ -405,12 +413,11 @@ class _Play:
             key = sample, self.stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
             ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
-        most = len({stage.devices for stage in self.stages if stage.backward})
         for i, (sample, number, _) in enumerate(keys):
             stage, key = self.stages[number], (sample, self.stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:
                 held = (ended_us[key] - begun_us[key]) / period_us
-                starts[i] += max(math.floor(most - held + CLOSE), 0) * period_us
+                starts[i] += max(math.floor(self._most - held + CLOSE), 0) * period_us
 
 
 _Resource = tuple[str, int, int]

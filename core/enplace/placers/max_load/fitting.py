@@ -68,6 +68,12 @@ def find_fitting(
     found = _find_cautiously(problem, rule, find)
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
         found = slow_down(problem, free, rule, below=found)
+        plain = replace(rule, pipeline="1f1b", recompute=False)
+        if plain != rule:  # what fits with the plain schedule may fit with this one
+            first = find_fitting(
+                problem, plain, seed=seed, along_order=along_order, stopped=stopped
+            )
+            found = slow_down(problem, first, rule, below=found)
         found = replace(found, bound_us=free.bound_us, optimal=False)
     if keeps_pace(rule):
         found = partition_at_pace(
