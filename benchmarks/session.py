@@ -137,6 +137,10 @@ def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
         view.toggle_curve(COMPUTE)
     with pulse.during("export"):
         _export(window, path.parent)
+    # A round that left unsaved work would have the next one wait for an answer.
+    with pulse.during("save"):
+        studio.files.save_to(path.with_stem("saved"))
+        _wait(lambda: not document.modified)
 
 
 def _drag(window: MainWindow, number: int, n_gpus: int) -> None:
