@@ -164,22 +164,22 @@ class ConstraintsView(Panel):
         """Find the costs of the first rows again, one at a time."""
         self._costs.forget()
         self._waiting = list(range(min(self._n_held, len(self.constraints), MOST_COSTS)))
-        if self.isVisible() and self._document.current is not None:
-            self._find_next_cost()
-
-    def _find_next_cost(self) -> None:
         project = self._document.project
-        if not self._waiting or project is None:
-            return
-        row = self._waiting.pop(0)
-        work = partial(step_without, project, self.constraints[row])
-        self._costs.start(work, partial(self._show_cost, project, row))
+        if self.isVisible() and project is not None and project.current is not None:
+            self._find_next_cost(project, project.current.schedule.makespan_us)
 
-    def _show_cost(self, project: OpenProject, row: int, step_us: float | None) -> None:
-        assert project.current is not None
-        now_us = project.current.schedule.makespan_us
+    def _find_next_cost(self, project: OpenProject, now_us: float) -> None:
+        """Find a cost in the project that is listed; the document may have a later one by now."""
+        if self._waiting:
+            row = self._waiting.pop(0)
+            work = partial(step_without, project, self.constraints[row])
+            self._costs.start(work, partial(self._show_cost, project, now_us, row))
+
+    def _show_cost(
+        self, project: OpenProject, now_us: float, row: int, step_us: float | None
+    ) -> None:
         show_cost(self.list.item(row), cost_text(now_us, step_us))
-        self._find_next_cost()
+        self._find_next_cost(project, now_us)
 
     # Requests
 

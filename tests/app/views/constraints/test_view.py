@@ -177,6 +177,16 @@ def test_costs_follow_the_current_plan(pane, document, qtbot):
     assert rows(pane)[0] == "c on GPU 1, 1 op, −0.021 ms without it"
 
 
+def test_a_plan_that_goes_before_the_next_cost_is_found_leaves_no_fault(pane, document, qtbot):
+    document.place([0, 1], 1)
+    qtbot.waitUntil(lambda: pane._costs.is_busy)
+    for entry in document.plans:
+        document.remove_plan(entry)
+    pane._costs.wait()
+    settle(pane, qtbot)
+    assert all("without it" not in row for row in rows(pane))
+
+
 def test_costs_are_found_only_while_the_pane_is_visible(document, qtbot, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "step_without", lambda project, each: asked.append(each))
