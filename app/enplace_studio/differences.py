@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 import numpy as np
 
 from enplace.machine import CriticalPath
@@ -26,6 +29,42 @@ def moved_ops(first: Schedule, second: Schedule) -> IntArray | None:
     if one.splits != other.splits or one.cluster.devices != other.cluster.devices:
         return None
     return np.flatnonzero(first.plan.device != second.plan.device)
+
+
+def reordered_ops(first: Schedule, second: Schedule) -> IntArray:
+    """Find the fewest ops that, moved within their device, give the one order from the other.
+
+    Only ops that take time, and that both plans of a graph run on the same device, count.
+    """
+    device = second.plan.device
+    takes_time = first.op_finish_us > first.op_start_us
+    ops = np.flatnonzero(takes_time & (first.plan.device == device))
+    before = ops[np.lexsort((first.op_start_us[ops], device[ops]))]
+    after = ops[np.lexsort((second.op_start_us[ops], device[ops]))]
+    place = np.zeros(len(device), dtype=np.int64)
+    place[after] = np.arange(len(after))
+    return np.sort(np.delete(before, longest_rise(place[before].tolist())))
+
+
+def longest_rise(values: Sequence[int]) -> list[int]:
+    """Find the places of a longest rising subsequence of distinct numbers.
+
+    >>> longest_rise([3, 0, 1, 4, 2])
+    [1, 2, 4]
+    """
+    lowest: list[int] = []
+    ends: list[int] = []
+    ahead = [-1] * len(values)
+    for at, value in enumerate(values):
+        length = bisect_left(lowest, value)
+        ahead[at] = ends[length - 1] if length else -1
+        lowest[length : length + 1] = [value]
+        ends[length : length + 1] = [at]
+    found, at = [], ends[-1] if ends else -1
+    while at >= 0:
+        found.append(at)
+        at = ahead[at]
+    return found[::-1]
 
 
 def sent_bytes(schedule: Schedule) -> int:
