@@ -51,12 +51,11 @@ class RubberBand:
         painter.drawRect(self.area)
         font = theme.font(11)
         text = QFontMetricsF(font).boundingRect(takes).adjusted(-6, -2, 6, 2)
-        if takes and text.width() < self.area.width() and text.height() < self.area.height():
-            text.moveTopLeft(self.area.topLeft())
-            painter.fillRect(text, theme.tokens.accent)
-            painter.setFont(font)
-            painter.setPen(theme.tokens.on_accent)
-            painter.drawText(text, Qt.AlignmentFlag.AlignCenter, takes)
+        text.moveTopLeft(self.area.topLeft())
+        painter.fillRect(text, theme.tokens.accent)
+        painter.setFont(font)
+        painter.setPen(theme.tokens.on_accent)
+        painter.drawText(text, Qt.AlignmentFlag.AlignCenter, takes)
 
 
 @dataclass(frozen=True)

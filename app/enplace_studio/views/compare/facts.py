@@ -220,7 +220,7 @@ def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[L
     more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
     lines = [
         Line(f"{count(len(moved), 'op')} on another device", moved),
-        Line(f"{count(len(reordered), 'op')} in another order on the same device", reordered),
+        Line(f"{count(len(reordered), 'op')} in another order", reordered),
         Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
         Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
         Line(

@@ -43,8 +43,8 @@ STYLES = (
     Style(2, 1.8, Qt.PenStyle.DotLine, 3, 3.8),
     Style(5, 1.2, Qt.PenStyle.DashDotLine, 0, 2.0),
 )
-_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 120, 14, 138
-_SAMPLE = 22
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 112, 14, 138
+_SAMPLE = 20
 """Room for the piece of a curve before its name."""
 _GRID = 3
 """Labelled lines across the curves."""
@@ -183,7 +183,7 @@ class CurvePlot(TipWidget):
         for number, _, points in found:
             _paint_curve(painter, points, STYLES[number % len(STYLES)])
         for (number, curve, _), middle in zip(known, middles, strict=True):
-            left, style = area.right() + 10, STYLES[number % len(STYLES)]
+            left, style = area.right() + 8, STYLES[number % len(STYLES)]
             line = [QPointF(left + share * (_SAMPLE - 6), middle) for share in (0, 0.5, 1)]
             _paint_curve(painter, line, style, marks=line[1:2])
             self._paint_name(painter, curve.name, left + _SAMPLE, middle)
