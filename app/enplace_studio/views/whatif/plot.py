@@ -88,8 +88,22 @@ class CurvePlot(TipWidget):
         return min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
 
     def _texts(self, at: int) -> list[str]:
-        times = [(each.name, self._of(each)[at]) for each in self.curves]
-        return [f"{name}: {'–' if math.isnan(us) else self._text(us)}" for name, us in times]
+        return [f"{each.name}: {self._value_text(self._of(each)[at])}" for each in self.curves]
+
+    def rows(self) -> list[list[str]]:
+        """Return the values as texts: a head, and a row for each value of the axis."""
+        head = [self.over.title, *(curve.name for curve in self.curves)]
+        columns = [self._of(curve) for curve in self.curves]
+        return [
+            head,
+            *(
+                [self.over.text(value), *(self._value_text(column[at]) for column in columns)]
+                for at, value in enumerate(self.over.values)
+            ),
+        ]
+
+    def _value_text(self, value: float) -> str:
+        return "–" if math.isnan(value) else self._text(value)
 
     def tip_at(self, at: QPointF) -> str:
         """Return the step times at the nearest value."""
