@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PySide6.QtCore import (
-    QCoreApplication,
     QEvent,
     QObject,
     QPointF,
@@ -231,12 +230,13 @@ class ScrollPanel(Panel):
     def drawing(self) -> Drawing | None:
         """Return all contents as a picture, those scrolled out of sight too."""
         contents = self.column.widget()
-        if contents is None:
+        layout = contents.layout() if contents is not None else None
+        if contents is None or layout is None:
             return None
         with self._unfolded():
             width = self.inner_width
             contents.resize(width, self.column.height_at(width))
-            QCoreApplication.sendPostedEvents(contents, QEvent.Type.LayoutRequest)
+            layout.activate()
             return draw_widget(self._title.whole, contents)
 
 
