@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
 import numpy as np
 
 from enplace.machine import CriticalPath
+from enplace.values.arrays import longest_rise
 from enplace.values.profile import CONTROL, IntArray
 from enplace.values.schedule import Schedule
 
@@ -44,27 +42,6 @@ def reordered_ops(first: Schedule, second: Schedule) -> IntArray:
     place = np.zeros(len(device), dtype=np.int64)
     place[after] = np.arange(len(after))
     return np.sort(np.delete(before, longest_rise(place[before].tolist())))
-
-
-def longest_rise(values: Sequence[int]) -> list[int]:
-    """Find the places of a longest rising subsequence of distinct numbers.
-
-    >>> longest_rise([3, 0, 1, 4, 2])
-    [1, 2, 4]
-    """
-    lowest: list[int] = []
-    ends: list[int] = []
-    ahead = [-1] * len(values)
-    for at, value in enumerate(values):
-        length = bisect_left(lowest, value)
-        ahead[at] = ends[length - 1] if length else -1
-        lowest[length : length + 1] = [value]
-        ends[length : length + 1] = [at]
-    found, at = [], ends[-1] if ends else -1
-    while at >= 0:
-        found.append(at)
-        at = ahead[at]
-    return found[::-1]
 
 
 def sent_bytes(schedule: Schedule) -> int:

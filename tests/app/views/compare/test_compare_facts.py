@@ -1,7 +1,6 @@
 """Which plans stand side by side, and what differs between them."""
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace.machine import critical_path
-from enplace_studio.differences import longest_rise, path_parts
+from enplace_studio.differences import path_parts
 from enplace_studio.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.views.compare.facts import (
@@ -184,15 +183,6 @@ def test_ops_that_only_run_at_another_time_are_counted_and_can_be_selected():
     texts = {line.text: line.ops.tolist() for line in lines}
     assert texts["0 ops on another device"] == []
     assert texts["1 op in another order"] == [2]
-
-
-@given(st.permutations(range(7)))
-def test_no_rising_subsequence_is_longer(values):
-    found = longest_rise(values)
-    assert found == sorted(found)
-    assert sorted(values[at] for at in found) == [values[at] for at in found]
-    subsets = (chosen for n in range(8) for chosen in combinations(values, n))
-    assert len(found) == max(len(each) for each in subsets if list(each) == sorted(each))
 
 
 def test_devices_are_compared_by_busy_time_and_peak():
