@@ -153,7 +153,7 @@ class Canvas(TipWidget):
             self._paint(painter, QRectF(event.rect()))
 
     def _paint(self, painter: QPainter, part: QRectF) -> None:
-        scene = self.scene
+        scene = self.model.painted
         if scene is None:
             self._paint_empty(painter)
             return
