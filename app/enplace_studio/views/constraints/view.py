@@ -82,7 +82,8 @@ class ConstraintsView(Panel):
         made.itemSelectionChanged.connect(self._select)
         made.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         made.customContextMenuRequested.connect(self._open_menu)
-        copy_on_request(made, self.rows)
+        self.offer_picture(self._document.requests.save_picture.emit)
+        copy_on_request(made, self.rows, self)
         remove = QShortcut(QKeySequence.StandardKey.Delete, made)
         remove.setContext(Qt.ShortcutContext.WidgetShortcut)
         remove.activated.connect(self._remove_chosen)
@@ -207,14 +208,21 @@ class ConstraintsView(Panel):
 
     def _open_menu(self, at: QPoint) -> None:
         row = self.list.indexAt(at).row()
-        if row >= 0:
-            self.menu_of(self.constraints[row]).popup(self.list.viewport().mapToGlobal(at))
+        menu = self.menu_of(self.constraints[row] if row >= 0 else None)
+        menu.popup(self.list.viewport().mapToGlobal(at))
 
-    def menu_of(self, constraint: Constraint) -> QMenu:
-        """Make the menu of a constraint."""
-        document, on = self._document, self.is_on(constraint)
+    def menu_of(self, constraint: Constraint | None) -> QMenu:
+        """Make the menu of a constraint, or that of the pane."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        if constraint is not None:
+            self._add_requests(menu, constraint)
+            menu.addSeparator()
+        menu.addActions(self.actions())
+        return menu
+
+    def _add_requests(self, menu: QMenu, constraint: Constraint) -> None:
+        document, on = self._document, self.is_on(constraint)
         actions: list[tuple[str, Callable[[], object]]] = [
             (
                 "Switch off" if on else "Switch on",
@@ -226,7 +234,6 @@ class ConstraintsView(Panel):
             actions.append(("Select its ops", partial(document.select, ops)))
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())
-        return menu
 
 
 def _all_ops(project: OpenProject, constraint: Constraint) -> frozenset[int]:
