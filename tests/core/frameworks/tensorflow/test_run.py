@@ -17,7 +17,7 @@ from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.run import TRACED, RunError, run_plan
 from enplace.placers import place
-from steps import STYLES, problem_of, scattered_plan, step_of_script
+from steps import STYLES, problem_of, scattered_plan
 
 N_STEPS = 20
 
@@ -25,12 +25,6 @@ N_STEPS = 20
 @pytest.fixture(scope="module")
 def two_cpus():
     return parse_devices("cpu:2")
-
-
-@pytest.fixture(scope="module")
-def all_steps(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scripts")
-    return {style: step_of_script(folder, style) for style in STYLES}
 
 
 def assert_same_result(run):
