@@ -354,6 +354,20 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
     assert placed["order_edges"] == 0
 
 
+AGAIN = """weights = model.get_weights()
+model.compile("rmsprop", loss_of)
+model.fit(x, y, batch_size=8, verbose=0)
+"""
+
+
+def test_a_second_step_of_a_script_runs_unchanged_and_is_told_how_to_be_placed(planned, run_placed):
+    change = "weights = model.get_weights()", AGAIN
+    placed, stderr = run_placed(planned["fit"], "fit", change=change)
+    assert placed["as_planned"] == placed["checked"] > 100
+    assert "does not fit the function multi_step_on_iterator, which runs unchanged" in stderr
+    assert "the plan is for the step that ran before; to place this one as well" in stderr
+
+
 TROUBLE = """
 import enplace
 from enplace.errors import EnplaceError
