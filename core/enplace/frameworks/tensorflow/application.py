@@ -81,7 +81,8 @@ class Application:
     functions : list of PlacedFunction
         One for each traced function that runs placed; none before training begins.
     mismatches : list of str
-        One line for each function that has many of the plan's ops, but not exactly these. It is
+        One line for each function that has many of the plan's ops, but not exactly these, or that
+        trains after the one that has them. It is
         not changed.
     """
 
