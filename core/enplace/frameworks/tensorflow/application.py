@@ -82,8 +82,7 @@ class Application:
         One for each traced function that runs placed; none before training begins.
     mismatches : list of str
         One line for each function that has many of the plan's ops, but not exactly these, or that
-        trains after the one that has them. It is
-        not changed.
+        trains after the one that has them. It is not changed.
     """
 
     path: str

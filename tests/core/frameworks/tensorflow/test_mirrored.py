@@ -140,6 +140,12 @@ def test_a_script_is_timed_as_it_is(style, timed):
     assert min(times_us) > 0
 
 
+def test_a_script_with_keras_2_is_timed(timed):
+    pytest.importorskip("tf_keras")
+    legacy = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
+    assert len(timed(legacy + KERAS)) >= 4
+
+
 def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(SESSION).startswith("it trains neither with fit of Keras nor")
     odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
