@@ -1,5 +1,6 @@
 """Plans run exactly as planned on two logical CPUs and do not change the results."""
 
+import re
 from dataclasses import replace
 from itertools import chain, count
 from types import SimpleNamespace
@@ -204,6 +205,11 @@ def test_a_repeated_run_shows_its_spread_and_the_time_outside_of_ops(all_steps, 
     text = describe_run(run, "cpu:2")
     assert text.count("half of the steps") == 3
     assert "before the first op" in text
+    in_ops_us, predicted_us = run.in_ops_us
+    assert in_ops_us > 0
+    assert 10.0 * problem.profile.n_ops / 2 <= predicted_us <= run.predicted_step_time_us
+    assert re.search(r"in ops, busiest device .* ms +predicted .* ms\n", text)
+    assert re.search(r"between its ops .* ms +waits, .* work for \d+ transfers\n", text)
 
 
 def test_a_run_says_that_its_batches_are_not_those_of_the_profile(all_steps, two_cpus):
