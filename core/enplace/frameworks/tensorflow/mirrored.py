@@ -265,8 +265,10 @@ class _Clock:
         self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
+        if self._shared.get(function, function) is None:
+            return usual(function, *args, **kwargs)
         given = tf.nest.flatten((args, kwargs))
-        drawn = [next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
+        drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
         if not (samples := _samples(drawn)):
             return usual(function, *args, **kwargs)
         shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), drawn)
@@ -327,6 +329,14 @@ def _converted(function: Any) -> Any:
     """Let a function use Python's ``if`` and ``while`` on tensors, as within tf.function."""
     autograph = tf.__internal__.autograph
     return autograph.tf_convert(function, autograph.control_status_ctx())
+
+
+def _next(iterator: Any) -> Any:
+    """Draw a batch; end the data as an iterator does inside of a step."""
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
 def _samples(arguments: Any) -> int:

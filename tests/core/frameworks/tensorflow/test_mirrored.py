@@ -40,7 +40,8 @@ assert weights.shape == (4, 2)
 ITERATOR = """
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
 optimizer = keras.optimizers.Nadam()  # makes its variables in the first step
-batches = iter(tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat())
+data = tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat(5)
+batches = iter(data)
 
 @tf.function
 def update(gradients):
@@ -57,8 +58,11 @@ def train(batches):
     update(tape.gradient(loss, model.trainable_variables))
     return loss
 
-for i in range(9):
-    train(batches)
+while True:
+    try:
+        train(batches)
+    except tf.errors.OutOfRangeError:
+        batches = iter(data)
 """
 UNBUILT = """
 class Model(keras.Model):
