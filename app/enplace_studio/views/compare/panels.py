@@ -198,10 +198,9 @@ class DiffersPanel(Panel):
         column = self._column.fill(spacing=3)
         for line in lines:
             row = QHBoxLayout()
-            text = ElidedLabel()
-            text.set_text(line.text)
+            text = label(line.text)
+            text.setWordWrap(True)
             row.addWidget(text, 1)
-            row.addStretch(0)
             if len(line.ops):
                 row.addWidget(self._selector(line.ops))
             column.addLayout(row)
