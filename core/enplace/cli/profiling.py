@@ -78,7 +78,7 @@ def profile(
     """
     from enplace.frameworks.devices import usual_devices
     from enplace.frameworks.jobs import measure_profile
-    from enplace.readers.calibration import about_launch_gap
+    from enplace.readers.calibration import about_gap
     from enplace.writers import write_profile
 
     source = find_source(model, trust)
@@ -99,7 +99,7 @@ def profile(
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),
                 *_describe_links(measured),
-                *filter(None, [about_launch_gap(measured.measured)]),
+                *filter(None, [about_gap(measured.measured)]),
                 f"Written to {output}.",
             ]
         ),

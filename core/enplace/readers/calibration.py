@@ -67,8 +67,10 @@ def calibrate(
     return replace(profile, time_us=_with_gap(profile, n_launches, gap, kind), measured=measured)
 
 
-def about_launch_gap(measured: Measurement) -> str:
-    """Say what the fitted gap before each kernel tells about the step; empty if it is usual."""
+def about_gap(measured: Measurement) -> str:
+    """Say what the fitted gap of each kernel or op tells about the step; empty if it is usual."""
+    if measured.op_overhead_us is not None:
+        return _about_overhead(measured.op_overhead_us)
     gap_us = measured.launch_gap_us
     if gap_us is None or GAP_LIMITS_US["gpu"][0] < gap_us <= _USUAL_GAP_US:
         return ""
@@ -81,6 +83,17 @@ def about_launch_gap(measured: Measurement) -> str:
     return (
         "The kernels alone take longer than the measured step, as if some ran at the same time, so "
         "predictions may be too long."
+    )
+
+
+def _about_overhead(overhead_us: float) -> str:
+    most_us = GAP_LIMITS_US["cpu"][1]
+    if overhead_us < most_us:
+        return ""
+    return (
+        f"The measured step takes longer than its ops, even with {ms(most_us)} more for each, as "
+        f"on a machine that is busy with something else, so predictions are too short. Profile "
+        f"again when it is idle."
     )
 
 

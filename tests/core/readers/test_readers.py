@@ -15,7 +15,7 @@ from enplace.machine.host_links import send_us
 from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.readers import read_profile, recorded_plan, with_costs_of
-from enplace.readers.calibration import GAP_LIMITS_US, about_launch_gap
+from enplace.readers.calibration import GAP_LIMITS_US, about_gap
 from enplace.readers.clusters import cluster_from
 from enplace.readers.gpu_profile import HOST_TO_GPU
 from enplace.values.measurement import Measurement
@@ -189,18 +189,25 @@ def test_the_gap_of_a_launch_bound_step_is_fitted_and_reported(tmp_path: Path) -
     cluster = cluster_from("local", profile)
     step = simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
     assert step == pytest.approx(5000.0)
-    assert "bound by what launches the kernels" in about_launch_gap(profile.measured)
+    assert "bound by what launches the kernels" in about_gap(profile.measured)
 
 
 def test_kernels_longer_than_the_step_are_reported(tmp_path: Path) -> None:
     measured = read(tmp_path, tf_profile(1.0)).measured
     assert measured.launch_gap_us == GAP_LIMITS_US["gpu"][0]
-    assert "longer than the measured step" in about_launch_gap(measured)
+    assert "longer than the measured step" in about_gap(measured)
 
 
 def test_a_usual_launch_gap_needs_no_remark() -> None:
     for gap_us in (None, 1.5, 4.0):
-        assert about_launch_gap(Measurement(launch_gap_us=gap_us)) == ""
+        assert about_gap(Measurement(launch_gap_us=gap_us)) == ""
+        assert about_gap(Measurement(op_overhead_us=gap_us)) == ""
+
+
+def test_a_step_far_longer_than_its_ops_is_reported() -> None:
+    """As on a busy CPU: the rest is too much to be the executor's work for each op."""
+    measured = Measurement(op_overhead_us=GAP_LIMITS_US["cpu"][1])
+    assert "Profile again when it is idle" in about_gap(measured)
 
 
 def test_host_work_takes_no_gpu_time(tmp_path: Path) -> None:

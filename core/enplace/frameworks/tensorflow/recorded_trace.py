@@ -22,7 +22,7 @@ from tensorflow.core.protobuf.config_pb2 import RunMetadata
 from enplace.disk import naming, read_bytes
 from enplace.frameworks.tensorflow.graph import held_by, node_of
 from enplace.frameworks.tensorflow.step import LoadError
-from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces
+from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, is_gpu, op_traces
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
 from enplace.values.limits import MAX_TIME_US
@@ -268,9 +268,8 @@ def _times(trace: OpTrace) -> tuple[float, float]:
     """Return time on a GPU and on a CPU; an op without a row takes 0 on both."""
     if not trace.device:
         return 0.0, 0.0
-    if "GPU" in trace.device.upper():
-        return sum(trace.kernel_us), np.nan
-    return np.nan, sum(trace.host_us)
+    time_us = sum(trace.times_us)
+    return (time_us, np.nan) if is_gpu(trace.device) else (np.nan, time_us)
 
 
 def _variables(nodes: Iterable[_Node], traces: dict[str, OpTrace]) -> list[int]:

@@ -44,7 +44,7 @@ class OpTrace:
     n_kernels : int
         Kernels in the last step.
     output_bytes : dict
-        By output number; from the last step.
+        By output number, 0 for :attr:`host_outputs`; from the last step.
     temporary_bytes : int
         The most that it held while it ran.
     host_outputs : set of int
@@ -82,7 +82,7 @@ def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[st
     Parameters
     ----------
     held_by : mapping of str to str
-        The loop or branch that gets the time of a kernel inside of it; see
+        The op that gets the time of a kernel: a loop or branch, if it is inside of one; see
         :func:`~enplace.frameworks.tensorflow.graph.held_by`.
     """
     found: dict[str, OpTrace] = {}
@@ -98,7 +98,7 @@ def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[st
                     _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
         by_op: dict[str, list[float]] = {}
         for name, times in kernels.items():
-            by_op.setdefault(name if name in found else _holder(name, held_by), []).extend(times)
+            by_op.setdefault(_holder(name, held_by), []).extend(times)
         for name, times in by_op.items():
             trace = found.setdefault(name, OpTrace())
             trace.kernel_us.append(sum(times))
@@ -127,14 +127,14 @@ def check_kernels(traces: Mapping[str, OpTrace]) -> None:
 def _holder(name: str, held_by: Mapping[str, str]) -> str:
     """Return the op of the graph that a kernel belongs to.
 
-    Inside of a loop, TensorFlow puts the name of a call before those of the ops it inlines.
+    Inside of a loop, TensorFlow puts the name of a call before those of the ops it inlines. Inside
+    of a branch, each op also has a row of its own.
     """
     outer = name
-    while outer:
-        if outer in held_by:
-            return held_by[outer]
+    while outer and outer not in held_by:
         outer = outer.rpartition("/")[0]
-    return name
+    holder = held_by.get(outer, outer)
+    return name if holder == outer else holder
 
 
 def _read_row(trace: OpTrace, row: Any, device: str) -> None:
@@ -142,10 +142,12 @@ def _read_row(trace: OpTrace, row: Any, device: str) -> None:
     trace.host_us.append(_duration_us(row))
     trace.temporary_bytes = max(trace.temporary_bytes, row.memory_stats.temp_memory_size)
     for output in row.output:
-        size = trace.output_bytes[output.slot] = tensor_bytes(output.tensor_description)
+        size = tensor_bytes(output.tensor_description)
         allocator = output.tensor_description.allocation_description.allocator_name
         if size and is_gpu(device) and _HOST_MEMORY.search(allocator):
             trace.host_outputs.add(output.slot)
+            size = 0
+        trace.output_bytes[output.slot] = size
 
 
 def _duration_us(row: Any) -> float:

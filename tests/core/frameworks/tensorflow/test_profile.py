@@ -125,8 +125,11 @@ def test_what_an_op_on_a_gpu_computes_in_the_memory_of_the_host_costs_time_but_n
     assert sizes == {"shape": 0, "identity": 16}
 
 
-def test_kernels_inside_of_a_loop_are_booked_on_the_loop():
-    """A loop's own row has no kernels: they have the names of the ops in its body."""
+def test_kernels_inside_of_a_loop_or_branch_are_booked_on_it():
+    """Its own row has no kernels: they have the names of the ops inside.
+
+    TensorFlow leaves rows of the ops inside of a branch, but not of those inside of a loop.
+    """
     graph = GraphDef()
     loop = graph.node.add(name="lstm/while", op="While")
     loop.attr["body"].func.name = "body"
@@ -145,13 +148,14 @@ def test_kernels_inside_of_a_loop_are_booked_on_the_loop():
     for name in ("lstm/while/add", "lstm/while/call/MatMul", "lstm/while/after", "Square"):
         stream.node_stats.add(node_name=f"{name}:Op", op_end_rel_nanos=10_000)
     host = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
-    for name in ("lstm/while", "branch", "lstm/while/after"):
+    for name in ("lstm/while", "branch", "Square", "lstm/while/after"):
         host.node_stats.add(node_name=name, op_end_rel_nanos=5000)
     traces = op_traces([stats], held_by([graph]))
     found = {name: (trace.n_kernels, trace.kernel_us) for name, trace in traces.items()}
     assert found == {
         "lstm/while": (2, [20.0]),
         "branch": (1, [10.0]),
+        "Square": (0, []),
         "lstm/while/after": (1, [10.0]),
     }
 

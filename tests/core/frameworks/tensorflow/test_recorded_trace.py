@@ -107,6 +107,24 @@ def test_times_devices_and_variables_come_from_the_rows(record):
     assert profile.measured.step_time_us >= profile.time_us[at["layer/a"], 1] * 0.5
 
 
+def test_what_an_op_on_a_gpu_computes_in_the_memory_of_the_host_costs_time_but_no_copy(tmp_path):
+    metadata = tf1.RunMetadata()
+    rows = metadata.step_stats.dev_stats.add(device="/device:GPU:0").node_stats
+    for name, allocator in (("a", "gpu_host_bfc"), ("b", "GPU_0_bfc")):
+        rows.add(node_name=name, timeline_label=f"{name} = Add()", op_end_rel_nanos=5000)
+        tensor = rows[-1].output.add(slot=0).tensor_description
+        tensor.dtype = tf.float32.as_datatype_enum
+        tensor.shape.dim.add(size=4)
+        tensor.allocation_description.allocator_name = allocator
+    rows.add(node_name="c", timeline_label="c = Add(a, b)")
+    kernels = metadata.step_stats.dev_stats.add(device="/device:GPU:0/stream:all").node_stats
+    kernels.add(node_name="b:Add", op_end_rel_nanos=3000)
+    (tmp_path / "gpu.pb").write_bytes(metadata.SerializeToString())
+    profile = profile_of_trace(str(tmp_path / "gpu.pb"))
+    assert profile.time_us[:, 0].tolist() == [5.0, 3.0, 0.0]
+    assert edges_of(profile) == {("a", 0, "c", 0), ("b", 0, "c", 16)}
+
+
 def test_a_damaged_trace_is_refused_in_one_line(record, tmp_path):
     whole = record("rows.pb", partitions=False).read_bytes()
     (tmp_path / "cut.pb").write_bytes(whole[: len(whole) // 2])
