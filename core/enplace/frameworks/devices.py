@@ -16,12 +16,16 @@ LOCAL = re.compile(r"(?i)(gpu|cpu):(\d+|all|#\d+(?:,\d+)*)(?:@(\d+(?:\.\d+)?[KMG
 
 _SIZE = re.compile(r"(?i)(\d+(?:\.\d+)?) ?([KMGT])(i?)B")
 
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_NVIDIA_DRIVERS = (
+    Path("/proc/driver/nvidia/version"),
+    Path("/usr/lib/wsl/lib/libcuda.so.1"),  # that of Windows, as WSL2 shows it
+)
 
 
 def usual_devices() -> str:
     """Return the devices on which a model is most likely profiled here."""
-    return "gpu:all" if _NVIDIA_DRIVER.exists() or visible_cards() else "cpu:2"
+    has_driver = any(path.exists() for path in _NVIDIA_DRIVERS)
+    return "gpu:all" if has_driver or visible_cards() else "cpu:2"
 
 
 def devices_for(cluster: Cluster, measured: Measurement) -> str:

@@ -96,8 +96,10 @@ def test_cards_that_differ_are_numbered_as_the_framework_does(monkeypatch):
 def test_gpus_are_the_usual_devices_even_without_the_driver_in_proc_as_in_wsl(
     monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(devices, "_NVIDIA_DRIVER", tmp_path / "missing")
+    monkeypatch.setattr(devices, "_NVIDIA_DRIVERS", (tmp_path / "missing", tmp_path / "wsl"))
     install(monkeypatch, *PAIR)
     assert devices.usual_devices() == "gpu:all"
     install(monkeypatch)
     assert devices.usual_devices() == "cpu:2"
+    (tmp_path / "wsl").touch()  # without the package that reads NVML
+    assert devices.usual_devices() == "gpu:all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,15 +239,15 @@ def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
     return consumers
 
 
-def held_by(graphs: Sequence[GraphDef]) -> dict[str, str]:
-    """Map each op to the one of its graph that holds it: a loop, a branch, or else itself."""
+def held_by(graphs: Iterable[GraphDef]) -> dict[str, str]:
+    """Map each op inside of a loop or a branch to the op of its graph that holds it."""
     found: dict[str, str] = {}
     for graph in graphs:
         bodies = {body.signature.name: body for body in graph.library.function}
         for holder in graph.node:
             for body in _called_from([holder], bodies):
                 found |= dict.fromkeys((node.name for node in body.node_def), holder.name)
-    return found | {node.name: node.name for graph in graphs for node in graph.node}
+    return found
 
 
 def _called_from(nodes: Iterable[NodeDef], bodies: dict[str, FunctionDef]) -> list[FunctionDef]:

@@ -56,6 +56,8 @@ _MEANINGS = {
 }
 """Its errors about its own parts, by a word in them."""
 
+TOO_SHORT = "it trains for one step only, which takes longer than those that follow"
+
 _LONGEST = 160
 """Most characters of another error of its."""
 
@@ -101,8 +103,10 @@ def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progre
         if is_out_of_memory(error):
             raise LoadError("a replica does not fit on a device") from None
         clock.why_not = clock.why_not or _why(error)
-    if not clock.times_us:
-        raise LoadError(clock.why_not or NO_STEP)
+        if len(clock.times_us) <= WARM_UPS:
+            raise LoadError(clock.why_not) from None  # the first steps say little of the others
+    if len(clock.times_us) < 2:
+        raise LoadError(clock.why_not or (TOO_SHORT if clock.times_us else NO_STEP))
     return clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :]
 
 

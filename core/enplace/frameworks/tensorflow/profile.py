@@ -19,7 +19,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.graph import held_by, node_of
+from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.links import measure_links
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
@@ -77,7 +77,7 @@ def profile_step(
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
         cluster = measure_speeds(cluster, devices, progress)
-    ops = op_traces(traces, held_by([step.graph_def]))
+    ops = op_traces(traces, [step.graph_def])
     check_kernels(ops)
     measured = Measurement(
         step_time_us=float(np.median(times_us)),

@@ -20,7 +20,7 @@ from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
 from enplace.disk import naming, read_bytes
-from enplace.frameworks.tensorflow.graph import held_by, node_of
+from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.step import LoadError
 from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, is_gpu, op_traces
 from enplace.names.scopes import traced_scopes
@@ -194,7 +194,7 @@ def _of_labels(rows: Sequence[Any]) -> list[_Node]:
 
 
 def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> Profile:
-    traces = op_traces([metadata.step_stats], held_by(metadata.partition_graphs))
+    traces = op_traces([metadata.step_stats], metadata.partition_graphs)
     check_kernels(traces)
     called = _names(nodes)
     number = {node.name: i for i, node in enumerate(nodes)}

@@ -34,7 +34,6 @@ from enplace.frameworks.tensorflow.error_text import (
     is_nondeterministic,
     is_out_of_memory,
 )
-from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.pipelines import describe_pipeline, pipeline_step
 from enplace.frameworks.tensorflow.rewrite import (
@@ -182,7 +181,7 @@ def run_plan(
         if compare and plain.fits and not rounds and _uses_gpus(plan, problem.cluster):
             ours, theirs, nudged, comparison = _compared_on_gpus(placed, plain, progress, target)
     progress("Reading what was traced", 1.0)
-    traces = _op_traces(step, placed)
+    traces = op_traces((trace.step_stats for trace in placed.traces), [step.graph_def])
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
@@ -363,11 +362,6 @@ def _traced(opened: OpenStep) -> Any:
     full = tf.compat.v1.RunOptions.FULL_TRACE
     opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
     return metadata
-
-
-def _op_traces(step: Step, placed: _Way) -> dict[str, OpTrace]:
-    held = held_by([step.graph_def])
-    return op_traces((trace.step_stats for trace in placed.traces), held)
 
 
 def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:

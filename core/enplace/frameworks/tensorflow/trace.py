@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import short_name
+from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.step import LoadError
 from enplace.text import count
 from enplace.values.limits import MAX_BYTES
@@ -76,15 +78,15 @@ def is_gpu(device: str) -> bool:
     return ":GPU:" in device.upper()
 
 
-def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[str, OpTrace]:
+def op_traces(steps: Iterable[StepStats], graphs: Sequence[GraphDef]) -> dict[str, OpTrace]:
     """Collect every op that left a row in some step, by name.
 
     Parameters
     ----------
-    held_by : mapping of str to str
-        The op that gets the time of a kernel: a loop or branch, if it is inside of one; see
-        :func:`~enplace.frameworks.tensorflow.graph.held_by`.
+    graphs : sequence of GraphDef
+        What ran. A loop or branch in it gets the time of the kernels inside.
     """
+    holders = held_by(graphs) | {node.name: node.name for graph in graphs for node in graph.node}
     found: dict[str, OpTrace] = {}
     for stats in steps:
         kernels: dict[str, list[float]] = {}
@@ -98,7 +100,7 @@ def op_traces(steps: Iterable[StepStats], held_by: Mapping[str, str]) -> dict[st
                     _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
         by_op: dict[str, list[float]] = {}
         for name, times in kernels.items():
-            by_op.setdefault(_holder(name, held_by), []).extend(times)
+            by_op.setdefault(_holder(name, holders), []).extend(times)
         for name, times in by_op.items():
             trace = found.setdefault(name, OpTrace())
             trace.kernel_us.append(sum(times))
@@ -124,16 +126,16 @@ def check_kernels(traces: Mapping[str, OpTrace]) -> None:
         )
 
 
-def _holder(name: str, held_by: Mapping[str, str]) -> str:
+def _holder(name: str, holders: Mapping[str, str]) -> str:
     """Return the op of the graph that a kernel belongs to.
 
     Inside of a loop, TensorFlow puts the name of a call before those of the ops it inlines. Inside
     of a branch, each op also has a row of its own.
     """
     outer = name
-    while outer and outer not in held_by:
+    while outer and outer not in holders:
         outer = outer.rpartition("/")[0]
-    holder = held_by.get(outer, outer)
+    holder = holders.get(outer, outer)
     return name if holder == outer else holder
 
 

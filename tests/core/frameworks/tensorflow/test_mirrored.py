@@ -165,5 +165,12 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     )
 
 
+def test_a_script_that_fails_in_its_second_step_is_not_timed_by_its_first(timed):
+    """TensorFlow prepares the graph in the first step, which takes many times as long."""
+    assert timed(LOOP + "raise ValueError('odd')").__class__ is list
+    assert "odd" in timed(LOOP.replace("range(9)", "range(1)") + "raise ValueError('odd')")
+    assert "one step only" in timed(LOOP.replace("range(9)", "range(1)"))
+
+
 def test_one_device_is_not_timed(timed):
     assert timed(LOOP, "cpu:1") == []

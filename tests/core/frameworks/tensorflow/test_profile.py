@@ -9,7 +9,6 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.fit import fit_line
-from enplace.frameworks.tensorflow.graph import held_by
 from enplace.frameworks.tensorflow.profile import _assemble, profile_step
 from enplace.frameworks.tensorflow.step import LoadError, Step
 from enplace.frameworks.tensorflow.trace import OpTrace, check_kernels, op_traces, trimmed
@@ -94,7 +93,7 @@ def test_gpu_kernels_are_summed_from_the_row_of_all_streams():
         stream = stats.dev_stats.add(device=name)
         stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=20_000)
         stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=10_000)
-    trace = op_traces([stats], {})["a/MatMul"]
+    trace = op_traces([stats], [])["a/MatMul"]
     assert (trace.device, trace.n_kernels) == ("/device:GPU:0", 2)
     assert (trace.kernel_us, trace.host_us) == ([30.0], [5.0])
 
@@ -116,7 +115,7 @@ def test_what_an_op_on_a_gpu_computes_in_the_memory_of_the_host_costs_time_but_n
         node.attr["T"].type = tensor.dtype
     step = Step("hosted", graph_def, {}, [(np.zeros(4, np.int32),)], inputs=("shape",))
     at = dict.fromkeys(("shape", "identity", "end"), "GPU:0")
-    profile = _assemble(step, op_traces([stats], {}), Measurement(op_devices=at))
+    profile = _assemble(step, op_traces([stats], []), Measurement(op_devices=at))
     assert profile.time_us[:, 0].tolist() == [5.0, 0.0, 0.0]
     sizes = {
         profile.op_names[op]: n
@@ -150,7 +149,7 @@ def test_kernels_inside_of_a_loop_or_branch_are_booked_on_it():
     host = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
     for name in ("lstm/while", "branch", "Square", "lstm/while/after"):
         host.node_stats.add(node_name=name, op_end_rel_nanos=5000)
-    traces = op_traces([stats], held_by([graph]))
+    traces = op_traces([stats], [graph])
     found = {name: (trace.n_kernels, trace.kernel_us) for name, trace in traces.items()}
     assert found == {
         "lstm/while": (2, [20.0]),
