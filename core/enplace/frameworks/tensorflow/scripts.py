@@ -91,6 +91,7 @@ class Recorder:
         self._place = place
         self._sessions = SessionWatch(name, place)
         self._function: ConcreteFunction | None = None
+        self._variables = frozenset[int]()
         self._found: Step | None = None
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
@@ -158,7 +159,7 @@ class Recorder:
             if in_session := self._sessions.step():
                 return in_session
             raise LoadError(self._why_not or self._why_never(), self._printed)
-        left_out = tuple(name for name in self._left_out if name != self._found.function)
+        left_out = tuple(self._left_out)
         return replace(
             self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
         )
@@ -173,16 +174,30 @@ class Recorder:
             raise EnoughError
         gradients, updates = does(function)
         if self._function is None and gradients and updates:
-            self._function = function
+            self._function, self._variables = function, _variables(function)
             self._take(function, inputs)
         elif gradients and not updates:
             self._saw_other_step(_APART)
         elif function is self._function:
             self._batches.append(batch_of(inputs))
-        elif gradients and str(function.graph.name) not in self._left_out:
-            self._left_out.append(str(function.graph.name))
+        elif gradients:
+            self._leave_out(function)
         if self._is_done():
             raise EnoughError
+
+    def _leave_out(self, function: ConcreteFunction) -> None:
+        """Remember another function that trains, unless it is the step for another shape of batch.
+
+        Keras calls the steps of all models by the same name.
+        """
+        assert self._function is not None
+        name = str(function.graph.name)
+        if name == str(self._function.graph.name):
+            if _variables(function) == self._variables:
+                return
+            name = f"{name} in {self._place()}"
+        if name not in self._left_out:
+            self._left_out.append(name)
 
     def _is_done(self) -> bool:
         found = self._found
@@ -220,6 +235,10 @@ class Recorder:
             f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
             f"or a session that takes gradients and updates variables; open the script that trains"
         )
+
+
+def _variables(function: ConcreteFunction) -> frozenset[int]:
+    return frozenset(map(id, function.graph.trainable_variables))
 
 
 def _sample_result(function: ConcreteFunction) -> list[Any]:

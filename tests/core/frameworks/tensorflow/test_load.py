@@ -4,6 +4,7 @@ import os
 import runpy
 import textwrap
 import types
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -603,3 +604,24 @@ def test_an_optimiser_has_the_variables_it_would_have_without_us(make_model, mak
     usual = trained()
     with plain_keras(lambda _: None):
         assert trained() == usual
+
+
+def test_the_step_of_a_second_model_is_named_as_left_out_but_not_another_batch_size(tmp_path):
+    """Keras calls the steps of all models by the same name."""
+    path = script(
+        tmp_path,
+        """
+        models = [keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]) for _ in range(2)]
+        for model in models:
+            model.compile("sgd", "mse")
+        for _ in range(3):
+            models[0].train_on_batch(x[:8], y[:8])
+            models[0].train_on_batch(x[:6], y[:6])
+            models[1].train_on_batch(x[:8], y[:8])
+        """,
+    )
+    (left_out,) = load(source_of(path)).left_out
+    line = 1 + Path(path).read_text().splitlines().index(
+        "    models[1].train_on_batch(x[:8], y[:8])"
+    )
+    assert left_out.endswith(f"in train.py, line {line}")
