@@ -10,13 +10,13 @@ from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
-NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
+NEAR, PATIENCE, FAR, FORKS = 32, 128, 200, 6
 """Limits on the ancestors that are examined for the head of an op. ``NEAR`` applies to ops with one
 producer, the others to ops with several: ``PATIENCE`` more ancestors are examined after one that
 raised the head or, among the first ``FAR``, one that showed that the head may still rise; at most
 ``FORKS`` are examined as forks."""
 
-EXAMINED, FEWEST = 3_000_000, 8
+EXAMINED, FEWEST = 2_300_000, 8
 """Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that even
 the bound of a huge graph takes only a second or two; and the least that ``PATIENCE`` shrinks to."""
 
