@@ -86,6 +86,7 @@ def main(report: Report) -> None:
         window = MainWindow(settings, Path(folder) / "recovery")
         window.resize(1440, 900)
         window.show()
+        window.solver.start()  # as the program does
         QTest.qWait(SETTLE_MS)
         path = Path(folder) / "model.enplace"
         write_profile(path, profile)
