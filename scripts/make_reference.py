@@ -236,8 +236,8 @@ def fields(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, kind and meaning of every field below a schema."""
     needed = schema.get("required", ())
-    patterns = {"*": inner for inner in schema.get("patternProperties", {}).values()}
-    for name, inner in {**schema.get("properties", {}), **patterns}.items():
+    patterns = (("*", inner) for inner in schema.get("patternProperties", {}).values())
+    for name, inner in (*schema.get("properties", {}).items(), *patterns):
         found = resolved(inner, root)
         full = f"{path}.{name}" if path else name
         mark = "" if name in needed else ", optional"
