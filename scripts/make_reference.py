@@ -180,7 +180,7 @@ def python_api() -> Iterator[str]:
     names = [name for name in enplace.api.__all__ if name not in ("EnplaceError", "EnplaceWarning")]
     functions = [name for name in names if inspect.isfunction(getattr(enplace.api, name))]
     classes = [name for name in names if inspect.isclass(getattr(enplace.api, name))]
-    usual = ["read", "place", "compare", "simulate", "read_plan", "write"]
+    usual = ["read", "place", "compare", "simulate", "read_plan", "write", "read_onnx"]
     first = usual + [name for name in functions if name not in usual]
     yield "## Functions"
     yield directives("autofunction", (f"enplace.{name}" for name in first))
