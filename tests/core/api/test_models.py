@@ -7,10 +7,6 @@ import pytest
 import enplace as ep
 import onnx_models
 
-onnx_models = pytest.importorskip(
-    "onnx_models", reason="needs the extra onnx", exc_type=ImportError
-)
-
 
 def test_an_onnx_model_is_read_with_estimated_times(tmp_path):
     path = onnx_models.save(onnx_models.language_model(1), tmp_path / "m.onnx")
