@@ -11,6 +11,7 @@ import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ _MOST_ROUNDS = 3
 
 _MOST_VALUES = 1000
 """Larger tensors are no shapes."""
+
+_MOST_KINDS = 1000
+"""Kinds of ops to remember."""
 
 _NUMBERS = (TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64)
 """Types of the values that shapes are computed from."""
@@ -61,10 +65,11 @@ def _complete(
     values = outer_values.new_child(_known_values(graph.initializer))
     found = False
     for node in graph.node:
-        for body in bodies_of(node):
+        bodies = list(bodies_of(node))
+        for body in bodies:
             found |= _complete(body, opsets, types, values)
         if not all(_is_known(types.get(name)) for name in node.output if name):
-            for name, made in _outputs(node, opsets, types, values).items():
+            for name, made in _outputs(node, bodies, opsets, types, values).items():
                 if name and made.tensor_type.HasField("shape") and not _is_known(types.get(name)):
                     if name not in infos:
                         infos[name] = graph.value_info.add(name=name)
@@ -96,9 +101,12 @@ def _shape(found: TypeProto | None) -> Shape | None:
 
 
 def _outputs(
-    node: NodeProto, opsets: Sequence[OperatorSetIdProto], types: Types, values: Values
+    node: NodeProto,
+    bodies: Sequence[GraphProto],
+    opsets: Sequence[OperatorSetIdProto],
+    types: Types,
+    values: Values,
 ) -> Mapping[str, TypeProto]:
-    bodies = list(bodies_of(node))
     if bodies:
         made = [info.type for info in bodies[0].output]
         made = _after_loop(node, made, values) if node.op_type == "Loop" else made
@@ -125,9 +133,14 @@ def _after_loop(node: NodeProto, made: list[TypeProto], values: Values) -> list[
 def _schema(node: NodeProto, opsets: Iterable[OperatorSetIdProto]) -> defs.OpSchema | None:
     domain = "" if node.domain in _OWN_DOMAINS else node.domain
     same = _OWN_DOMAINS if not domain else (domain,)
-    version = next((each.version for each in opsets if each.domain in same), None)
+    version = next((each.version for each in opsets if each.domain in same), 0)
+    return _known_schema(node.op_type, version or defs.onnx_opset_version(), domain)
+
+
+@lru_cache(_MOST_KINDS)
+def _known_schema(kind: str, version: int, domain: str) -> defs.OpSchema | None:
     try:
-        return defs.get_schema(node.op_type, version or defs.onnx_opset_version(), domain)
+        return defs.get_schema(kind, version, domain)
     except (defs.SchemaError, TypeError):  # a version may be any number
         return None
 
@@ -139,8 +152,10 @@ def _inferred(
     types: Mapping[str, TypeProto],
     values: Values,
 ) -> Mapping[str, TypeProto]:
-    """Ask the ONNX library about one op."""
-    given = {name: types[name] for name in node.input if name in types}
+    """Ask the ONNX library about one op, if all of its inputs are known."""
+    given = {name: types.get(name) or TypeProto() for name in node.input if name}
+    if not all(map(_is_known, given.values())):
+        return {}
     data = {name: from_array(values[name], name) for name in given if name in values}
     try:
         return infer_node_outputs(schema, node, given, data, opset_imports=list(opsets))
