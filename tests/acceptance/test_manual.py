@@ -117,3 +117,5 @@ def test_the_manual_builds_without_a_warning(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "html" / "reference" / "methods" / "enplace.html").exists()
+    # "In a single step" does not mean the method of that name.
+    assert "(single.md)" not in (source / "reference/methods/metis.md").read_text(encoding="utf-8")
