@@ -86,6 +86,7 @@ def main(report: Report) -> None:
         window = MainWindow(settings, Path(folder) / "recovery")
         window.resize(1440, 900)
         window.show()
+        window.solver.start()  # as the program does
         QTest.qWait(SETTLE_MS)
         path = Path(folder) / "model.enplace"
         write_profile(path, profile)
@@ -137,6 +138,10 @@ def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
         view.toggle_curve(COMPUTE)
     with pulse.during("export"):
         _export(window, path.parent)
+    # A round that left unsaved work would have the next one wait for an answer.
+    with pulse.during("save"):
+        studio.files.save_to(path.with_stem("saved"))
+        _wait(lambda: not document.modified)
 
 
 def _drag(window: MainWindow, number: int, n_gpus: int) -> None:

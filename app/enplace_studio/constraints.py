@@ -131,6 +131,21 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
     return replace(problem, pins=dict(pair for pair in problem.pins.items() if pair not in pairs))
 
 
+def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
+    """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
+    device, ops = plan.device.tolist(), problem.profile.index
+    moved = {op for op, wanted in problem.pins.items() if device[op] != wanted}
+    locked = {ops[name] for lock in locks if _holds(problem, lock) for name, _ in lock.rows}
+    together = [{device[op] for op in group} for group in problem.together]
+    kinds = {
+        "pins": bool(moved - locked),
+        "lock": bool(moved & locked),
+        "exclusions": any(device[op] == there for op, there in problem.forbidden),
+        "colocation": any(len(devices) > 1 for devices in together),
+    }
+    return [kind for kind, broken in kinds.items() if broken]
+
+
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     """Find the best step time, in us, if only the ops of a constraint move once it is gone.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPen
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 from PySide6.QtWidgets import QApplication
 
 from enplace.errors import EnplaceError
@@ -42,12 +42,20 @@ class RubberBand:
         """Follow the pointer."""
         self.area = QRectF(self._start, at).normalized()
 
-    def paint(self, painter: QPainter) -> None:
+    def paint(self, painter: QPainter, takes: str) -> None:
+        """Paint the rectangle, and in its corner what it would select."""
         fill = QColor(theme.tokens.accent)
         fill.setAlphaF(_BAND_ALPHA)
         painter.setPen(QPen(theme.tokens.accent, 1))
         painter.setBrush(fill)
         painter.drawRect(self.area)
+        font = theme.font(11)
+        text = QFontMetricsF(font).boundingRect(takes).adjusted(-6, -2, 6, 2)
+        text.moveTopLeft(self.area.topLeft())
+        painter.fillRect(text, theme.tokens.accent)
+        painter.setFont(font)
+        painter.setPen(theme.tokens.on_accent)
+        painter.drawText(text, Qt.AlignmentFlag.AlignCenter, takes)
 
 
 @dataclass(frozen=True)

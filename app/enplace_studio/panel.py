@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import (
+    QEvent,
+    QObject,
+    QPointF,
+    QSize,
+    Qt,
+    QTimer,
+    Signal,
+    SignalInstance,
+)
 from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent
 from PySide6.QtWidgets import (
     QFormLayout,
@@ -160,7 +170,15 @@ class Panel(QFrame):
 
     def drawing(self) -> Drawing | None:
         """Return what is below the title as a picture; None if there is nothing to show."""
-        return draw_widget(self._title.whole, self._contents)
+        with self._unfolded():
+            return draw_widget(self._title.whole, self._contents)
+
+    @contextmanager
+    def _unfolded(self) -> Iterator[None]:
+        """Let the contents count as visible, for a picture; nothing is painted meanwhile."""
+        self._contents.show()
+        yield
+        self._contents.setVisible(not self.is_folded)
 
     def offer_picture(self, save: Callable[[Drawing], object]) -> None:
         """Offer to save a picture in a menu at the right mouse button."""
@@ -208,6 +226,18 @@ class ScrollPanel(Panel):
 
     def contents_height(self) -> int:
         return self.column.height_at(self.inner_width)
+
+    def drawing(self) -> Drawing | None:
+        """Return all contents as a picture, those scrolled out of sight too."""
+        contents = self.column.widget()
+        layout = contents.layout() if contents is not None else None
+        if contents is None or layout is None:
+            return None
+        with self._unfolded():
+            width = self.inner_width
+            contents.resize(width, self.column.height_at(width))
+            layout.activate()
+            return draw_widget(self._title.whole, contents)
 
 
 def height_at(layout: QLayout, width: int) -> int:

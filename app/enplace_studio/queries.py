@@ -19,6 +19,7 @@ from enplace.errors import EnplaceError, ProblemError
 from enplace.machine import critical_path
 from enplace.names.groups import Grouping
 from enplace.names.rules import find_device
+from enplace.names.titles import make_path, title
 from enplace.values.device_names import device_label
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, Profile
@@ -317,8 +318,11 @@ def _values_of(project: OpenProject, field: str) -> list[str]:
         return [text for text, _ in Counter(profile.op_types).most_common() if text]
     grouping = project.grouping
     printed = [*dict.fromkeys(row for row in grouping.rows if row), *grouping.names]
+    known = set(printed)
     scopes = Counter(scope.rpartition("/")[0] or scope for scope in profile.scopes)
-    return list(dict.fromkeys([*printed, *(scope for scope, _ in scopes.most_common() if scope)]))
+    others = (scope for scope, _ in scopes.most_common() if scope)
+    others = (scope for scope in others if title(make_path(scope)) not in known)
+    return list(dict.fromkeys([*printed, *others]))
 
 
 def _quoted(text: str) -> str:

@@ -130,6 +130,8 @@ class RowList(QListWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit_heights()
+        if (current := self.currentItem()) is not None:
+            self.scrollToItem(current)
 
     def _fit_heights(self) -> None:
         """Set the heights of wrapped rows; a delegate in Python would be asked too often."""
@@ -144,7 +146,8 @@ class RowList(QListWidget):
         if not self.wraps:
             return (row.title,)
         columns = sum(width + COLUMN_GAP for width in self._delegate.widths)
-        return _wrapped(row.title, self.viewport().width() - 2 * PADDING - columns, theme.scale)
+        room = self.viewport().width() - 2 * PADDING - columns - SLACK
+        return _wrapped(row.title, room, theme.scale)
 
     def _add(self, row: Row) -> None:
         item = QListWidgetItem(row.title, self)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QVBoxLayout, QWidget
 
 from enplace.text import factor
 from enplace_studio.chosen_method import TIME_LIMITS_S
 from enplace_studio.messages import button
 from enplace_studio.method_facts import whole_seconds
-from enplace_studio.panel import Form, label
+from enplace_studio.panel import Form, height_at, label
 from enplace_studio.recovery import BACKUPS, BACKUPS_IN_ALL
 from enplace_studio.studio import Studio
 from enplace_studio.theme import MODES, theme
@@ -43,6 +44,12 @@ class SettingsDialog(QDialog):
         layout.addStretch(1)
         layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
         self.setMinimumWidth(round(WIDTH * theme.scale))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Have room for all texts that wrap, which depends on fonts that are only known now."""
+        super().showEvent(event)
+        if (layout := self.layout()) is not None:
+            self.setMinimumHeight(height_at(layout, self.width()))
 
     def _fill(self) -> None:
         for mode, title in MODES.items():

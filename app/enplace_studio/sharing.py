@@ -19,8 +19,11 @@ from enplace_studio.view import View
 
 USUAL_WIDTH = 1440
 """The width of a window in which each side has the width that its views prefer."""
-SIDE_SHARE, LOW_SHARE = 0.28, 0.3
-"""Largest shares of the window's width for a side, and of its height for the panes below."""
+SIDE_SHARE, LOW_SHARE, ASKED_LOW_SHARE = 0.28, 0.3, 0.5
+"""Largest shares of the window's width for a side, and of its height for the panes below.
+
+The last is for panes with something that the user asked for.
+"""
 SLACK_PX = 150
 """As long as a pane has less than this to spare, none moves because it needs less."""
 RETRY_MS = 100
@@ -240,11 +243,13 @@ class Sharing(QObject):
         if not names or _name(_LOW) in self._by_hand:
             return
         usual = max(self._views[name].height or 0 for name in names)
-        most = max(usual, round(LOW_SHARE * self._height))
+        views = [self._docks[name].view for name in names]
+        asked = any(isinstance(view, Panel) and view.holds_room for view in views)
+        most = max(usual, round((ASKED_LOW_SHARE if asked else LOW_SHARE) * self._height))
         for name in names:
             self._fold(name, name in self._folded)
         wanted = max(self._need(name).wanted for name in names)
-        height = min(max(wanted, usual), most, self._height // 2)
+        height = min(max(wanted, usual), most)
         self._resize(names[:1], [height + GRIP_HEIGHT], Qt.Orientation.Vertical)
 
     def _fold(self, name: str, fold: bool) -> None:

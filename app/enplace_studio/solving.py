@@ -64,6 +64,8 @@ class Solving(QWidget):
         solver.failed.connect(self._on_failed)
         solver.idle.connect(self._on_idle)
         self._compared: Collection[str] = ()
+        self._found: list[Plan] = []
+        """The methods that are compared, and their plans so far."""
         self._background = Background(self)
 
     def wait(self) -> None:
@@ -271,6 +273,8 @@ class Solving(QWidget):
         if self._is_stale(job):
             return
         entry = self._entry(job, plan, schedule)
+        if job.method in self._compared:
+            self._found.append(plan)
         if self._document.current is not None or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
             if job.choose and self._document.current:
@@ -294,13 +298,12 @@ class Solving(QWidget):
             self._background.start(lambda: None, lambda _: self._report_comparison())
 
     def _report_comparison(self) -> None:
-        """Report how many methods have been compared, and the best plan among theirs."""
-        methods, self._compared = self._compared, ()
-        found = [
-            entry
-            for entry in self._document.plans
-            if entry.plan.method in methods and entry.schedule.problem is self._document.problem
-        ]
+        """Report how many methods have been compared, and the best plan among theirs.
+
+        A plan that splits ops counts too, although its graph is another one.
+        """
+        plans, self._compared, self._found = self._found, (), []
+        found = [e for e in self._document.plans if any(e.plan is plan for plan in plans)]
         if found:
             best = min(found, key=rank)
             text = f"{best.name} is best: {headline(best.plan, best.schedule)}"

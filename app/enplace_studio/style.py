@@ -105,10 +105,10 @@ QComboBox::drop-down {{ border: none; width: 24px; }}
 QComboBox::down-arrow {{ image: url("{chevron}"); width: 12px; height: 12px; }}
 QComboBox QAbstractItemView {{ padding: 4px; }}
 QCheckBox {{ spacing: 8px; }}
-QCheckBox::indicator {{
+QCheckBox::indicator, QTableView::indicator, QListView::indicator {{
     width: 14px; height: 14px; border: 1px solid {dim}; border-radius: 4px; background: {panel};
 }}
-QCheckBox::indicator:checked {{
+QCheckBox::indicator:checked, QTableView::indicator:checked, QListView::indicator:checked {{
     background: {accent}; border-color: {accent}; image: url("{check}");
 }}
 QCheckBox::indicator:focus {{ border-color: {accent}; }}

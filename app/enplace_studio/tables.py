@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
+from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -20,6 +20,7 @@ from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
 
 ROW_PX = 26
+COPY = "Copy as text"
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
@@ -31,11 +32,27 @@ def to_text(rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def copy_on_request(widget: QWidget, rows: Callable[[], Iterable[Sequence[str]]]) -> None:
-    """Copy rows as text at Ctrl+C while a widget, or one within it, has the focus."""
+def copy_on_request(
+    widget: QWidget,
+    rows: Callable[[], Iterable[Sequence[str]]],
+    offered_by: QWidget | None = None,
+) -> None:
+    """Copy rows as text at Ctrl+C while a widget, or one within it, has the focus.
+
+    The menu of ``offered_by`` offers it too.
+    """
+
+    def copy() -> None:
+        QGuiApplication.clipboard().setText(to_text(rows()))
+
     keys = QShortcut(QKeySequence.StandardKey.Copy, widget)
     keys.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-    keys.activated.connect(lambda: QGuiApplication.clipboard().setText(to_text(rows())))
+    keys.activated.connect(copy)
+    if offered_by is not None:
+        action = QAction(COPY, offered_by)
+        action.triggered.connect(copy)
+        offered_by.addAction(action)
+        offered_by.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
 
 
 class Number(NamedTuple):
@@ -78,7 +95,7 @@ class Table(QTableWidget):
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
         self.setSortingEnabled(True)
-        copy_on_request(self, self.shown_rows)
+        copy_on_request(self, self.shown_rows, self)
 
     def row_given(self, row: int) -> int:
         """Return the number, in the order given, of a row as it is shown now."""

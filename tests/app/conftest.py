@@ -1,10 +1,12 @@
 """Fixtures of the studio's tests: one that opens a pane, and a bot that waits long enough."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partialmethod
 
 import pytest
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from enplace_studio.document import Document
@@ -29,6 +31,19 @@ def qtbot(qapp: object, request: pytest.FixtureRequest) -> PatientBot:
 @pytest.fixture(autouse=True)
 def _application(qapp: object) -> None:
     """Make the studio's application for every test, whatever test runs first."""
+
+
+@pytest.fixture(autouse=True)
+def no_button_stays_pressed(qapp: object) -> Iterator[None]:
+    """Release the mouse's button after a test that stops in the middle of a drag.
+
+    The application knows which buttons are pressed, whatever widget was pressed; as long as one is,
+    the studio moves no pane.
+    """
+    yield
+    if QApplication.mouseButtons() != Qt.MouseButton.NoButton:
+        QTest.mouseRelease(QWidget(), Qt.MouseButton.LeftButton)
+    assert QApplication.mouseButtons() == Qt.MouseButton.NoButton
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import pytest
 
-from documents import chain_document
+from documents import add_plan, chain_document
 from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.constraints import describe, list_constraints
 from enplace_studio.device_menu import device_menu
+from enplace_studio.views.plans.facts import why_stale
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 
 
@@ -87,3 +88,24 @@ def test_the_menu_of_a_device_locks_and_unlocks_it(document, qtbot, opener):
     assert listed(document) == ["GPU 0 as it is"]
     run("Unlock GPU 0")
     assert listed(document) == []
+
+
+def test_a_plan_says_which_constraints_it_was_made_without(document):
+    add_plan(document, "one GPU", {"a": 1, "b": 1, "c": 1})
+    one = next(entry for entry in document.plans if entry.name == "one GPU")
+    document.choose_plan(document.plans[0])
+
+    def why():
+        return why_stale(document.problem, one, document.project.locks)
+
+    document.lock(0)
+    assert why() == "without your lock"
+    document.pin_here([2])
+    assert why() == "without your lock", "c is where it is pinned"
+    document.unlock(0)
+    document.place([2], 0)
+    assert why() == "without your pins"
+    document.forbid([0], 1)
+    assert why() == "without your constraints"
+    document.unpin([2])
+    assert why() == "without your exclusions"

@@ -6,7 +6,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QLabel, QPushButton
 
 from enplace.errors import FileError
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import Panel, ScrollPanel, label
 from enplace_studio.pictures import SHARPNESS, Drawing, draw_widget, write_picture
 
 
@@ -47,6 +47,24 @@ def test_a_part_of_a_widget_leaves_the_rest_out(panel, tmp_path):
     text = (tmp_path / "p.svg").read_text()
     assert "pears" in text
     assert "apples" not in text
+
+
+def test_the_picture_of_a_folded_or_scrolled_pane_has_everything(qtbot, tmp_path):
+    pane = ScrollPanel("Fruit")
+    qtbot.addWidget(pane)
+    column = pane.column.fill()
+    for number in range(30):
+        column.addWidget(label(f"apple {number}"))
+    pane.resize(200, 100)
+    pane.show()
+    qtbot.waitExposed(pane)
+    for folded in (False, True):
+        pane.set_folded(folded)
+        write_picture(tmp_path / "p.svg", pane.drawing(), "Fruit")
+        text = (tmp_path / "p.svg").read_text()
+        assert "apple 0" in text, folded
+        assert "apple 29" in text, folded
+        assert pane.is_folded == folded
 
 
 def test_a_png_is_sharp(tmp_path):

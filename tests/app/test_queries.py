@@ -113,6 +113,14 @@ def test_every_completion_of_a_field_finds_something(document):
             assert find_ops(document.project, query).any(), query
 
 
+def test_a_scope_is_offered_once_as_the_graph_prints_it():
+    times = {f"decoder/layer_{at}/op{n}": 10.0 for at in range(6) for n in range(30)}
+    document = document_of(profile_of(times), cluster_of(2), dict.fromkeys(times, 0))
+    offered = completions(document.project, "scope:layer")
+    assert 'scope:"decoder / layer 0"' in offered
+    assert "scope:decoder/layer_0" not in offered
+
+
 def test_saved_queries_of_a_damaged_file_are_dropped():
     document = Document()
     document.view = {"queries": {"good": "critical", "bad": 7}}

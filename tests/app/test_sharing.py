@@ -130,6 +130,21 @@ def test_what_the_user_asked_for_last_has_the_room(window):
     assert inspector.height() >= inspector.need().wanted or inspector.height() > others
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_no_row_of_a_pipeline_is_covered_by_a_text(window, size):
+    window.resize(*size)
+    settle(window)
+    timeline = window.panes.views["timeline"]
+    timeline.show_page(1)
+    timeline.pipeline._background.wait()
+    settle(window)
+    page = timeline.pipeline
+    shown = [each for each in (page.message, page.rows, page.legend) if each.isVisible()]
+    assert page.rows in shown
+    for above, below in pairwise(shown):
+        assert above.geometry().bottom() < below.geometry().top()
+
+
 def test_a_pane_that_the_user_folds_stays_folded_and_is_remembered(window):
     window.resize(1366, 900)
     settle(window)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QLabel
 
 from documents import document_of
@@ -17,11 +18,13 @@ from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
 from enplace_studio.method_facts import why_not_for
+from enplace_studio.project import start_project
 from enplace_studio.views.inspector.facts import split_facts
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.view import InspectorView
 from enplace_studio.views.inspector.widgets import Line
 from enplace_studio.views.plans.facts import why_stale
+from enplace_studio.window import MainWindow
 from problems import cluster_of
 
 
@@ -156,3 +159,18 @@ def test_a_part_that_is_split_again_is_counted_by_its_parts(document):
     assert (whole.op, part.op) == ("conv", "conv/split/part_1")
     assert whole.time_us > 1.9 * part.time_us > 0
     assert (part.op_type, part.weights_bytes) == ("Conv2D", 4096)
+
+
+def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
+    settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
+    window = MainWindow(settings, tmp_path / "recovery")
+    window.show()
+    window.document.open(start_project(layer(), cluster_of(2, b1_us_per_byte=1e-5)))
+    qtbot.waitUntil(lambda: bool(window.document.plans))
+    window.studio.solving.compare(["heft", "os-dpos"])
+    qtbot.waitUntil(lambda: "compared" in window.toast.text)
+    split = next(entry for entry in window.document.plans if entry.plan.splits)
+    assert window.toast.text.startswith(f"2 methods compared; {split.name} is best: ")
+    window.solver.close()
+    window.document.open(None)
+    window.close()

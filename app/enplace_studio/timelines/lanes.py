@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,17 +173,20 @@ class Lanes:
         found = self.bar_at(at)
         return found[1] if found and found[0].is_device else None
 
-    def ops_in(self, area: QRectF) -> IntArray:
-        """Find the ops whose bars touch a rectangle."""
+    def bars_in(self, area: QRectF) -> Iterator[tuple[QRectF, Row, IntArray]]:
+        """Find the bars of devices that touch a rectangle: a lane, its row and places in it."""
         start, stop = self.time_at(area.topLeft()), self.time_at(area.topRight())
-        found = [np.zeros(0, dtype=np.int64)]
         for index, row in enumerate(self.rows):
             lane = self.row_area(index)
             if row.is_device and lane.top() < area.bottom() and lane.bottom() > area.top():
                 near = row.within(start, stop)
                 touching = (row.finish_us[near] > start) & (row.start_us[near] < stop)
-                found.append(row.number[near][touching])
-        return np.concatenate(found)
+                yield lane, row, near.start + np.flatnonzero(touching)
+
+    def ops_in(self, area: QRectF) -> IntArray:
+        """Find the ops whose bars touch a rectangle."""
+        found = [row.number[bars] for _, row, bars in self.bars_in(area)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 def row_title(row: Row) -> str:

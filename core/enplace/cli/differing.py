@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -193,21 +192,14 @@ def _without(pins: Mapping[str, str], others: Mapping[str, str]) -> dict[str, st
 
 def _count_reordered(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     """Count the ops that must be taken out so that the rest of each device is in the same order."""
+    from enplace.values.arrays import longest_rise
+
     place = {op: number for number, op in enumerate(other)}
     kept: dict[str, list[int]] = {}
     for op, device in one.items():
         if other.get(op) == device:
             kept.setdefault(device, []).append(place[op])
-    return sum(len(places) - _longest_increasing(places) for places in kept.values())
-
-
-def _longest_increasing(numbers: Sequence[int]) -> int:
-    """Return the length of the longest increasing subsequence."""
-    ends: list[int] = []  # the least end of those of each length
-    for number in numbers:
-        at = bisect_left(ends, number)
-        ends[at : at + 1] = [number]
-    return len(ends)
+    return sum(len(places) - len(longest_rise(places)) for places in kept.values())
 
 
 # Output

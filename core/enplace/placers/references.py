@@ -18,6 +18,7 @@ from enplace.writers import Exporter
 
 EXPERT, ALONE = "expert", "single"
 TITLES = {EXPERT: "an expert's plan", ALONE: "TensorFlow alone: everything on one GPU"}
+OBEYING = "an expert's plan with the same constraints"
 
 
 def result_for(
@@ -59,11 +60,15 @@ def alone_schedule(
 
 
 def reference_schedules(problem: Problem) -> dict[str, Schedule]:
-    """Return the schedules of all such plans that there are, by what they are."""
-    found = {
-        TITLES[EXPERT]: reference_schedule(problem, EXPERT),
-        TITLES[ALONE]: alone_schedule(problem),
-    }
+    """Return the schedules of all such plans that there are, by what they are.
+
+    An expert who has to obey the constraints is another one: the difference is their price.
+    """
+    free = Problem(problem.measured_profile, problem.cluster)
+    found = {TITLES[EXPERT]: reference_schedule(free, EXPERT)}
+    if problem.pins or problem.forbidden or problem.together or problem.before:
+        found[OBEYING] = reference_schedule(problem, EXPERT)
+    found[TITLES[ALONE]] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule is not None}
 
 

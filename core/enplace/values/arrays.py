@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -147,3 +149,24 @@ def upward_rank(
             rank[node] = max(rank[node], cost[edge] + rank[target[edge]])
         rank[node] += work[node]
     return rank
+
+
+def longest_rise(values: Sequence[int]) -> list[int]:
+    """Find the places of a longest rising subsequence of distinct numbers.
+
+    >>> longest_rise([3, 0, 1, 4, 2])
+    [1, 2, 4]
+    """
+    lowest: list[int] = []
+    ends: list[int] = []
+    ahead = [-1] * len(values)
+    for at, value in enumerate(values):
+        length = bisect_left(lowest, value)
+        ahead[at] = ends[length - 1] if length else -1
+        lowest[length : length + 1] = [value]
+        ends[length : length + 1] = [at]
+    found, at = [], ends[-1] if ends else -1
+    while at >= 0:
+        found.append(at)
+        at = ahead[at]
+    return found[::-1]

@@ -219,13 +219,13 @@ def test_no_file_name_controls_the_terminal(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "mode"),
     [
-        *("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"),
-        *("/proc/thread-self/fd/1", "/proc/self/task/../fd/1"),
+        *(("/dev/stdout", "ab"), ("/dev/stdout", "wb"), ("/dev/fd/1", "wb"), ("link", "ab")),
+        *(("/proc/self/fd/1", "wb"), ("/proc/thread-self/fd/1", "ab")),
+        ("/proc/self/task/../fd/1", "ab"),
     ],
 )
-@pytest.mark.parametrize("mode", ["ab", "wb"])
 def test_output_to_an_open_stream_is_added_to_its_file(folder, name, mode):
     Path("link").symlink_to("/dev/stdout")
     Path("log").write_text("before\n")

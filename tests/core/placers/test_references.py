@@ -7,6 +7,7 @@ from enplace.placers import place
 from enplace.placers.references import (
     ALONE,
     EXPERT,
+    OBEYING,
     TITLES,
     reference_schedule,
     reference_schedules,
@@ -22,7 +23,14 @@ PROFILE = profile_of({"a": 10.0, "b": 10.0}, [("a", "b", 8)])
 def test_tensorflow_alone_uses_one_gpu_whatever_a_person_demands():
     found = reference_schedules(Problem(PROFILE, cluster_of(2), pins={1: 1}))
     assert found[TITLES[ALONE]].plan.device.tolist() == [0, 0]
-    assert found[TITLES[EXPERT]].plan.device[1] == 1
+
+
+def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
+    free = reference_schedules(Problem(PROFILE, cluster_of(2)))
+    assert list(free) == [TITLES[EXPERT], TITLES[ALONE]]
+    held = reference_schedules(Problem(PROFILE, cluster_of(2), pins={0: 1, 1: 0}))
+    assert held[OBEYING].plan.device.tolist() == [1, 0]
+    assert held[TITLES[EXPERT]].makespan_us == free[TITLES[EXPERT]].makespan_us
 
 
 def test_a_cancelled_reference_is_none():

@@ -1,11 +1,20 @@
 """Helpers on flat arrays, against networkx and by hand."""
 
+from itertools import combinations
+
 import networkx as nx
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace.values.arrays import adjacency, csr_offsets, inverse, topological_order, upward_rank
+from enplace.values.arrays import (
+    adjacency,
+    csr_offsets,
+    inverse,
+    longest_rise,
+    topological_order,
+    upward_rank,
+)
 
 quick = settings(deadline=None, max_examples=50)
 
@@ -57,3 +66,12 @@ def test_nodes_on_or_after_a_cycle_are_left_out_of_the_order():
     # 0 -> 1, 1 -> 2, 2 -> 1, 2 -> 3
     order = topological_order(4, np.array([0, 1, 2, 4, 4]), np.array([1, 2, 1, 3]))
     assert order.tolist() == [0]
+
+
+@given(st.permutations(range(7)))
+def test_no_rising_subsequence_is_longer(values):
+    found = longest_rise(values)
+    assert found == sorted(found)
+    assert sorted(values[at] for at in found) == [values[at] for at in found]
+    subsets = (chosen for n in range(8) for chosen in combinations(values, n))
+    assert len(found) == max(len(each) for each in subsets if list(each) == sorted(each))

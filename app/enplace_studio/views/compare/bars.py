@@ -139,7 +139,9 @@ class WaterfallBars(TipWidget):
         painter.setPen(theme.tokens.dim)
         below = round(_ROW_PX * theme.scale) * len(self.rows)
         area = QRectF(step * at + 2, self.height() - below - high, step - 4, high)
-        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideRight, area.width())
+        width_of = QFontMetricsF(font).horizontalAdvance
+        ways = (text, text.partition(", ")[0], text.partition(" ")[0])
+        shown = next((way for way in ways if width_of(way) <= area.width()), ways[-1])
         painter.drawText(area, _CENTRE, shown)
 
     def _paint_row(self, painter: QPainter, step: float, number: int, row: DeviceRow) -> None:

@@ -13,7 +13,14 @@ from enplace.text import count, elide_middle, ms, ms_changes, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
-from enplace_studio.differences import moved_ops, op_of, path_parts, sent_bytes, sent_outputs
+from enplace_studio.differences import (
+    moved_ops,
+    op_of,
+    path_parts,
+    reordered_ops,
+    sent_bytes,
+    sent_outputs,
+)
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.reasons import explain_gap
 from enplace_studio.timelines.rows import NEXT_TO_NOTHING, Row
@@ -208,10 +215,12 @@ def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[L
     """List what differs between two plans of one graph, most important first."""
     moved = moved_ops(first, second)
     moved = _NO_OPS if moved is None else moved
+    reordered = reordered_ops(first, second)
     one, other = sent_outputs(first), sent_outputs(second)
     more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
     lines = [
         Line(f"{count(len(moved), 'op')} on another device", moved),
+        Line(f"{count(len(reordered), 'op')} in another order", reordered),
         Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
         Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
         Line(

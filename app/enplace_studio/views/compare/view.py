@@ -241,8 +241,10 @@ class CompareView(QWidget):
         rows = device_rows(left, right, devices)
         self.bars.show_fall(fall, names, tips, rows, other.schedule.fits)
         self.canvas.show_target(place)
-        lines = differences(one.schedule, other.schedule, project.grouping)
-        self.differs.show_lines(lines, place, len(blocks))
+        self._background.start(
+            lambda: differences(one.schedule, other.schedule, project.grouping),
+            lambda lines: self.differs.show_lines(lines, place, len(blocks)),
+        )
 
     def _show_bound(self) -> None:
         """Show the best bound that holds for all plans."""

@@ -82,7 +82,8 @@ class ConstraintsView(Panel):
         made.itemSelectionChanged.connect(self._select)
         made.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         made.customContextMenuRequested.connect(self._open_menu)
-        copy_on_request(made, self.rows)
+        self.offer_picture(self._document.requests.save_picture.emit)
+        copy_on_request(made, self.rows, self)
         remove = QShortcut(QKeySequence.StandardKey.Delete, made)
         remove.setContext(Qt.ShortcutContext.WidgetShortcut)
         remove.activated.connect(self._remove_chosen)
@@ -164,22 +165,22 @@ class ConstraintsView(Panel):
         """Find the costs of the first rows again, one at a time."""
         self._costs.forget()
         self._waiting = list(range(min(self._n_held, len(self.constraints), MOST_COSTS)))
-        if self.isVisible() and self._document.current is not None:
-            self._find_next_cost()
-
-    def _find_next_cost(self) -> None:
         project = self._document.project
-        if not self._waiting or project is None:
-            return
-        row = self._waiting.pop(0)
-        work = partial(step_without, project, self.constraints[row])
-        self._costs.start(work, partial(self._show_cost, project, row))
+        if self.isVisible() and project is not None and project.current is not None:
+            self._find_next_cost(project, project.current.schedule.makespan_us)
 
-    def _show_cost(self, project: OpenProject, row: int, step_us: float | None) -> None:
-        assert project.current is not None
-        now_us = project.current.schedule.makespan_us
+    def _find_next_cost(self, project: OpenProject, now_us: float) -> None:
+        """Find a cost in the project that is listed; the document may have a later one by now."""
+        if self._waiting:
+            row = self._waiting.pop(0)
+            work = partial(step_without, project, self.constraints[row])
+            self._costs.start(work, partial(self._show_cost, project, now_us, row))
+
+    def _show_cost(
+        self, project: OpenProject, now_us: float, row: int, step_us: float | None
+    ) -> None:
         show_cost(self.list.item(row), cost_text(now_us, step_us))
-        self._find_next_cost()
+        self._find_next_cost(project, now_us)
 
     # Requests
 
@@ -207,14 +208,21 @@ class ConstraintsView(Panel):
 
     def _open_menu(self, at: QPoint) -> None:
         row = self.list.indexAt(at).row()
-        if row >= 0:
-            self.menu_of(self.constraints[row]).popup(self.list.viewport().mapToGlobal(at))
+        menu = self.menu_of(self.constraints[row] if row >= 0 else None)
+        menu.popup(self.list.viewport().mapToGlobal(at))
 
-    def menu_of(self, constraint: Constraint) -> QMenu:
-        """Make the menu of a constraint."""
-        document, on = self._document, self.is_on(constraint)
+    def menu_of(self, constraint: Constraint | None) -> QMenu:
+        """Make the menu of a constraint, or that of the pane."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        if constraint is not None:
+            self._add_requests(menu, constraint)
+            menu.addSeparator()
+        menu.addActions(self.actions())
+        return menu
+
+    def _add_requests(self, menu: QMenu, constraint: Constraint) -> None:
+        document, on = self._document, self.is_on(constraint)
         actions: list[tuple[str, Callable[[], object]]] = [
             (
                 "Switch off" if on else "Switch on",
@@ -226,7 +234,6 @@ class ConstraintsView(Panel):
             actions.append(("Select its ops", partial(document.select, ops)))
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())
-        return menu
 
 
 def _all_ops(project: OpenProject, constraint: Constraint) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
@@ -18,7 +19,8 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from enplace_studio.dragging import EXTEND
+from enplace.text import count
+from enplace_studio.dragging import EXTEND, RubberBand
 from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import MARGIN, READABLE, READABLE_OPS, SCALES, Camera
@@ -151,17 +153,19 @@ class Canvas(TipWidget):
             self._paint(painter, QRectF(event.rect()))
 
     def _paint(self, painter: QPainter, part: QRectF) -> None:
-        scene = self.scene
+        scene = self.model.painted
         if scene is None:
             self._paint_empty(painter)
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setTransform(self.camera.transform())
         marks = self.model.marks(self.current if self.hasFocus() else None)
+        marks = replace(marks, taken=frozenset(self._taken()))
         paint_scene(painter, scene, marks, self.camera.visible(part))
         if self._press is not None and self._press.band is not None:
             painter.resetTransform()
-            self._press.band.paint(painter)
+            noun = "op" if scene.level.of_ops else "group"
+            self._press.band.paint(painter, count(len(marks.taken), noun))
 
     def _paint_empty(self, painter: QPainter) -> None:
         painter.setFont(theme.font(12))
@@ -246,6 +250,15 @@ class Canvas(TipWidget):
         elif event.button() == Qt.MouseButton.LeftButton and self._press is not None:
             self._finish_press(self._press, event)
 
+    def _cards_in(self, band: RubberBand) -> list[int]:
+        """Find the cards that a rubber band touches."""
+        area = self.camera.transform().inverted()[0].mapRect(band.area)
+        return self.scene.cards_in(area) if self.scene is not None else []
+
+    def _taken(self) -> list[int]:
+        """Find the cards that the rubber band would select if it were released now."""
+        return self._cards_in(self._press.band) if self._press and self._press.band else []
+
     def _finish_press(self, press: Press, event: QMouseEvent) -> None:
         extend = bool(event.modifiers() & EXTEND)
         self._end_press()
@@ -253,8 +266,7 @@ class Canvas(TipWidget):
             only_move = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
             self.drag_ended.emit(event.globalPosition().toPoint(), only_move)
         elif press.band is not None and self.scene is not None:
-            area = self.camera.transform().inverted()[0].mapRect(press.band.area)
-            self.select(self.scene.cards_in(area), extend)
+            self.select(self._cards_in(press.band), extend)
         elif not extend:
             self.select([] if press.card is None else [press.card])
 

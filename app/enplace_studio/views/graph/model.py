@@ -63,6 +63,7 @@ class GraphModel(QObject):
         self.fault = ""
         self._arrangement: layout.Arrangement | None = None
         self._scene: Scene | None = None
+        self._last: Scene | None = None
         self._width, self._height = 800.0, 600.0
         self._query = ""
         self._boxes: layout.Boxes | None = None  # those that wait for their layout
@@ -250,14 +251,22 @@ class GraphModel(QObject):
         return found if known else None
 
     def _forget_scene(self) -> None:
-        self._scene = None
+        self._last, self._scene = self._scene or self._last, None
         self.changed.emit()
+
+    @property
+    def painted(self) -> Scene | None:
+        """The picture to paint: the one from before an edit, until its turn to be made anew."""
+        last, kept = self._last, (self.level, self._arrangement)
+        if self._scene is None and last is not None and (last.level, last.arrangement) == kept:
+            return last
+        return self.scene
 
     @property
     def scene(self) -> Scene | None:
         """Build or return the picture; None if there is nothing to show or it is being laid out."""
         if self._scene is None:
-            self._scene = self._make_scene()
+            self._scene, self._last = self._make_scene(), None
         return self._scene
 
     def _make_scene(self) -> Scene | None:

@@ -36,11 +36,12 @@ _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
 
 @dataclass(frozen=True)
 class Marks:
-    """Cards and ports that are selected or hovered; cards that are found."""
+    """Cards and ports that are selected or hovered; cards that are found, or in a rubber band."""
 
     selected: frozenset[int] = frozenset()
     partly: frozenset[int] = frozenset()
     hovered: frozenset[int] = frozenset()
+    taken: frozenset[int] = frozenset()
     matches: frozenset[int] | None = None
     current: int | None = None
 
@@ -237,8 +238,9 @@ def _paint_ring(painter: QPainter, rect: QRectF, node: int, marks: Marks) -> Non
     """Paint a strong ring if selected, a broken one if partly selected, a thin one if hovered."""
     painter.setBrush(Qt.BrushStyle.NoBrush)
     accent, radius = theme.tokens.accent, min(RADIUS, rect.height() / 2)
-    if node in marks.selected or node in marks.partly:
-        style = Qt.PenStyle.SolidLine if node in marks.selected else Qt.PenStyle.DashLine
+    if node in marks.selected or node in marks.partly or node in marks.taken:
+        whole = node in marks.selected or node in marks.taken
+        style = Qt.PenStyle.SolidLine if whole else Qt.PenStyle.DashLine
         painter.setPen(QPen(accent, 2.2, style))
         painter.drawRoundedRect(rect, radius, radius)
     elif node in marks.hovered or (marks.matches and node in marks.matches):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QStringListModel, Qt, Signal
+from PySide6.QtCore import QRect, QStringListModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QCompleter,
@@ -55,7 +55,7 @@ class SearchBar(QFrame):
         self.line.setAccessibleName("Find ops")
         self.line.setToolTip(plain_tip(HELP))
         self._ways_on = QStringListModel(self)
-        self.line.setCompleter(self._make_completer())
+        self.completer = self._make_completer()
         self.found = ElidedLabel("dim")
         self.found.setMaximumHeight(self.found.sizeHint().height())
         self.all = QPushButton()
@@ -90,14 +90,20 @@ class SearchBar(QFrame):
         row.addSpacerItem(QSpacerItem(0, self.all.sizeHint().height()))
 
     def _make_completer(self) -> QCompleter:
+        """Make the list of ways to go on; one that the line owned would cover what is found."""
         completer = QCompleter(self._ways_on, self)
         completer.setCompletionMode(QCompleter.CompletionMode.UnfilteredPopupCompletion)
         completer.setMaxVisibleItems(12)
+        completer.setWidget(self.line)
+        completer.activated.connect(self.line.setText)
+        completer.highlighted.connect(self.line.setText)
         return completer
 
     def _complete(self, text: str) -> None:
+        """Offer ways to go on, below the whole bar."""
         project = self._document.project
         self._ways_on.setStringList(completions(project, text) if project and text else [])
+        self.completer.complete(QRect(0, 0, self.line.width(), self.height() - self.line.y()))
 
     def show_found(self, ops: int, where: str = "", fault: str = "") -> None:
         """Show the number of matches and where they are, or what is wrong with the query."""

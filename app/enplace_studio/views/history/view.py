@@ -10,6 +10,7 @@ from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Need, Panel, call_later
 from enplace_studio.search_list import Row, RowList
+from enplace_studio.tables import copy_on_request
 
 LEAST_ROWS, USUAL_ROWS = 3, 8
 
@@ -36,6 +37,8 @@ class HistoryView(Panel):
         self.list.itemClicked.connect(self._go)
         self.list.itemActivated.connect(self._go)
         self.body.addWidget(self.list, 1)
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(self.list, self.rows, self)
         call_later(self, self._fill, document.file_changed)
 
     def need(self) -> Need:
@@ -60,6 +63,10 @@ class HistoryView(Panel):
         self.list.setCurrentRow(now)
         self.list.scrollToItem(self.list.item(now))
         self.need_changed.emit()
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return every state with its step time as texts."""
+        return [(row.title, *row.columns) for row in self.list.rows]
 
     def _go(self) -> None:
         self._document.go_to(self.list.currentRow())

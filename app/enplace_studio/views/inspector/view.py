@@ -90,7 +90,8 @@ class InspectorView(ScrollPanel):
         """The ops that a reason led to, and those it was given for."""
         self._followed: tuple[Mark, ...] = ()
         """The marks of the reason that was followed; shown until the selection changes."""
-        copy_on_request(self, self.rows)
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(self, self.rows, self)
         self._shows = self.column.fill()
         self._asked_about: object = None
         self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
@@ -18,7 +18,7 @@ from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.op_menu import op_menu
 from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, call_later, paragraph
-from enplace_studio.pictures import Drawing, draw_widget
+from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
 from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
@@ -60,14 +60,11 @@ class MemoryView(ScrollPanel):
 
     def drawing(self) -> Drawing | None:
         """Return all devices with their curves, those scrolled out of sight too."""
-        contents = self.column.widget()
-        if contents is None:
-            return None
         for each in self.devices:
             each.show_curve(CURVE_PX[1])
-        contents.resize(contents.width(), self.column.height_at(contents.width()))
-        QCoreApplication.sendPostedEvents(contents, QEvent.Type.LayoutRequest)
-        drawn = draw_widget("Memory", contents)
+        if self._about is not None:
+            self._about.show()
+        drawn = super().drawing()
         self._fit_curves()
         return drawn
 
@@ -167,6 +164,8 @@ class MemoryView(ScrollPanel):
         project = self._document.project
         if project is not None and self._document.selection:
             menu = op_menu(self._document, project, table)
+            menu.addSeparator()
+            menu.addActions(table.table.actions())
             menu.popup(table.table.viewport().mapToGlobal(at))
 
     def show_contents(self, schedule: Schedule, device: int, time_us: float) -> MemoryTable:

@@ -69,7 +69,7 @@ class PlanCard(QAbstractButton):
         self._gap = bounds.gap(entry.schedule)
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
-        self.stale = why_stale(project.problem, entry)
+        self.stale = why_stale(project.problem, entry, project.locks)
         star = ", starred" if entry.starred else ""
         self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())

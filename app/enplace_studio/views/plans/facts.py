@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +16,12 @@ from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
+from enplace_studio.constraints import broken_kinds
 from enplace_studio.differences import moved_ops, path_parts, sent_bytes
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
 from enplace_studio.previews import lack
-from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.project import Constraint, OpenProject, PlanEntry
 
 MOST_MEMORY_LINES = 4
 """Largest number of devices with a line of their own in a comparison."""
@@ -70,8 +72,11 @@ def role_of(change: float) -> str:
     return "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
 
 
-def why_stale(problem: Problem, entry: PlanEntry) -> str:
-    """Explain briefly why a plan does not fit the open problem; empty if it does."""
+def why_stale(problem: Problem, entry: PlanEntry, locks: Sequence[Constraint] = ()) -> str:
+    """Explain briefly why a plan does not fit the open problem; empty if it does.
+
+    The pins of ``locks`` are not called pins.
+    """
     if entry.cluster is not None:
         return f"for {cluster_title(entry.cluster)}"
     if entry.plan.splits != problem.splits:
@@ -79,7 +84,8 @@ def why_stale(problem: Problem, entry: PlanEntry) -> str:
     try:
         check_plan(problem, entry.plan)
     except EnplaceError:
-        return "without your pins" if problem.pins else "breaks a constraint"
+        broken = broken_kinds(problem, entry.plan, locks)
+        return f"without your {broken[0] if len(broken) == 1 else 'constraints'}"
     return "" if keeps_order(problem, entry.schedule) else "without your order"
 
 
@@ -112,7 +118,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
         lines.append(f"does not fit: {lack(schedule)}")
-    if why := why_stale(project.problem, entry):
+    if why := why_stale(project.problem, entry, project.locks):
         lines.append(f"made {why}")
         if entry.cluster is not None:
             lines.append("click to switch back to that cluster")

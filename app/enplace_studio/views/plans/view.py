@@ -77,7 +77,8 @@ class PlansView(ScrollPanel):
             "There is no plan yet. All plans are listed here, the best first; Solve finds more."
         )
         self._shows.addWidget(self._empty)
-        copy_on_request(cards, self.rows)
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(cards, self.rows, self)
         self._later = call_later(
             self,
             self.rebuild,

@@ -10,7 +10,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 
-from enplace.text import ms
+from enplace.text import count, ms
 from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
@@ -62,7 +62,7 @@ class Pan:
 
 
 class Band:
-    """A rubber band, which selects the ops it touches."""
+    """A rubber band, which selects the ops it touches, and shows which these are."""
 
     def __init__(self, document: Document, lanes: Lanes, start: QPointF) -> None:
         self._document, self._lanes, self._band = document, lanes, RubberBand(start)
@@ -76,7 +76,13 @@ class Band:
         self._document.select(ops, extend=bool(keys & EXTEND))
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
-        self._band.paint(painter)
+        edges_us, n_ops = self._lanes.edges_us(), 0
+        for lane, row, bars in self._lanes.bars_in(self._band.area):
+            n_ops += len(row.number[bars])
+            curve = BusyCurve(row.start_us[bars], row.finish_us[bars])
+            strip = QRectF(lane.left(), lane.bottom() - 1, lane.width(), 3)
+            draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
+        self._band.paint(painter, count(n_ops, "op"))
 
 
 def paint_text(

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from enplace.machine.loads import (
     busiest_us,
     max_load_us,
 )
 from enplace.machine.pipeline import PipelineSchedule, planned_rule
+from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
@@ -20,14 +21,15 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
-from enplace_studio.theme import theme
-from enplace_studio.timelines.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
+from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
 
 SLOWER = 1.02
 """A full pipeline slower than its busiest device by this factor gets an explanation."""
 
-ROWS_SEEN = 9
-"""Largest number of rows that are sure to be visible without scrolling."""
+SPACING, LEAST_ROWS_PX = 8, 40
+"""Between the parts; the least height of the rows, which scroll."""
+COMFORT = 1.5
+"""How much higher than they must be the rows would like to be."""
 
 LEGEND = (
     "left: a sample's compute, in, out · right: samples by number and colour of the upper edge, "
@@ -85,15 +87,16 @@ class PipelineView(QWidget):
 
     def _lay_out(self) -> None:
         controls = QHBoxLayout()
-        controls.setSpacing(8)
-        controls.addWidget(self.kind)
+        controls.setSpacing(SPACING)
+        self.kind.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        controls.addWidget(self.kind, 1000)
         controls.addWidget(self.samples)
         controls.addWidget(label("samples", "dim"))
         controls.addStretch(1)
         controls.addWidget(self.further_button)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(8)
+        column.setSpacing(SPACING)
         column.addLayout(controls)
         column.addWidget(self.message)
         column.addWidget(self.rows, 1)
@@ -108,6 +111,7 @@ class PipelineView(QWidget):
         if problem is not None:
             for kind, title in kinds_of(problem).items():
                 self.kind.addItem(title, kind)
+        self.kind.setMaximumWidth(self.kind.sizeHint().width())
         self.refresh()
 
     def _follow_plan(self) -> None:
@@ -152,7 +156,6 @@ class PipelineView(QWidget):
         self.message.show()
         self._set_facts("")
         self.further_button.hide()
-        self.legend.hide()
         self._draw(None, None)
 
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
@@ -177,7 +180,6 @@ class PipelineView(QWidget):
         texts.append(what_exceeds(schedule, found))
         self.message.setText(" ".join(filter(None, texts)))
         self.message.setVisible(bool(self.message.text()))
-        self.legend.show()
         self._draw(schedule, found)
 
     def _draw(self, schedule: Schedule | None, found: PipelineSchedule | None) -> None:
@@ -189,13 +191,28 @@ class PipelineView(QWidget):
         self._share_height()
 
     def _share_height(self) -> None:
-        """Reserve the full height of the texts, which layouts in docks ignore, and fit the rows."""
+        """Reserve the full height of the texts, which layouts in docks ignore, and fit the rows.
+
+        In little room, the legend goes first, and then the rows scroll.
+        """
         for text in (self.message, self.legend):
             text.setMinimumHeight(max(0, text.heightForWidth(self.width())))
-        most = round(ROWS_SEEN * ROW_PX * theme.scale)
-        if not self.message.isHidden():
-            most -= self.message.minimumHeight()
-        self.rows.setMinimumHeight(min(self.canvas.minimumHeight(), most))
+        room, rows = self.height() - self._height_of_texts(), self.canvas.minimumHeight()
+        legend = self.legend.minimumHeight() + SPACING
+        self.legend.setVisible(rows > 0 and room >= rows + legend)
+        room -= legend if rows > 0 and room >= rows + legend else 0
+        self.rows.setMinimumHeight(min(rows, max(room, LEAST_ROWS_PX)))
+
+    def _height_of_texts(self) -> int:
+        """Return the height of all above the rows."""
+        message = 0 if self.message.isHidden() else self.message.minimumHeight() + SPACING
+        return self.kind.sizeHint().height() + SPACING + message
+
+    @property
+    def wanted_px(self) -> int:
+        """The height with comfortable rows, and the legend."""
+        rows = round(COMFORT * self.canvas.minimumHeight())
+        return self._height_of_texts() + rows + SPACING + self.legend.minimumHeight()
 
     def _set_facts(self, facts: str) -> None:
         self.facts = facts
@@ -234,6 +251,8 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)
+    if about := describe_pace(schedule.problem, plan, found):
+        return about
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas, plan.recompute)
     if found.time_per_sample_us > SLOWER * load_us:
         return (

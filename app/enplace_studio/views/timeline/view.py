@@ -55,6 +55,7 @@ class TimelineView(Panel):
         self.canvas.extent_changed.connect(self._show_extent)
         self.pipeline.facts_changed.connect(self._show_legend)
         self.pipeline.shown.connect(self._share_pipeline)
+        self.pipeline.shown.connect(self.need_changed)
         document.opened.connect(self._show_legend)
         document.current_changed.connect(self._show_legend)
         document.current_changed.connect(self._follow_objective)
@@ -93,6 +94,7 @@ class TimelineView(Panel):
         self.pages.setCurrentIndex(page)
         self._share_pipeline()
         self._show_legend()
+        self.hold_room(page == 1)
 
     def _share_pipeline(self) -> None:
         """Tell the other views which pipeline is on screen, if any."""
@@ -134,9 +136,10 @@ class TimelineView(Panel):
         self.summary.setToolTip(plain_tip(text))
 
     def need(self) -> Need:
-        summary = self.summary.sizeHint().height() + 8
         if self.pages.currentWidget() is self.pipeline:
-            return Need(self.title_height, 0, *[self.around_height + 2 * summary + 300] * 2)
+            wanted = self.around_height + self.pipeline.wanted_px
+            return Need(self.title_height, 0, wanted, wanted)
+        summary = self.summary.sizeHint().height() + 8
         wanted = self.around_height + self.canvas.lanes.wanted_px + summary
         return Need(self.title_height, 0, wanted, wanted)
 

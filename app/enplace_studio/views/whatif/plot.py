@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QWidget
 
 from enplace.text import ms
 from enplace_studio.panel import TipWidget
+from enplace_studio.shortened import shorten_among
 from enplace_studio.sweep import COMPUTE, Axis, Curve
 from enplace_studio.theme import theme
 
-_STYLES = (Qt.PenStyle.SolidLine, Qt.PenStyle.DashLine, Qt.PenStyle.DotLine)
-_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 96, 14, 138
+
+@dataclass(frozen=True)
+class Style:
+    """How a curve looks; where curves coincide, each leaves the wider ones below it visible.
+
+    Attributes
+    ----------
+    color : int
+        The number of one of the colours that everybody can tell apart.
+    corners : int
+        Of the mark at each point; 0 for a circle.
+    """
+
+    color: int
+    width: float
+    pen: Qt.PenStyle
+    corners: int
+    radius: float
+
+
+STYLES = (
+    Style(0, 3.6, Qt.PenStyle.SolidLine, 0, 4.6),
+    Style(1, 2.6, Qt.PenStyle.DashLine, 4, 4.2),
+    Style(2, 1.8, Qt.PenStyle.DotLine, 3, 3.8),
+    Style(5, 1.2, Qt.PenStyle.DashDotLine, 0, 2.0),
+)
+_AXIS, _LEFT, _NAMES, _LINE, _LEAST = 18, 64, 112, 14, 138
+_SAMPLE = 20
+"""Room for the piece of a curve before its name."""
 _GRID = 3
 """Labelled lines across the curves."""
 
@@ -59,8 +88,22 @@ class CurvePlot(TipWidget):
         return min(range(len(values)), key=lambda i: abs(math.log(values[i] / value)))
 
     def _texts(self, at: int) -> list[str]:
-        times = [(each.name, self._of(each)[at]) for each in self.curves]
-        return [f"{name}: {'–' if math.isnan(us) else self._text(us)}" for name, us in times]
+        return [f"{each.name}: {self._value_text(self._of(each)[at])}" for each in self.curves]
+
+    def rows(self) -> list[list[str]]:
+        """Return the values as texts: a head, and a row for each value of the axis."""
+        head = [self.over.title, *(curve.name for curve in self.curves)]
+        columns = [self._of(curve) for curve in self.curves]
+        return [
+            head,
+            *(
+                [self.over.text(value), *(self._value_text(column[at]) for column in columns)]
+                for at, value in enumerate(self.over.values)
+            ),
+        ]
+
+    def _value_text(self, value: float) -> str:
+        return "–" if math.isnan(value) else self._text(value)
 
     def tip_at(self, at: QPointF) -> str:
         """Return the step times at the nearest value."""
@@ -151,31 +194,47 @@ class CurvePlot(TipWidget):
         known.sort(key=lambda each: each[2][-1].y())
         step = _LINE * theme.scale
         middles = spread([each[2][-1].y() for each in known], step, area.bottom() - step / 2)
-        for (number, curve, points), middle in zip(known, middles, strict=True):
-            color = theme.tokens.text if number else theme.tokens.accent
-            style = _STYLES[max(number - 1, 0) % len(_STYLES)]
-            painter.setPen(QPen(QColor(color), 1.3 if number else 2.0, style))
-            painter.drawPolyline(QPolygonF(points))
-            painter.setPen(QPen(QColor(color), 1.3))
-            painter.setBrush(color)
-            for point in points:
-                painter.drawEllipse(point, 1.5, 1.5)
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            self._paint_name(painter, curve.name, area.right() + 6, middle, color)
+        for number, _, points in found:
+            _paint_curve(painter, points, STYLES[number % len(STYLES)])
+        for (number, curve, _), middle in zip(known, middles, strict=True):
+            left, style = area.right() + 8, STYLES[number % len(STYLES)]
+            line = [QPointF(left + share * (_SAMPLE - 6), middle) for share in (0, 0.5, 1)]
+            _paint_curve(painter, line, style, marks=line[1:2])
+            self._paint_name(painter, curve.name, left + _SAMPLE, middle)
 
     def _points(self, curve: Curve) -> list[QPointF]:
         """Return the points that are known."""
         values = zip(self.over.values, self._of(curve), strict=True)
         return [QPointF(self._x(at), self._y(us)) for at, us in values if not math.isnan(us)]
 
-    def _paint_name(
-        self, painter: QPainter, name: str, left: float, middle: float, color: QColor
-    ) -> None:
+    def _paint_name(self, painter: QPainter, name: str, left: float, middle: float) -> None:
         box = QRectF(left, middle - 8, self.width() - left, 16)
-        painter.setPen(color)
-        metrics = QFontMetricsF(painter.font())
-        shown = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, box.width())
+        painter.setPen(theme.tokens.text)
+        metrics, names = QFontMetricsF(painter.font()), [curve.name for curve in self.curves]
+        name = shorten_among(name, names, metrics.horizontalAdvance, box.width())
+        shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _paint_curve(
+    painter: QPainter,
+    points: Sequence[QPointF],
+    style: Style,
+    marks: Sequence[QPointF] | None = None,
+) -> None:
+    """Paint a line with a mark at each point, or only at some."""
+    color = theme.device_color(style.color)
+    painter.setPen(QPen(color, style.width, style.pen, Qt.PenCapStyle.FlatCap))
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.drawPolyline(QPolygonF(points))
+    painter.setPen(QPen(color, 1.3))
+    for point in points if marks is None else marks:
+        if style.corners:
+            turns = [2 * math.pi * (at / style.corners - 0.25) for at in range(style.corners)]
+            ways = [QPointF(math.cos(turn), math.sin(turn)) * style.radius for turn in turns]
+            painter.drawPolygon(QPolygonF([point + way for way in ways]))
+        else:
+            painter.drawEllipse(point, style.radius, style.radius)
 
 
 def spread(wanted: Sequence[float], step: float, lowest: float) -> list[float]:

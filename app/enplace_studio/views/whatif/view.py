@@ -36,6 +36,7 @@ from enplace_studio.sweep import (
     now,
     swept_plans,
 )
+from enplace_studio.tables import copy_on_request
 from enplace_studio.titles import short_title
 from enplace_studio.views.whatif.methods import MethodSweep
 from enplace_studio.views.whatif.plot import CurvePlot
@@ -97,8 +98,15 @@ class WhatIfView(ScrollPanel):
             document.current_changed,
         ):
             changed.connect(self._again.start)
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(self, self.rows, self)
         self.refresh()
         self.sweep(None)
+
+    def rows(self) -> list[list[str]]:
+        """Return the curves as texts: a row for each value of the axis."""
+        plots = [plot for plot in (self.plot, self.memory_plot) if plot.curves]
+        return [row for plot in plots for row in plot.rows()]
 
     def need(self) -> Need:
         usual = super().need()

@@ -174,6 +174,17 @@ def test_plans_with_other_orders_are_compared_by_what_they_send():
     assert "0 tensors kept that A sends" in texts
 
 
+def test_ops_that_only_run_at_another_time_are_counted_and_can_be_selected():
+    profile = profile_of({"a": 10, "b": 10, "c": 10, "d": 10})
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 0, "d": 1})
+    before = document.current.schedule
+    document.reorder([2], Slot(0, earlier=True))
+    lines = differences(before, document.current.schedule, document.project.grouping)
+    texts = {line.text: line.ops.tolist() for line in lines}
+    assert texts["0 ops on another device"] == []
+    assert texts["1 op in another order"] == [2]
+
+
 def test_devices_are_compared_by_busy_time_and_peak():
     document = four_plans()
     one, other = (entry_of(document, name).schedule for name in ("one", "expert"))

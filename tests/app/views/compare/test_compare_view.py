@@ -288,6 +288,7 @@ def test_the_difference_is_to_the_last_plan_or_to_a_chosen_one(open_view):
     settle(view)
     assert view.differs.target.text() == "A → C  ▾"
     view.differs.target.menu().actions()[0].trigger()
+    settle(view)
     assert view.differs.target.text() == "A → B  ▾"
     assert "+0.021 ms" in view.bars.accessibleName()
 

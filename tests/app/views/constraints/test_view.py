@@ -165,7 +165,7 @@ def test_a_right_click_opens_the_menu_of_the_row_under_it(pane, monkeypatch):
     monkeypatch.setattr(pane, "popup", lambda at: None, raising=False)
     pane._open_menu(pane.list.visualItemRect(pane.list.item(1)).center())
     pane._open_menu(QPoint(5, pane.list.viewport().height() - 1))
-    assert [each.kind for each in opened] == ["colocate"]
+    assert [each and each.kind for each in opened] == ["colocate", None]
 
 
 def test_costs_follow_the_current_plan(pane, document, qtbot):
@@ -175,6 +175,16 @@ def test_costs_follow_the_current_plan(pane, document, qtbot):
     document.choose_plan(document.plans[0])
     settle(pane, qtbot)
     assert rows(pane)[0] == "c on GPU 1, 1 op, −0.021 ms without it"
+
+
+def test_a_plan_that_goes_before_the_next_cost_is_found_leaves_no_fault(pane, document, qtbot):
+    document.place([0, 1], 1)
+    qtbot.waitUntil(lambda: pane._costs.is_busy)
+    for entry in document.plans:
+        document.remove_plan(entry)
+    pane._costs.wait()
+    settle(pane, qtbot)
+    assert all("without it" not in row for row in rows(pane))
 
 
 def test_costs_are_found_only_while_the_pane_is_visible(document, qtbot, monkeypatch):

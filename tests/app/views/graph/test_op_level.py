@@ -13,6 +13,7 @@ from enplace.names.groups import group_ops
 from enplace.values.measurement import Measurement
 from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
+from enplace_studio.views.graph import layout_process
 from enplace_studio.views.graph import level as level_module
 from enplace_studio.views.graph.camera import READABLE_OPS, Camera
 from enplace_studio.views.graph.view import GraphView
@@ -54,6 +55,12 @@ def ports_of(view) -> dict[str, int]:
     """Return the node of each port by what it says."""
     level = view.model.level
     return {level.describe(node): node for node in range(level.grouping.n_groups, level.n_nodes)}
+
+
+@pytest.fixture(autouse=True)
+def patient_layout(monkeypatch):
+    """Wait for the better layout, however busy the machine is."""
+    monkeypatch.setattr(layout_process, "TIME_LIMIT_MS", 10 * 60 * 1000)
 
 
 @pytest.fixture

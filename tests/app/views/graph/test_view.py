@@ -129,6 +129,18 @@ def test_a_rubber_band_selects_what_it_touches(view):
     assert view.document.selection == ops_of(view, *range(view.model.scene.n))
 
 
+def test_a_rubber_band_shows_what_it_will_take(view):
+    corner = view.canvas.rect().bottomRight() - QPoint(2, 2)
+    QTest.mousePress(view.canvas, LEFT, NO_KEY, QPoint(2, 2))
+    QTest.mouseMove(view.canvas, QPoint(60, 60))
+    QTest.mouseMove(view.canvas, corner)
+    ring = view.canvas.camera.transform().map(view.model.scene.rects[0].topLeft())
+    shown = view.canvas.grab().toImage().pixelColor((ring + QPointF(30, 0)).toPoint())
+    assert np.allclose(shown.getRgb(), theme.tokens.accent.getRgb(), atol=3)
+    assert not view.document.selection
+    QTest.mouseRelease(view.canvas, LEFT, NO_KEY, corner)
+
+
 def test_dropping_a_group_on_a_device_moves_and_pins_it(view):
     group = group_called(view, "lstm 0 / t 0")
     drag_to(view, group, chip(view, 1))
@@ -337,14 +349,32 @@ def test_a_query_can_be_saved_and_used_again(view, monkeypatch):
     assert view.document.queries == {}
 
 
+POPUP = (r"raise\(\)", "grabbing the keyboard")
+"""What the offscreen platform says of a popup."""
+
+
+@pytest.mark.qt_log_ignore(*POPUP, extend=True)
 def test_the_query_is_completed(view):
     view.start_search()
     view.search.line.textEdited.emit("device:")
-    offered = view.search.line.completer().model().stringList()
+    offered = view.search.completer.model().stringList()
     assert offered == ["device:GPU:0", "device:GPU:1"]
     view.search.line.textEdited.emit("scope:lstm 1")
-    offered = view.search.line.completer().model().stringList()
+    offered = view.search.completer.model().stringList()
     assert 'scope:"lstm 1"' in offered
+
+
+@pytest.mark.qt_log_ignore(*POPUP, extend=True)
+def test_the_list_of_completions_leaves_what_is_found_visible(view):
+    view.start_search()
+    QTest.keyClicks(view.search.line, "type:")
+    popup, bar = view.search.completer.popup(), view.search
+    assert popup.isVisible()
+    assert popup.y() >= bar.mapToGlobal(bar.rect().bottomLeft()).y()
+    QTest.keyClick(popup, Qt.Key.Key_Down)
+    QTest.keyClick(popup, Qt.Key.Key_Return)
+    assert view.search.line.text() == "type:Op"
+    assert not popup.isVisible()
 
 
 def test_edges_between_devices_are_marked_as_crossing(view):

@@ -193,9 +193,9 @@ def place_in(view, widget) -> QRect:
 
 
 def test_eight_devices_fit_in_a_small_window(opener, qtbot):
-    view = trained_on(opener, 8, 476, 100)
-    canvas, rows, legend = view.pipeline.canvas, view.pipeline.rows, view.pipeline.legend
-    qtbot.waitUntil(lambda: place_in(view, rows).bottom() < place_in(view, legend).top())
+    view = trained_on(opener, 8, 476, 340)
+    canvas, rows, page = view.pipeline.canvas, view.pipeline.rows, view.pipeline
+    qtbot.waitUntil(lambda: place_in(view, rows).bottom() <= place_in(view, page).bottom())
     lanes = [canvas.lane(device) for device in range(8)]
     assert all(above.bottom() < below.top() for above, below in pairwise(lanes))
     assert min(lane.height() for lane in lanes) >= 16

