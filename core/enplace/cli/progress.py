@@ -61,7 +61,7 @@ def work_bar() -> Iterator[Callable[[str, float | None], None]]:
     with _bar(1) as bar:
 
         def report(message: str, fraction: float | None) -> None:
-            bar.n = fraction or bar.n
+            bar.n = fraction or 0.0  # how far the part before had come says nothing of this one
             bar.set_description_str(message)
 
         yield report

@@ -202,7 +202,7 @@ class Verification:
     @property
     def _about_predictions(self) -> str:
         caveats = [check.run.caveat for check in self.checks if check.run and check.run.caveat]
-        first = f"Predictions are more than {POOR:.0%} off."
+        first = f"Predictions are more than {100 * POOR:.0f} % off."
         if not caveats:
             return f"{first} Stop whatever else uses these devices, and verify again."
         cores = count_cores()
@@ -338,8 +338,15 @@ def _check(
 
 
 def _share(report: Report, done: int, jobs: int, name: str) -> Report:
-    """Report the progress of one job as that of all."""
-    return lambda message, fraction: report(f"{name}: {message}", (done + (fraction or 0)) / jobs)
+    """Report the progress of one job as that of all; when its next part begins, none is lost."""
+    most = 0.0
+
+    def report_share(message: str, fraction: float | None) -> None:
+        nonlocal most
+        most = max(most, fraction or 0.0)
+        report(f"{name}: {message}", (done + most) / jobs)
+
+    return report_share
 
 
 def machine_facts(found: Verification) -> dict[str, str]:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from enplace.frameworks import verifying
 from enplace.frameworks.tensorflow import framework
 from enplace.frameworks.verifying import METHODS
+from enplace.placers import Progress
 from enplace.text import ms
 from fake_framework import code_to_use_worker, use_worker
 from fake_nvml import gpu, install
@@ -90,8 +92,23 @@ def test_the_report_is_one_file_with_pictures_that_loads_nothing(verify):
     assert not re.search(r"\b(src|href)=|@import|url\(", text)
 
 
+def test_progress_never_goes_back_where_a_part_of_a_job_begins(monkeypatch):
+    shown, place = [], verifying.place
+
+    def place_in_halves(problem, method, options):
+        options.progress(Progress(0.0, method, fraction=0.5))
+        return place(problem, method, options=options)
+
+    monkeypatch.setattr(verifying, "place", place_in_halves)
+    verifying.verify(
+        framework.FRAMEWORK, "gpu:2", report=lambda _, fraction: shown.append(fraction)
+    )
+    assert shown == sorted(shown)
+    assert shown[-1] > 0.5
+
+
 def test_poor_predictions_come_with_advice(verify):
-    assert "Predictions are more than 15% off. Stop whatever else uses" in verify().out
+    assert "Predictions are more than 15 % off. Stop whatever else uses" in verify().out
 
 
 def test_plans_that_run_otherwise_than_planned_are_named_with_exit_status_1(verify, fake):

@@ -77,6 +77,7 @@ def profile_step(
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
         cluster = measure_speeds(cluster, devices, progress)
+    progress("Fitting op times to the measured step", None)
     ops = op_traces(traces, [step.graph_def])
     check_kernels(ops)
     measured = Measurement(
