@@ -230,7 +230,8 @@ class InspectorView(ScrollPanel):
         (limit, line), *others = waiting
 
         def show(step_us: float) -> None:
-            gain = ms(step_us - schedule.makespan_us, signed=True)
+            change_us = step_us - schedule.makespan_us
+            gain = ms(change_us, signed=True) if change_us else "no gain"
             line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
             self._find_gains(schedule, others)
 
