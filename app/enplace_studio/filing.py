@@ -499,8 +499,9 @@ class Filing(QWidget):
                 f"{', '.join(names)}{more}; constraints with them were left out"
             )
             self.failed.emit(one_line(text))
-        elif added:
-            self.done.emit(f"Imported {path.name}")
+        else:
+            none = f"{path.name} adds nothing to your constraints"
+            self.done.emit(f"Imported {path.name}" if added else none)
 
 
 def _box(parent: QWidget) -> QMessageBox:
