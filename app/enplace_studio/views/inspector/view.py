@@ -348,9 +348,12 @@ class InspectorView(ScrollPanel):
         self._add_whys(project, place, preview.whys)
 
     def _add_whys(self, project: OpenProject, place: QVBoxLayout, whys: Iterable[Why]) -> None:
+        groups = np.unique(project.grouping.group[list(self._document.selection)])
+        is_one = len(groups) == 1 and groups[0] >= 0
+        known = f" of {project.grouping.names[groups[0]]}" if is_one else ""
         for why in whys:
             about = why.about or project.describe(why.ops)
-            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops))
+            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops), known=known)
             line.pointed.connect(partial(self._point, why))
             line.clicked.connect(partial(self._follow, why))
             place.addWidget(line)

@@ -142,6 +142,20 @@ def test_large_tensors_leave_out_what_their_names_share(open_view, qtbot):
     assert all(f"t{step}" in text for step, text in zip(range(12, 16), shown, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("about", "shown"),
+    [
+        ("RandomUniform of encoder / layer 0", "RandomUniform"),
+        ("Mean of encoder / layer 1", "Mean of encoder/layer 1"),
+    ],
+)
+def test_a_reason_leaves_out_the_group_that_the_title_names(about, shown):
+    line = WhyLine("waits for", about, "", "", True, known=" of encoder / layer 0")
+    metrics = QFontMetricsF(theme.font(12))
+    assert line.shown_about(metrics, metrics.horizontalAdvance(about) + 1) == about
+    assert line.shown_about(metrics, metrics.horizontalAdvance(about) - 4) == shown
+
+
 def test_what_limits_the_step_is_listed_and_selects_its_ops(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
