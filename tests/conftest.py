@@ -6,12 +6,15 @@ Unexpected Python warnings and Qt warnings fail a test too; pyproject.toml turns
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
+
+from warm_tensorflow import WarmPython
 
 # Compiling a kernel takes seconds, so examples have no deadline. In CI they are always the same.
 settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ)
@@ -69,6 +72,13 @@ def pytest_sessionfinish() -> None:
     """End the process that compiles."""
     if kernels := sys.modules.get("enplace.placers.enplace.kernels"):
         kernels.stop_compiling()
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """A function that runs Python in a process of its own, which has imported TensorFlow."""
+    with WarmPython() as warm:
+        yield warm.run
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -25,12 +27,16 @@ from enplace.processes.child import ON_LINUX, Child, start_child
 IGNORED_OPTIONS = ("-P",)
 
 
-def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers forked from this process until the test ends; they inherit its patches too."""
-    monkeypatch.setattr("enplace.processes.worker.start_child", start_forked)
+def fork_workers(monkeypatch: pytest.MonkeyPatch, nested: bool = False) -> None:
+    """Have workers forked from this process until the test ends; they inherit its patches too.
+
+    If ``nested``, the workers that these start are forked as well.
+    """
+    start = partial(start_forked, nested=nested)
+    monkeypatch.setattr("enplace.processes.worker.start_child", start)
 
 
-def start_forked(command: Sequence[str], environment: Mapping[str, str]) -> Child:
+def start_forked(command: Sequence[str], environment: Mapping[str, str], nested: bool) -> Child:
     """Stand in for :func:`enplace.processes.child.start_child`."""
     start = subprocess.Popen
 
@@ -43,11 +49,13 @@ def start_forked(command: Sequence[str], environment: Mapping[str, str]) -> Chil
     ) -> subprocess.Popen[bytes]:
         def become() -> NoReturn:
             subprocess.Popen = start  # type: ignore[misc]
-            worker.start_child = start_child  # what is forked starts processes as usual
+            if not nested:
+                worker.start_child = start_child  # what is forked starts processes as usual
             _close_all_but(pass_fds)
             _forget_signal_handlers()
             os.environ.clear()
             os.environ.update(env)
+            tempfile.tempdir = None
             _run(command[1:])
 
         return start(command, pass_fds=pass_fds, preexec_fn=become, **options)
@@ -81,7 +89,7 @@ def _run(words: Sequence[str]) -> NoReturn:
     """Do what Python does with these words, and end the process."""
     status = 1
     sys.stdin, sys.stdout, sys.stderr = (
-        io.TextIOWrapper(os.fdopen(number, mode), line_buffering=number == 2)
+        io.TextIOWrapper(os.fdopen(number, mode, closefd=False), line_buffering=number == 2)
         for number, mode in enumerate(("rb", "wb", "wb"))
     )
     try:

@@ -68,6 +68,7 @@ class _Grip(QWidget):
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         dock, menu = self._dock, QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         floating = dock.isFloating()
         menu.addAction("Put back" if floating else "Float", lambda: dock.setFloating(not floating))
         menu.addAction("Close", dock.close)

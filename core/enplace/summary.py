@@ -279,7 +279,23 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         in_flight = str(found.in_flight[device])
         devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
-    return "\n\n".join([head, *tables, *_lacking(problem, found.peak_bytes)])
+    about = [describe_pace(problem, plan, found), *_lacking(problem, found.peak_bytes)]
+    return "\n\n".join(filter(None, [head, *tables, *about]))
+
+
+def describe_pace(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
+    """Say that samples follow each other more slowly than they could; empty if they do not."""
+    from enplace.machine.loads import max_load_us
+    from enplace.machine.pipeline import planned_rule
+
+    chosen = plan.device, planned_rule(plan), plan.replicas, plan.recompute
+    load_us = max_load_us(problem, *chosen)
+    if found.kind in ("inference", "gpipe") or plan.pace_us <= load_us:
+        return ""
+    return (
+        f"The plan lets a sample begin every {ms(plan.pace_us)}, though the busiest device works "
+        f"{ms(load_us)}: with fewer samples in flight, they fit in memory."
+    )
 
 
 def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSchedule]) -> str:

@@ -1,13 +1,15 @@
 import errno
+import gc
 import json
 import os
 import sys
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QMimeData, QPointF, QRect, QSettings, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QPointF, QRect, QSettings, Qt, QUrl
 from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
@@ -35,6 +37,7 @@ from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.compare_dialog import CompareDialog
 from enplace_studio.document import PlanEntry
+from enplace_studio.edits import with_plan
 from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Backups
@@ -78,14 +81,16 @@ def make_window(qtbot, settings, tmp_path, monkeypatch):
 def window(make_window):
     """A window with a plan; its solver is never started."""
     made = make_window()
-    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
-    state = start_project(profile, cluster_of(2))
-    plan = plan_of(state.problem, {"a": 0, "b": 0, "c": 1})
-    entry = PlanEntry("first", plan, simulate(state.problem, plan))
-    from enplace_studio.edits import with_plan
-
-    made.document.open(with_plan(state, entry, choose=True))
+    made.document.open(project_with_a_plan())
     return made
+
+
+def project_with_a_plan():
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
+    project = start_project(profile, cluster_of(2))
+    plan = plan_of(project.problem, {"a": 0, "b": 0, "c": 1})
+    entry = PlanEntry("first", plan, simulate(project.problem, plan))
+    return with_plan(project, entry, choose=True)
 
 
 def press(window, key, modifier=Qt.KeyboardModifier.NoModifier):
@@ -1260,6 +1265,23 @@ def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window)
     side = {"plans", "constraints", "history", "inspector", "memory"}
     assert visible == {*side, "timeline"}
     assert not window.menus.by_id["side-by-side"].isChecked()
+
+
+def test_a_model_that_was_closed_does_not_stay_in_memory(window, monkeypatch, tmp_path):
+    answer(monkeypatch, BUTTON.Discard)
+    path, profiles = tmp_path / "work.enplace", []
+    write_project(path, to_project(window.document.project, window.document.view))
+    for _ in range(4):  # the last ones may: panes keep what they show, and caches what was shown
+        open_path(window, path)
+        add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+        press(window, Qt.Key.Key_C)
+        window.panes.views["compare"].wait()
+        window.document.place([0], 1)
+        take_turns()
+        profiles.append(weakref.ref(window.document.problem.profile))
+    QApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    gc.collect()
+    assert profiles[0]() is None
 
 
 def test_fit_works_on_the_plans_side_by_side(window):

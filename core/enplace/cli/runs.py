@@ -40,6 +40,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["step time", ms(run.step_time_us), _prediction(run)],
         ["", *_spread(quartiles_us(run.step_times_us))],
         *_input(run),
+        *_in_ops(run),
         *_rivals(run),
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
@@ -147,6 +148,19 @@ def _input(run: MeasuredRun) -> list[list[str]]:
         return []
     what = f"of it {ms(wait_us)} for the batch, {ms(start_us)} before the first op"
     return [["input and start", ms(wait_us + start_us), what]]
+
+
+def _in_ops(run: MeasuredRun) -> list[list[str]]:
+    """Show what of a step the prediction knows best, and what else there is."""
+    in_ops_us, predicted_us = run.in_ops_us
+    if not math.isfinite(predicted_us):
+        return []
+    between_us = max(run.step_time_us - in_ops_us - run.outside[1], 0.0)
+    sends = f"waits, and the framework's work for {count(run.facts['transfers'], 'transfer')}"
+    return [
+        ["in ops, busiest device", ms(in_ops_us), f"predicted {ms(predicted_us)}"],
+        ["between its ops", ms(between_us), sends],
+    ]
 
 
 def _prediction(run: MeasuredRun) -> str:

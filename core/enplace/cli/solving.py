@@ -185,8 +185,8 @@ def _pipeline_answer(
 
     check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
-    head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    head |= {"load": rule.transfers, "method": plan.method}
+    head: dict[str, Any] = {"profile": problem.profile.name, "cluster": problem.cluster.name}
+    head |= {"load": rule.transfers, "method": plan.method, "pace_us": plan.pace_us or None}
     found = [simulate_pipeline(problem, plan, kind, n, rule) for n in numbers]
     if len(found) > 1:
         document = head | pipelines_document(problem, found)

@@ -244,6 +244,20 @@ class MeasuredRun:
         return wait_us, start_us
 
     @property
+    def in_ops_us(self) -> tuple[float, float]:
+        """How long the busiest device computes, measured and predicted; NaN where unknown.
+
+        Logical devices of one chip count as one.
+        """
+
+        def busiest(busy_us: Sequence[float] | FloatArray) -> float:
+            by_chip = np.bincount(cluster.lane_owner, busy_us, cluster.n_devices)
+            return float((by_chip / cluster.lanes).max())
+
+        cluster, predicted = self.cluster, self.facts.get("predicted_busy_us")
+        return busiest(self.busy_us), math.nan if predicted is None else busiest(predicted)
+
+    @property
     def one_device_us(self) -> float:
         """Median step without the plan: one device, and no graph optimiser. NaN if not compared."""
         return finite(self.facts.get("unplaced_step_time_us")) or math.nan

@@ -81,7 +81,8 @@ def order_parts(
     """Find the positions of the ops of a graph of micro-batches.
 
     Whole ops run as soon as a part waits for them; those for which none waits, such as the
-    optimiser's, come after the pipeline.
+    optimiser's, come after the pipeline. Parts outside the path of a sample, such as those of
+    metrics, have no slot of their own: they wait for the slots of what they read.
 
     Parameters
     ----------
@@ -100,8 +101,9 @@ def order_parts(
     int array, shape (n_ops,)
         A permutation that follows the graph.
     """
-    start_us, stage = _starts_us(schedule, len(position))
+    start_us, finish_us, stage = _slots_us(schedule, len(position))
     when_us = np.where(part == WHOLE, np.inf, start_us[origin, part])
+    _wait_for_slots(profile, part, stage[origin], when_us, finish_us[origin, part])
     rank = inverse(np.lexsort((position[origin], stage[origin], when_us)))
     return follow_graph(profile, _before_consumers(profile, rank))
 
@@ -129,16 +131,32 @@ def in_flight(
     return found
 
 
-def _starts_us(schedule: PipelineSchedule, n_ops: int) -> tuple[FloatArray, IntArray]:
-    """Find when the slot of each op begins, by micro-batch, and the op's stage."""
+def _slots_us(schedule: PipelineSchedule, n_ops: int) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Find when the slot of each op begins and ends, by micro-batch, and the op's stage."""
     start_us = np.zeros((n_ops, schedule.n_microbatches))
+    finish_us = start_us.copy()
     stage = np.zeros(n_ops, dtype=np.int64)
     for number, each in enumerate(schedule.stages):
         stage[each.ops] = number
     for slots in schedule.computing:
         for slot in slots:
-            start_us[schedule.stages[slot.stage].ops, slot.microbatch] = slot.start_us
-    return start_us, stage
+            ops = schedule.stages[slot.stage].ops
+            start_us[ops, slot.microbatch] = slot.start_us
+            finish_us[ops, slot.microbatch] = slot.finish_us
+    return start_us, finish_us, stage
+
+
+def _wait_for_slots(
+    profile: Profile, part: IntArray, stage: IntArray, when_us: FloatArray, finish_us: FloatArray
+) -> None:
+    """Delay parts, in place, until the slots of other stages whose tensors they read are over."""
+    for op in profile.topological_order.tolist():
+        if part[op] != WHOLE:
+            into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            before = profile.edge_source[into]
+            before = before[part[before] != WHOLE]
+            ends_us = np.where(stage[before] == stage[op], when_us[before], finish_us[before])
+            when_us[op] = max(when_us[op], ends_us.max(initial=0.0))
 
 
 def _before_consumers(profile: Profile, rank: IntArray) -> IntArray:

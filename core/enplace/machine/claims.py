@@ -28,9 +28,10 @@ def check_claims(problem: Problem, plan: Plan) -> Plan:
     """
     value_us = None
     if plan.objective == THROUGHPUT:
-        value_us = max_load_us(
+        load_us = max_load_us(
             problem, plan.device, planned_rule(plan), plan.replicas, plan.recompute
         )
+        value_us = max(load_us, plan.pace_us)
     elif plan.objective == LATENCY:
         value_us = latency_us(problem, plan.device, plan.subgraph)
     if _is_same(plan.value_us, value_us) and (plan.bound_us or 0.0) <= (value_us or 0.0) * (

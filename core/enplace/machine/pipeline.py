@@ -7,7 +7,7 @@ gradients of weights (ZB-H1, Qi et al. 2023).
 
 Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
 The order is that of a pattern (:mod:`enplace.machine.patterns`) in which samples follow each other
-at the pace of the busiest device.
+at the pace of the busiest device, or at the plan's own if that is slower.
 """
 
 from __future__ import annotations
@@ -152,11 +152,16 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    plays = [_Play(stages, kind, rule, owner)]
-    if plays[0].may_wait:
-        plays.append(_Play(stages, kind, rule, owner, waits=False))
-    found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
-    return min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+    n_stages = len({stage.devices for stage in stages if stage.backward})
+    for most in range(n_stages if kind == "zb-h1" else 0, -1, -1):
+        plays = [_Play(stages, kind, rule, owner, plan.pace_us, most)]
+        if plays[0].may_wait:
+            plays.append(_Play(stages, kind, rule, owner, plan.pace_us, most, waits=False))
+        found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
+        best = min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+        if _fullest(problem, best) <= 1:
+            break
+    return best
 
 
 def _find_schedule(
@@ -217,10 +222,14 @@ class _Play:
         kind: str,
         rule: LoadRule,
         owner: list[int],
+        pace_us: float,
+        most: int,
         *,
         waits: bool = True,
     ) -> None:
         self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
+        self._most = most  # samples that gradients of weights may keep on a device
+        self._pace_us = 0.0 if kind in ("inference", "gpipe") else pace_us
         # Replicas share the samples of a round equally.
         self._together = math.lcm(*(len(stage.devices) for stage in stages))
         n_devices = len({stage.devices for stage in stages})
@@ -264,7 +273,8 @@ class _Play:
             stage = self.stages[number]
             us, resources = self._needs(number, part, microbatch)
             if part == IN:
-                now = max((done_us[microbatch, s] for s in stage.after), default=0.0)
+                admitted_us = microbatch // self._together * self._together * self._pace_us
+                now = max((done_us[microbatch, s] for s in stage.after), default=admitted_us)
             else:
                 now = done_us[microbatch, number]
             place = number if part != REDUCE else len(self.stages) + number
@@ -326,7 +336,8 @@ class _Play:
                     if ats[0] != REDUCE_AT:
                         last[sample, number] = len(items)
                     items.append(item)
-        shortest_us = period_us = least_period_us(items)
+        least_us = max(least_period_us(items), self._together * self._pace_us)
+        period_us = least_us
         waits = self._find_waits(period_us / self._together)
         for i, (_, number, at) in enumerate(keys):
             if at == 0 and number in waits:
@@ -341,7 +352,7 @@ class _Play:
         for (sample, number, first), start_us in zip(keys, starts, strict=True):
             ats = next(each for each in self._blocks() if each[0] == first)
             by_sample[sample] += [(number, at, start_us) for at in ats]
-        return _Pattern(period_us, by_sample, period_us == shortest_us)
+        return _Pattern(period_us, by_sample, period_us == least_us)
 
     def _blocks(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts that a device does in one go, by their place in :data:`_PARTS`."""
@@ -392,8 +403,9 @@ class _Play:
     ) -> None:
         """Delay the gradients of weights by whole periods, as long as no device holds too much.
 
-        None holds more samples than the first one does if forward and backward alternate. The work
-        that is then left fills the time in which the last samples leave the pipeline.
+        At most, they hold as many samples as the first one does if forward and backward alternate,
+        and fewer where memory does not suffice. The work that is then left fills the time in which
+        the last samples leave the pipeline.
         """
         begun_us: dict[tuple[int, int], float] = {}
         ended_us: dict[tuple[int, int], float] = {}
@@ -401,12 +413,11 @@ class _Play:
             key = sample, self.stages[number].devices[0]
             begun_us[key] = min(begun_us.get(key, start_us), start_us)
             ended_us[key] = max(ended_us.get(key, 0.0), start_us + item.us)
-        most = len({stage.devices for stage in self.stages if stage.backward})
         for i, (sample, number, _) in enumerate(keys):
             stage, key = self.stages[number], (sample, self.stages[number].devices[0])
             if stage.of == WEIGHTS and period_us > 0:
                 held = (ended_us[key] - begun_us[key]) / period_us
-                starts[i] += max(math.floor(most - held + CLOSE), 0) * period_us
+                starts[i] += max(math.floor(self._most - held + CLOSE), 0) * period_us
 
 
 _Resource = tuple[str, int, int]
@@ -429,7 +440,7 @@ class _Pattern:
     starts : list of lists of (int, int, float)
         For each sample, stages, places in :data:`_PARTS`, and starts.
     is_tight : bool
-        Whether the busiest device never waits.
+        Whether this is the least that the busiest device and the plan allow.
     """
 
     period_us: float

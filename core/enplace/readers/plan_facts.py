@@ -18,7 +18,7 @@ VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 
 _FIELDS = (
     *("bound_us", "proven", "rivals", "load", "subgraph", "nothing_fits", "note"),
-    *("solve_seconds", "seed", "recompute"),
+    *("solve_seconds", "seed", "recompute", "pace_us"),
 )
 _MOST_SUBGRAPHS = 1 << 31
 
@@ -44,6 +44,7 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "load_rule": _load_rule(facts.get("load")),
         "subgraph": _subgraph(facts.get("subgraph")),
         "recompute": _devices(facts.get("recompute")),
+        "pace_us": _pace_us(facts.get("pace_us")),
         "nothing_fits": facts.get("nothing_fits") is True,
         "note": one_line(note) if isinstance(note, str) else "",
         "solve_seconds": _duration(facts.get("solve_seconds")),
@@ -60,6 +61,11 @@ def _duration(value: object) -> float | None:
     """Read the seconds of a run; none takes a year."""
     found = finite(value)
     return found if found is not None and 0 <= found < _YEAR_S else None
+
+
+def _pace_us(value: object) -> float:
+    found = finite(value)
+    return found if found is not None and 0 <= found < _YEAR_S * 1e6 else 0.0
 
 
 def facts_in_file(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Plan:
     recompute : tuple of int
         Devices of a pipeline that keep no activations: they run their forward ops again before
         their backward ops.
+    pace_us : float
+        Time between the samples of a pipeline if it is longer than the busiest device needs: then
+        fewer are in flight, and memory suffices. 0: the busiest device alone sets the pace.
     splits : tuple of Split
         The ops to split; the arrays are for the resulting graph
         (:func:`~enplace.values.problem.split_problem`).
@@ -91,6 +94,7 @@ class Plan:
     links: str = "fifo"
     replicas: tuple[tuple[int, ...], ...] = ()
     recompute: tuple[int, ...] = ()
+    pace_us: float = 0.0
     splits: tuple[Split, ...] = ()
     objective: str = STEP_TIME
     value_us: float | None = None
@@ -146,6 +150,7 @@ class Plan:
             links=self.links,
             replicas=self.replicas,
             recompute=self.recompute,
+            pace_us=self.pace_us,
             splits=self.splits,
         )
 
@@ -160,7 +165,7 @@ class Plan:
             and np.array_equal(self.position, other.position)
             and (self.policy, self.links) == (other.policy, other.links)
             and (self.replicas, self.splits) == (other.replicas, other.splits)
-            and self.recompute == other.recompute
+            and (self.recompute, self.pace_us) == (other.recompute, other.pace_us)
         )
 
 

@@ -23,6 +23,8 @@ def facts_to_json(plan: Plan) -> dict[str, Any]:
         facts["subgraph"] = plan.subgraph.tolist()
     if plan.recompute:
         facts["recompute"] = list(plan.recompute)
+    if plan.pace_us:
+        facts["pace_us"] = plan.pace_us
     for key, rule in (("load", plan.load_rule), ("rivals", plan.rivals)):
         if rule is not None:
             facts[key] = asdict(rule)

@@ -261,15 +261,31 @@ def test_interleaved_stages_divide_the_bubble_by_their_number(k, v, m):
     assert found.makespan_us == 2 * v * m + 2 * (k - 1)
 
 
+def with_weights(k, **of_cluster):
+    """Return k equal stages that keep a byte of each sample only on the last device."""
+    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
+    edges = [(a, b, int(a[1:] == b[1:])) for a, b in pairwise(names)]
+    edges += [(f"b{i}", f"w{i}", 0) for i in range(k)]
+    times = dict.fromkeys([*names, *(f"w{i}" for i in range(k))], 1.0)
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, 3 * k)))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0, **of_cluster))
+    return problem, plan_of(problem, {name: int(name[1:]) for name in times})
+
+
+def test_gradients_of_weights_wait_only_as_long_as_memory_suffices():
+    problem, plan = with_weights(4, capacity_bytes=1)
+    found = simulate_pipeline(problem, plan, "zb-h1", 8)
+    assert found.in_flight[3] == 2
+    assert (found.peak_bytes <= 1).all()
+    roomy = simulate_pipeline(*with_weights(4), "zb-h1", 8)
+    in_turn = simulate_pipeline(problem, plan, "1f1b", 8)
+    assert roomy.makespan_us < found.makespan_us < in_turn.makespan_us
+
+
 @pytest.mark.parametrize(("k", "m"), [(2, 2), (4, 4), (4, 8), (6, 12)])
 def test_zero_bubble_fills_the_end_with_gradients_of_weights(k, m):
     """ZB-H1: with equal parts the bubble is a third of 1F1B's, with at most k samples in flight."""
-    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
-    edges = [(a, b, 0) for a, b in pairwise(names)] + [(f"b{i}", f"w{i}", 0) for i in range(k)]
-    times = dict.fromkeys([*names, *(f"w{i}" for i in range(k))], 1.0)
-    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, 3 * k)))
-    problem = Problem(profile, cluster_of(k, b0_us=0.0))
-    plan = plan_of(problem, {name: int(name[1:]) for name in times})
+    problem, plan = with_weights(k)
     found = simulate_pipeline(problem, plan, "zb-h1", m)
     assert found.makespan_us == 3 * m + k - 1
     assert max(found.in_flight) == k

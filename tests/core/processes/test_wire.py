@@ -66,6 +66,7 @@ def test_every_field_of_a_plan_survives_encoding():
         details={"ideals": 12},
         replicas=((0, 2), (1, 3)),
         recompute=(1,),
+        pace_us=4.0,
         splits=splits,
     )
     for field in fields(Plan):

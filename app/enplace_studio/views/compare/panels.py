@@ -89,7 +89,8 @@ class Chooser(QWidget):
         if len(shown) < MOST and others:
             self.adder = button("+ add", kind="link")
             self.adder.setToolTip("Compare one more plan")
-            self.adder.setMenu(self._menu(others, None, lambda e: self.chosen.emit([*shown, e])))
+            add = partial(self._add, shown)
+            self.adder.setMenu(_menu(self.adder, others, None, add))
             self._row.addWidget(self.adder)
         self._row.addStretch(1)
         self._fit_names()
@@ -130,7 +131,7 @@ class Chooser(QWidget):
         made = button("")
         made.setAccessibleName(f"Plan {LETTERS[place]}{role}: {entry.name}")
         made.setToolTip(plain_tip(f"{entry.name}{role}: choose another plan"))
-        made.setMenu(self._menu(offered, entry, partial(self._swap, shown, place)))
+        made.setMenu(_menu(made, offered, entry, partial(self._swap, shown, place)))
         self.buttons.append(made)
         self._row.addWidget(badge(LETTERS[place]))
         self._row.addWidget(made)
@@ -142,20 +143,8 @@ class Chooser(QWidget):
             self.removers.append(remove)
             self._row.addWidget(remove)
 
-    def _menu(
-        self,
-        offered: Sequence[PlanEntry],
-        checked: PlanEntry | None,
-        choose: Callable[[PlanEntry], object],
-    ) -> QMenu:
-        menu = QMenu(self)
-        for entry in offered:
-            text = f"{entry.name}   {ms(entry.schedule.makespan_us)}".replace("&", "&&")
-            action = menu.addAction(text)
-            action.setCheckable(checked is not None)
-            action.setChecked(entry is checked)
-            action.triggered.connect(lambda _, entry=entry: choose(entry))
-        return menu
+    def _add(self, shown: Sequence[PlanEntry], entry: PlanEntry) -> None:
+        self.chosen.emit([*shown, entry])
 
     def _swap(self, shown: Sequence[PlanEntry], place: int, entry: PlanEntry) -> None:
         """Show a plan in this place; if it has another place, the two swap."""
@@ -164,6 +153,23 @@ class Chooser(QWidget):
             wanted[wanted.index(entry)] = wanted[place]
         wanted[place] = entry
         self.chosen.emit(wanted)
+
+
+def _menu(
+    owner: QPushButton,
+    offered: Sequence[PlanEntry],
+    checked: PlanEntry | None,
+    choose: Callable[[PlanEntry], object],
+) -> QMenu:
+    """Make a menu of plans that is gone with its button, for it keeps the plans alive."""
+    menu = QMenu(owner)
+    for entry in offered:
+        text = f"{entry.name}   {ms(entry.schedule.makespan_us)}".replace("&", "&&")
+        action = menu.addAction(text)
+        action.setCheckable(checked is not None)
+        action.setChecked(entry is checked)
+        action.triggered.connect(lambda _, entry=entry: choose(entry))
+    return menu
 
 
 def badge(letter: str) -> QLabel:
@@ -185,6 +191,8 @@ class DiffersPanel(Panel):
     def __init__(self) -> None:
         super().__init__("What differs")
         self.target = button("", kind="link")
+        self._targets = QMenu(self.target)
+        self.target.setMenu(self._targets)
         self.header.addWidget(self.target)
         self.lines: list[Line] = []
         self._column = Column()
@@ -209,11 +217,10 @@ class DiffersPanel(Panel):
         self.target.setVisible(many)
         self.set_legend("" if many else f"A → {LETTERS[place]}")
         self.target.setAccessibleName("The plan that A is compared with")
-        menu = QMenu(self)
+        self._targets.clear()
         for other in range(1, n_plans):
-            action = menu.addAction(f"A → {LETTERS[other]}")
+            action = self._targets.addAction(f"A → {LETTERS[other]}")
             action.triggered.connect(lambda _, other=other: self.target_wanted.emit(other))
-        self.target.setMenu(menu)
 
     def _selector(self, ops: IntArray) -> QPushButton:
         made = button("Select", lambda: self.ops_wanted.emit(ops.tolist()), kind="link")

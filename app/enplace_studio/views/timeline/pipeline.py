@@ -13,6 +13,7 @@ from enplace.machine.loads import (
     max_load_us,
 )
 from enplace.machine.pipeline import PipelineSchedule, planned_rule
+from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
@@ -250,6 +251,8 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)
+    if about := describe_pace(schedule.problem, plan, found):
+        return about
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas, plan.recompute)
     if found.time_per_sample_us > SLOWER * load_us:
         return (

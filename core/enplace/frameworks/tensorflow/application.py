@@ -81,8 +81,8 @@ class Application:
     functions : list of PlacedFunction
         One for each traced function that runs placed; none before training begins.
     mismatches : list of str
-        One line for each function that has many of the plan's ops, but not exactly these. It is
-        not changed.
+        One line for each function that has many of the plan's ops, but not exactly these, or that
+        trains after the one that has them. It is not changed.
     """
 
     path: str
@@ -118,6 +118,11 @@ class Application:
         kinds = ((missing, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {which} ('{ops[0]}')" for ops, which in kinds if ops]
         fix = "profile the model again and make a new plan"
+        if self.functions:
+            fix = (
+                "the plan is for the step that ran before; to place this one as well, profile a "
+                "script that begins with it, and apply both plans"
+            )
         if has_replicas(new):
             fix = (
                 "a plan is for one replica: leave out the tf.distribute strategy, or give it one "

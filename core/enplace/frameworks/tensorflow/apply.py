@@ -53,7 +53,7 @@ from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.pipelines import pipeline_function
 from enplace.frameworks.tensorflow.placed_sessions import place_sessions
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
-from enplace.frameworks.tensorflow.scripts import is_compiled, one_replica, plain_keras
+from enplace.frameworks.tensorflow.scripts import does, is_compiled, one_replica, plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.values.cluster import Cluster, Device
@@ -298,8 +298,9 @@ class _Placer:
         return result
 
     def _find(self, function: ConcreteFunction) -> _Fitting | None:
+        trains_too = bool(self._application.functions) and all(does(function))
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
-        if n_nodes < ALIKE * len(self._whole):
+        if n_nodes < ALIKE * len(self._whole) and not trains_too:
             return None  # far too small; no need to flatten it
         flat = flatten(function)
         theirs = {node.name for node in flat.graph_def.node}
@@ -307,7 +308,7 @@ class _Placer:
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not missing and not new:
             return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
-        if len(missing) <= (1 - ALIKE) * len(self._whole):
+        if trains_too or len(missing) <= (1 - ALIKE) * len(self._whole):
             what = f"the function {function_name(function)}"
             self._application.note_mismatch(what, missing, new)
         return None

@@ -5,8 +5,10 @@ device. What happens to its step depends on how it trains:
 
 - ``fit`` of Keras shares out each batch by itself, and so does a script that has a MirroredStrategy
   of its own: it gets ours. ``train_on_batch`` becomes a ``fit`` of one batch.
-- Another traced function runs once per device, each time with a share of its arguments' samples.
-  Assignments that its author did not mean for several devices take the mean.
+- Another traced function runs once per device, each time with a share of its arguments' samples, or
+  of the batch that it takes from an iterator. Assignments that its author did not mean for several
+  devices take the mean. Functions that it calls become part of it, because tf.distribute sums
+  nothing inside of them.
 
 The batch stays as large as in the script, so a step does the same work as without replicas. Its
 result may differ: a loss that is a mean becomes one per device, and some optimisers add them up.
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, wraps
+from textwrap import shorten
 from typing import Any
 from unittest.mock import patch
 
@@ -42,7 +45,19 @@ from enplace.frameworks.tensorflow.step import LoadError
 
 WARM_UPS = 5
 
-NO_STEP = "it trains neither with fit of Keras nor with a tf.function that takes a batch of tensors"
+NO_STEP = (
+    "it trains neither with fit of Keras nor with a tf.function that takes its batch as tensors or "
+    "from an iterator"
+)
+
+_MEANINGS = {
+    "merge_call": "changes no variables inside of a branch or a loop on tensors, as this step does",
+    "Unable to lift": "cannot copy a variable that is made in the step from the step's own tensors",
+}
+"""Its errors about its own parts, by a word in them."""
+
+_LONGEST = 160
+"""Most characters of another error of its."""
 
 TRACED = type(tf.function(lambda: None))
 
@@ -124,7 +139,9 @@ def _in_scope(strategy: Any) -> Iterator[None]:
             dtype = tf.as_dtype(options.get("dtype") or _dtype_of(options.get("initial_value")))
             mean, first = tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA
             options["aggregation"] = mean if dtype.is_floating else first
-        return create(**options)
+        # While a step is traced, its variables cannot be copied to other devices.
+        with tf.init_scope():
+            return create(**options | {"initial_value": _constant(options.get("initial_value"))})
 
     with ExitStack() as stack:
         for module, name in _DEVICE_SETTERS:
@@ -134,9 +151,23 @@ def _in_scope(strategy: Any) -> Iterator[None]:
         )
         for trainer in keras_trainers("train_on_batch"):
             stack.enter_context(patch.object(trainer, "train_on_batch", _fit_batch))
+        for trainer in keras_trainers("_symbolic_build"):
+            build = _if_possible(trainer._symbolic_build)
+            stack.enter_context(patch.object(trainer, "_symbolic_build", build))
         stack.enter_context(strategy.scope())
         stack.enter_context(tf.variable_creator_scope(shared))
         yield
+
+
+def _if_possible(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Let models that cannot be built without their data make their variables in their step."""
+
+    @wraps(build)
+    def build_if_possible(*args: Any, **kwargs: Any) -> None:
+        with suppress(Exception):
+            build(*args, **kwargs)
+
+    return build_if_possible
 
 
 def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any) -> Any:
@@ -149,9 +180,32 @@ def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any)
     return logs if as_dict else [*logs.values()]
 
 
+def _constant(value: Any) -> Any:
+    """Return the value of a tensor in a graph, if it has one that does not change."""
+    known = tf.get_static_value(value) if tf.is_symbolic_tensor(value) else None
+    return value if known is None else known
+
+
 def _dtype_of(value: Any) -> Any:
     made = value() if callable(value) else value
     return getattr(made, "dtype", None) or tf.convert_to_tensor(made).dtype
+
+
+class _Drawn:
+    """Stands for an iterator in a step: it gives the batch that was drawn for this replica."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batches = [batch]
+
+    def __iter__(self) -> _Drawn:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._batches:
+            raise LoadError("its step takes several batches from its iterator")
+        return self._batches.pop()
+
+    get_next = __next__
 
 
 class _Clock:
@@ -161,7 +215,8 @@ class _Clock:
         self.times_us: list[float] = []
         self.why_not = ""
         self._strategy, self._steps, self._progress = strategy, steps, progress
-        self._within = False
+        self._within = self._tracing = False
+        self._function = ""
         self._shared: dict[Any, Any] = {}
 
     @contextmanager
@@ -171,7 +226,9 @@ class _Clock:
 
         @wraps(usual)
         def watched(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._within or not tf.executing_eagerly() or not _samples((args, kwargs)):
+            if self._tracing:
+                return _converted(function.python_function)(*args, **kwargs)
+            if self._within or not tf.executing_eagerly():
                 return usual(function, *args, **kwargs)
             self._within = True
             try:
@@ -191,6 +248,9 @@ class _Clock:
     ) -> Any:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
+        name = self._function = self._function or str(function.graph.name)
+        if name != str(function.graph.name):
+            return call(function, captured)  # another function that trains: its steps differ
         begin = time.perf_counter_ns()
         result = call(function, captured)
         tf.test.experimental.sync_devices()
@@ -205,26 +265,48 @@ class _Clock:
         self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
-        samples = _samples((args, kwargs))
-        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), (args, kwargs))
+        if self._shared.get(function, function) is None:
+            return usual(function, *args, **kwargs)
+        given = tf.nest.flatten((args, kwargs))
+        drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
+        if not (samples := _samples(drawn)):
+            return usual(function, *args, **kwargs)
+        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), drawn)
         if function not in self._shared:
-            self._shared[function] = self._on_all(function, shared)
+            self._shared[function] = self._on_all(function, (args, kwargs), shared)
         on_all = self._shared[function]
         if on_all is None:
             return usual(function, *args, **kwargs)
         results = self._strategy.experimental_local_results
-        return tf.nest.map_structure(lambda value: results(value)[0], on_all(*shared))
+        return tf.nest.map_structure(lambda value: results(value)[0], on_all(shared))
 
-    def _on_all(self, function: Any, shared: Any) -> Any:
+    def _on_all(self, function: Any, arguments: Any, shared: Any) -> Any:
         """Let a function run once per device; None if it does not train."""
-        run, step = self._strategy.run, function.python_function
-        on_all = tf.function(lambda args, kwargs: run(step, args=args, kwargs=kwargs))
+        step = function.python_function
+        drawn = [isinstance(v, tf.data.Iterator) for v in tf.nest.flatten(arguments)]
+
+        def replica(values: Any) -> Any:
+            given = [
+                _Drawn(v) if is_drawn else v for v, is_drawn in zip(values, drawn, strict=True)
+            ]
+            args, kwargs = tf.nest.pack_sequence_as(arguments, given)
+            return step(*args, **kwargs)
+
+        def on_all(values: Any) -> Any:
+            self._tracing = True
+            try:
+                return self._strategy.run(replica, args=(values,))
+            finally:
+                self._tracing = False
+
+        on_all.__name__ = str(getattr(step, "__name__", "step"))
+        traced = tf.function(on_all)
         try:
-            trains = all(does(on_all.get_concrete_function(*shared)))
+            trains = all(does(traced.get_concrete_function(shared)))
         except Exception as error:
             self.why_not = _why(error)
             return None
-        return on_all if trains else None
+        return traced if trains else None
 
     def _share_out(self, value: Any, samples: int) -> Any:
         """Give each device its share of an argument with a row for each sample."""
@@ -243,6 +325,20 @@ class _Clock:
         )
 
 
+def _converted(function: Any) -> Any:
+    """Let a function use Python's ``if`` and ``while`` on tensors, as within tf.function."""
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(function, autograph.control_status_ctx())
+
+
+def _next(iterator: Any) -> Any:
+    """Draw a batch; end the data as an iterator does inside of a step."""
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
+
+
 def _samples(arguments: Any) -> int:
     """Return the length of the first array among arguments; 0 if there is none."""
     return next((int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)), 0)
@@ -253,9 +349,15 @@ def _is_array(value: Any) -> bool:
 
 
 def _why(error: Exception) -> str:
-    """Return an error's first sentence."""
+    """Say in one line why a script cannot be timed."""
+    if isinstance(error, LoadError):
+        return str(error)
+    text = str(error)
+    for part, meaning in _MEANINGS.items():
+        if part in text:
+            return f"tf.distribute {meaning}"
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
-    return str(error) if isinstance(error, LoadError) else f"tf.distribute refuses it: {first}"
+    return f"tf.distribute refuses it: {shorten(first, _LONGEST, placeholder=' …')}"
 
 
 @cache

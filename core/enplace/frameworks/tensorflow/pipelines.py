@@ -37,12 +37,13 @@ from enplace.frameworks.tensorflow.rewrite import complete_devices
 from enplace.frameworks.tensorflow.shapes import shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
 from enplace.frameworks.tensorflow.trace import OpTrace
+from enplace.machine.passes import optimiser_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, KINDS, FloatArray, IntArray, Profile, make_profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits.graph import LAUNCH_US, copy_us_per_byte
@@ -62,6 +63,8 @@ class Pipeline:
         The step's stages over time.
     part : int array, shape (n_ops,)
         Number of each op's micro-batch, or :data:`~enplace.frameworks.microbatches.WHOLE`.
+    on_path : bool array, shape (n_ops,)
+        Whether samples pass through an op; they do not through those of metrics and the optimiser.
     """
 
     cut: CutGraph
@@ -69,6 +72,7 @@ class Pipeline:
     plan: Plan
     schedule: PipelineSchedule
     part: IntArray
+    on_path: BoolArray
 
 
 def pipeline_step(
@@ -156,7 +160,8 @@ def plan_pipeline(
     profile = _cut_profile(cut, new_shapes, whole, origin)
     order = order_parts(profile, origin, part, schedule, position)
     new_plan = Plan(device[origin], order, plan.method, policy="strict", links=plan.links)
-    return Pipeline(cut, Problem(profile, problem.cluster), new_plan, schedule, part)
+    on_path = ~optimiser_ops(base)[origin]
+    return Pipeline(cut, Problem(profile, problem.cluster), new_plan, schedule, part, on_path)
 
 
 def describe_pipeline(
@@ -174,7 +179,8 @@ def describe_pipeline(
     """
     seen = _seen_schedule(pipeline, run)
     n_devices, device = run.cluster.n_devices, run.plan.device
-    flying = in_flight(pipeline.part, device, run.op_start_us, run.op_finish_us, n_devices)
+    sample = np.where(pipeline.on_path, pipeline.part, WHOLE)
+    flying = in_flight(sample, device, run.op_start_us, run.op_finish_us, n_devices)
     samples = max((shape[0] for shape in batch_shapes if len(shape)), default=1)
     busy_us, peak_bytes = run.busy_us, seen.peak_bytes
     rows = []

@@ -193,6 +193,8 @@ def run_plan(
         "stock_quartiles_us": quartiles_us(stock.times_us),
         "input_us": _input_us(step, traces),
         "start_us": _median(placed.starts_us),
+        "predicted_busy_us": schedule.busy_us.tolist() if has_costs else None,
+        "transfers": len(schedule.transfer_tensor),
         "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),

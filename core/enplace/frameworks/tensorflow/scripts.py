@@ -279,7 +279,7 @@ def keras_trainers(method: str) -> Iterator[Any]:
     for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
         with suppress(ImportError):
             model = importlib.import_module(name).Model
-            yield next(kind for kind in model.__mro__ if method in vars(kind))
+            yield from [kind for kind in model.__mro__ if method in vars(kind)][:1]
 
 
 def _plain_compile(

@@ -94,6 +94,8 @@ class Partition:
     replicas : tuple of tuples of int
     recompute : tuple of int
         Devices that run their forward ops again.
+    pace_us : float
+        The time per sample if it is longer than the largest load, so that the pipeline fits; or 0.
     """
 
     device: IntArray
@@ -104,6 +106,7 @@ class Partition:
     note: str = ""
     replicas: Replicas = ()
     recompute: tuple[int, ...] = ()
+    pace_us: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

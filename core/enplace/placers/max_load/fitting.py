@@ -20,7 +20,7 @@ from enplace.placers.max_load.dp import (
     partition_exactly,
 )
 from enplace.placers.max_load.in_flight import find_fullest, samples_matter
-from enplace.placers.max_load.pace import keeps_pace, partition_at_pace
+from enplace.placers.max_load.pace import keeps_pace, partition_at_pace, slow_down
 from enplace.placers.max_load.two_level import has_machines, partition_over_machines
 from enplace.placing.candidates import unordered
 from enplace.text import ms
@@ -31,6 +31,8 @@ NOTHING_FITS = (
     "no partition was found that fits with its samples in flight, so only the memory of one sample "
     "counts"
 )
+
+SLOWED = "samples follow each other more slowly than they could, so that fewer are in flight"
 
 ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
 
@@ -53,6 +55,8 @@ def find_fitting(
     more, they get less memory and run again. With 1F1B, a search at one pace after another then
     finds what is better, as most stages hold fewer. If nothing fits, the partition for one sample
     remains.
+
+    A partition that only fits when samples follow each other more slowly gets a pace of its own.
     """
     find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)
     alone = replace(rule, in_flight=False, recompute=False)
@@ -63,21 +67,22 @@ def find_fitting(
         return free  # the best of all that fit for one sample
     found = _find_cautiously(problem, rule, find)
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
+        found = slow_down(problem, free, rule, below=found)
+        plain = replace(rule, pipeline="1f1b", recompute=False)
+        if plain != rule:  # what fits with the plain schedule may fit with this one
+            first = find_fitting(
+                problem, plain, seed=seed, along_order=along_order, stopped=stopped
+            )
+            found = slow_down(problem, first, rule, below=found)
         found = replace(found, bound_us=free.bound_us, optimal=False)
-    if keeps_pace(problem, rule):
+    if keeps_pace(rule):
         found = partition_at_pace(
-            problem,
-            rule,
-            free,
-            found,
-            lambda each: _find_excess(problem, each, rule) <= 1.0,
-            along_order=along_order,
-            seed=seed,
-            stopped=stopped,
+            problem, rule, free, found, along_order=along_order, seed=seed, stopped=stopped
         )
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
-    return replace(found, note=_join(found.note, _cost_of_samples(free.load_us, rule)))
+    slowed = SLOWED if found.pace_us else ""
+    return replace(found, note=_join(found.note, slowed, _cost_of_samples(free.load_us, rule)))
 
 
 def _find_cautiously(

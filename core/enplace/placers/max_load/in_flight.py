@@ -1,4 +1,4 @@
-"""Whether a pipeline fits in memory with all its samples in flight."""
+"""Whether a pipeline fits in memory with all its samples in flight, and at which pace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.loads import device_loads_us, max_load_us
 from enplace.machine.pipeline import PipelineSchedule, simulate_pipeline
 from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.stages import Replicas
@@ -14,6 +15,9 @@ from enplace.placing.candidates import unordered
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
+
+SAME = 1e-9
+"""Paces that differ by a smaller share are equal."""
 
 
 def samples_matter(problem: Problem, rule: LoadRule) -> bool:
@@ -32,19 +36,64 @@ def find_fullest(
     rule: LoadRule,
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
+    pace_us: float = 0.0,
 ) -> float:
     """Simulate a placement as a pipeline; return the largest share of memory that it needs.
 
     Above 1, some accelerator exceeds its memory.
     """
-    found = _simulate(problem, device, rule, replicas, recompute)
+    found = _simulate(problem, device, rule, replicas, recompute, pace_us)
     gpus = problem.cluster.gpus
     return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
 
 
-def count_samples(problem: Problem, device: IntArray, rule: LoadRule) -> IntArray:
+def find_pace_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule,
+    replicas: Replicas = (),
+    recompute: tuple[int, ...] = (),
+    *,
+    most_us: float = np.inf,
+) -> float:
+    """Find the pace that a plan needs for its pipeline to fit in memory.
+
+    The more slowly samples follow each other, the fewer are in flight; in the end, each enters when
+    the one before has left.
+
+    Returns
+    -------
+    float
+        0 if the pipeline fits at the pace of the busiest device; inf if not even at ``most_us``;
+        else the least pace at which it fits, by bisection.
+    """
+
+    def fits(pace_us: float) -> bool:
+        return find_fullest(problem, device, rule, replicas, recompute, pace_us) <= 1.0
+
+    load_us = max_load_us(problem, device, rule, replicas, recompute)
+    if load_us >= most_us:
+        return np.inf
+    if fits(0.0):
+        return 0.0
+    if rule.pipeline == "gpipe":
+        return np.inf  # there, all samples are in flight at any pace
+    loads_us = device_loads_us(problem, device, rule, replicas, recompute)
+    slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
+    if not fits(slow_us):
+        return np.inf
+    fast_us = load_us
+    while fast_us < slow_us * (1 - SAME):
+        pace_us = (fast_us + slow_us) / 2
+        fast_us, slow_us = (fast_us, pace_us) if fits(pace_us) else (pace_us, slow_us)
+    return slow_us
+
+
+def count_samples(
+    problem: Problem, device: IntArray, rule: LoadRule, pace_us: float = 0.0
+) -> IntArray:
     """Count the samples in flight on each device; as many as on any if it is idle; (n_devices,)."""
-    found = np.array(_simulate(problem, device, rule).in_flight)
+    found = np.array(_simulate(problem, device, rule, pace_us=pace_us).in_flight)
     samples: IntArray = np.where(found > 0, found, found.max())
     return samples
 
@@ -55,9 +104,10 @@ def _simulate(
     rule: LoadRule,
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
+    pace_us: float = 0.0,
 ) -> PipelineSchedule:
     (plan,) = unordered(problem, device, "")
-    plan = replace(plan, replicas=replicas, recompute=recompute)
+    plan = replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
     return simulate_pipeline(problem, plan, rule.pipeline, _most_samples(problem, rule), rule)
 
 

@@ -29,7 +29,14 @@ from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
 from enplace.placers.max_load.passes import is_contiguous
 from enplace.placers.max_load.search import search_anywhere, search_contiguous
 from enplace.placers.max_load.stages import Replicas
-from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, limits_of, report_plan
+from enplace.placing.anytime import (
+    BETTER,
+    PROVEN_GAP,
+    Incumbent,
+    Limits,
+    limits_of,
+    report_plan,
+)
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
@@ -161,6 +168,7 @@ def _partition_plan(
     replicas = make_replicas(problem, partition.replicas, device)
     recompute = partition.recompute
     load_us = max_load_us(problem, device, options.load_rule, replicas, recompute)
+    load_us = max(load_us, partition.pace_us)
     fits = bool(np.isfinite(partition.load_us))
     bound_us = min(partition.bound_us, load_us) if fits else 0.0
     moved = int(np.count_nonzero(~find_allowed(problem, partition.device)[problem.unit]))
@@ -177,7 +185,16 @@ def _partition_plan(
     if fits and replicas != partition.replicas:
         notes.append(PINNED_REPLICAS)
     plan = replace(
-        _plan(problem, device, method, bound_us, options.load_rule, replicas, recompute),
+        _plan(
+            problem,
+            device,
+            method,
+            bound_us,
+            options.load_rule,
+            replicas,
+            recompute,
+            partition.pace_us,
+        ),
         proven=proven,
         rivals=STAGED,
         details={"ideals": partition.n_ideals},
@@ -234,9 +251,18 @@ def _search_plan(
 
     def make_plan(found: Incumbent) -> Plan:
         device = settle_free_ops(problem, found.device, options.load_rule)
+        load_us = max_load_us(problem, found.device, options.load_rule)
+        is_slowed = load_us * (1 + BETTER) < found.objective_us < np.inf
         missing = "" if np.isfinite(found.objective_us) else explain_failure(problem, device)
         plan = replace(
-            _plan(problem, device, method, found.bound_us, options.load_rule),
+            _plan(
+                problem,
+                device,
+                method,
+                found.bound_us,
+                options.load_rule,
+                pace_us=found.objective_us * is_slowed,
+            ),
             proven=found.proven and not about,
             rivals=rivals,
         )
@@ -260,14 +286,16 @@ def _plan(
     rule: LoadRule,
     replicas: Replicas = (),
     recompute: tuple[int, ...] = (),
+    pace_us: float = 0.0,
 ) -> Plan:
     (plan,) = unordered(problem, device, method)
     return replace(
         plan,
         objective=THROUGHPUT,
-        value_us=max_load_us(problem, device, rule, replicas, recompute),
+        value_us=max(max_load_us(problem, device, rule, replicas, recompute), pace_us),
         bound_us=finite(bound_us),
         load_rule=rule,
         replicas=replicas,
         recompute=recompute,
+        pace_us=pace_us,
     )

@@ -1,28 +1,31 @@
-"""Partitions whose samples in flight fit in memory at the pace of the pipeline (1F1B).
+"""Partitions whose samples in flight fit in memory at the pace of the pipeline.
 
-The pace is the time per sample, and so the largest load. At a given pace it is known how many
-samples a stage holds: a sample passes through the later stages and returns, and where it would meet
-another one on a device, it waits. The less time this takes from some stage on, the fewer samples
-all earlier stages hold. So a dynamic program from the last stage back finds a partition that fits
-at a given pace, if stages follow each other in a row; slower paces need no more memory, so that the
-best is found by bisection.
+The pace is the time per sample: the largest load, or longer if fewer samples must be in flight. At
+a given pace it is known how many samples a stage holds with 1F1B: a sample passes through the later
+stages and returns, and where it would meet another one on a device, it waits. The less time this
+takes from some stage on, the fewer samples all earlier stages hold. So a dynamic program from the
+last stage back finds a partition that fits at a given pace, if stages follow each other in a row;
+slower paces need no more memory, so that the best is found by bisection.
 
 In the layer graphs of 2020, samples visit the stages in the same order on their way back. From the
 last stage back, the time between the passes then shrinks by the backward part of each stage and
 grows by the forward part of the stage after it; from the first stage on, it is the other way round.
 Both directions are tried: in one, samples wait on their way forward, in the other on their way
 back. How long the whole way takes is known only for a partition, so some are tried in turn.
+
+Where branches run side by side, or gradients of weights wait, stages may hold fewer samples than
+that. What is found is always simulated, and of small graphs every partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import islice, product
 
 import numpy as np
 
-from enplace.machine.loads import BACKWARD, FORWARD, busiest_us, shared_parts_us
+from enplace.machine.loads import BACKWARD, FORWARD, device_loads_us, max_load_us, shared_parts_us
 from enplace.machine.passes import links_passes
 from enplace.placers.max_load.caveats import find_unlike
 from enplace.placers.max_load.dp import (
@@ -36,11 +39,14 @@ from enplace.placers.max_load.dp import (
     never,
 )
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
+from enplace.placers.max_load.in_flight import SAME, find_pace_us
 from enplace.placers.max_load.pruning import find_capable
-from enplace.placers.max_load.stages import assign, walk_back
+from enplace.placers.max_load.stages import NodeStage, assign, walk_back
 from enplace.placers.max_load.table import (
     AHEAD,
     BACK,
+    CPU,
+    GPU,
     NEITHER,
     VISITS_AT_ONCE,
     NodeCosts,
@@ -56,8 +62,8 @@ from enplace.values.profile import FloatArray
 WAYS = {True: (NEITHER,), False: (BACK, AHEAD)}
 """What is taken first, by whether backward stages read what forward stages make."""
 
-NEAR, SAME = 1e-6, 1e-9
-"""Paces that differ by a smaller share are bisected no further, or are equal."""
+NEAR = 1e-6
+"""Paces that differ by a smaller share are bisected no further."""
 
 TURNS = 4
 """Searches at one pace, each with the time of the way back in the partition before."""
@@ -68,10 +74,24 @@ SOME_ORDERS = 4
 SLOWER, MOST_SLOWER = 1.003, 60
 """Factor and number of the paces tried above the shortest."""
 
+FEW_PARTITIONS = 3_000
+"""Partitions, and beginnings of partitions, that are few enough to simulate each."""
 
-def keeps_pace(problem: Problem, rule: LoadRule) -> bool:
+
+def keeps_pace(rule: LoadRule) -> bool:
     """Whether a rule is for pipelines as described here."""
-    return rule.pipeline == "1f1b" and rule.transfers == "sum"
+    return rule.pipeline != "gpipe" and rule.transfers == "sum"
+
+
+def slow_down(problem: Problem, found: Partition, rule: LoadRule, below: Partition) -> Partition:
+    """Give a partition the pace at which it fits; return ``below`` if that is no faster.
+
+    See :func:`~enplace.placers.max_load.in_flight.find_pace_us`.
+    """
+    chosen = found.device, rule, found.replicas, found.recompute
+    pace_us = find_pace_us(problem, *chosen, most_us=below.load_us)
+    load_us = max(max_load_us(problem, *chosen), pace_us)
+    return replace(found, load_us=load_us, pace_us=pace_us) if load_us < below.load_us else below
 
 
 def partition_at_pace(
@@ -79,7 +99,6 @@ def partition_at_pace(
     rule: LoadRule,
     free: Partition,
     best: Partition,
-    fits: Callable[[Partition], bool],
     *,
     along_order: bool = False,
     seed: int = 0,
@@ -95,10 +114,9 @@ def partition_at_pace(
         The best for one sample.
     best : Partition
         One that fits; its load is inf if none is known.
-    fits : function
-        Whether a partition fits when it is simulated.
     """
-    task = build_task(problem, rule)
+    one_each = replace(rule, pipeline="1f1b")  # one stage on each device, whatever the schedule
+    task = build_task(problem, one_each)
     nodes, lattice = task.nodes, None
     graph = (nodes.n_nodes, nodes.source, nodes.target)
     machines = rule.two_level and has_machines(problem)
@@ -108,43 +126,50 @@ def partition_at_pace(
     n_orders = 1 if along_order else SOME_ORDERS
     lattices = [lattice] if lattice is not None else list(chains(task, n_orders, seed))
     over = AtPace(task, stopped) if machines else None
-    search = _Search(task, lattices, WAYS[links_passes(problem)], over, fits, stopped, best)
-    slow_us = best.load_us if np.isfinite(best.load_us) else free.load_us * len(task.gpus)
+    ways = WAYS[links_passes(problem)]
+    search = _Search(problem, rule, task, lattices, ways, over, stopped, best)
+    alone_us = float(device_loads_us(problem, free.device, one_each, free.replicas).sum())
+    slow_us = best.load_us if np.isfinite(best.load_us) else alone_us
     fast_us = search.bisect(free.load_us * (1 - SAME), slow_us)
-    found = replace(search.best, bound_us=free.bound_us, optimal=False)
     in_a_row = lattice is not None and lattice.n_ideals == nodes.n_nodes + 1
-    if not in_a_row or not links_passes(problem) or find_unlike(problem, rule) or stopped():
-        return found
-    if fast_us < found.load_us * (1 - 2 * NEAR):
-        return replace(found, bound_us=max(free.bound_us, fast_us))
-    return replace(found, bound_us=found.load_us, optimal=True, n_ideals=nodes.n_nodes + 1)
+    is_certain = in_a_row and links_passes(problem) and not find_unlike(problem, rule)
+    # Other schedules, and branches, may hold fewer samples than counted here.
+    is_certain = is_certain and rule.pipeline == "1f1b" and not stopped()
+    bound_us = max(free.bound_us, fast_us) if is_certain else free.bound_us
+    if is_certain and fast_us >= search.best.load_us * (1 - 2 * NEAR):
+        n_ideals = nodes.n_nodes + 1
+        return replace(search.best, bound_us=bound_us, optimal=True, n_ideals=n_ideals)
+    if lattice is not None and not rule.replicate:
+        search.try_each(lattice)
+    return replace(search.best, bound_us=bound_us, optimal=False)
 
 
 @dataclass(eq=False)
 class _Search:
     """A search for one pace after another, and the best partition that fits."""
 
+    problem: Problem
+    rule: LoadRule
     task: Task
     lattices: list[Lattice]
     ways: tuple[int, ...]
     over_machines: AtPace | None
-    fits: Callable[[Partition], bool]
     stopped: Stopped
     best: Partition
+    tried: set[tuple[object, ...]] = field(default_factory=set)
 
     def bisect(self, fast_us: float, slow_us: float) -> float:
         """Search between two paces, and return one at which nothing fits, close to the best.
 
-        If what was found there does not fit at its own pace, somewhat slower ones are tried.
+        If what was found there does not fit when it is simulated, somewhat slower ones are tried.
         """
         just_below = False
         while fast_us < slow_us * (1 - NEAR) and not self.stopped():
             pace_us = slow_us * (1 - SAME) if just_below else (fast_us + slow_us) / 2
-            found_us = self.try_pace(pace_us)
-            if found_us is None:
-                fast_us, just_below = pace_us, not just_below
+            if self.try_pace(pace_us):
+                slow_us, just_below = min(pace_us, self.best.load_us), False
             else:
-                slow_us, just_below = min(found_us, pace_us), False
+                fast_us, just_below = pace_us, not just_below
         for number in range(MOST_SLOWER):
             pace_us = slow_us * SLOWER**number
             if pace_us >= self.best.load_us or self.stopped():
@@ -152,13 +177,9 @@ class _Search:
             self.try_pace(pace_us)
         return fast_us
 
-    def try_pace(self, pace_us: float) -> float | None:
-        """Search for partitions that fit at a pace, and keep the best; return the best pace.
-
-        None if none was found. A partition whose loads are all smaller than the pace need not fit
-        at its own; then the pace is returned.
-        """
-        best_us = None
+    def try_pace(self, pace_us: float) -> bool:
+        """Search for partitions that fit at a pace, and keep the best; return whether any does."""
+        any_found = False
         for lattice, way in product(self.lattices, self.ways):
             costs = _costs(self.task, pace_us, way)
             whole_us = _way_us(self.task, way)
@@ -166,14 +187,34 @@ class _Search:
                 found = self._find(lattice, costs, whole_us)
                 if found is None:
                     break
-                fits = self.fits(found)
-                if fits and found.load_us < self.best.load_us:
-                    self.best = found
-                best_us = min(best_us or pace_us, found.load_us if fits else pace_us)
+                any_found = True
+                self._keep(found)
                 before_us, whole_us = whole_us, _way_us(self.task, way, found)
-                if fits or whole_us <= before_us:
+                if whole_us <= before_us:
                     break
-        return best_us
+        return any_found
+
+    def _keep(self, found: Partition) -> None:
+        """Keep a partition if it is the best when it is simulated."""
+        key = found.device.tobytes(), found.replicas, found.recompute
+        if key not in self.tried:
+            self.tried.add(key)
+            self.best = slow_down(self.problem, found, self.rule, self.best)
+
+    def try_each(self, lattice: Lattice) -> None:
+        """Try all partitions that are not too slow if they are few."""
+        task, over = self.task, self.over_machines
+        choices = cache(over.choices if over is not None else lambda _: [task.gpus])
+        tries = (
+            (stages, gpus)
+            for stages in _list_partitions(lattice, task.costs, self.best.load_us) or ()
+            for gpus in choices(sum(stage.gpus for stage in stages))
+        )
+        for stages, gpus in islice(tries, FEW_PARTITIONS):
+            if self.stopped():
+                break
+            device, _, recompute = assign(task.nodes.node, [(stages, gpus, task.cpus)])
+            self._keep(Partition(device, np.inf, 0.0, recompute=recompute))
 
     def _find(self, lattice: Lattice, costs: NodeCosts, whole_us: float) -> Partition | None:
         """Find the partition that fits at a pace for which samples stay the shortest time.
@@ -189,11 +230,48 @@ class _Search:
             found = _solve(task, lattice, costs, limit_us, whole_us, self.stopped)
         if found is None:
             return None
-        chosen = found.device, task.rule, found.replicas, found.recompute
-        load_us = float(busiest_us(task.problem, *chosen).sum())
-        return Partition(
-            found.device, load_us, 0.0, replicas=found.replicas, recompute=found.recompute
-        )
+        device, replicas, recompute = found.device, found.replicas, found.recompute
+        return Partition(device, np.inf, 0.0, replicas=replicas, recompute=recompute)
+
+
+def _list_partitions(
+    lattice: Lattice, costs: NodeCosts, limit_us: float
+) -> list[list[NodeStage]] | None:
+    """List all partitions whose work on each device is below a limit; None if there are many."""
+    works = (costs.gpu_runs, costs.gpu_us[:, -1]), (costs.cpu_runs, costs.cpu_us[:, -1])
+    choices = [(GPU, False), (CPU, False)] + [(GPU, True)] * costs.recompute
+    above = cache(partial(_nodes_above, lattice))
+    found: list[list[NodeStage]] = []
+    begun: list[tuple[int, list[NodeStage]]] = [(0, [])]
+    for _ in range(FEW_PARTITIONS):
+        if not begun:
+            return found
+        base, stages = begun.pop()
+        if base == lattice.n_ideals - 1:
+            found.append(stages)
+            continue
+        used = sum(each.gpus for each in stages), sum(each.cpus for each in stages)
+        left = costs.devices - used
+        for (reached, nodes), (kind, again) in product(above(base).items(), choices):
+            runs, work_us = works[kind]
+            us = work_us[nodes].sum() + again * costs.forward_us[nodes].sum()
+            fits = kind == CPU or costs.memory_bytes[nodes].sum() <= costs.capacity_bytes
+            if left[kind] and runs[nodes].all() and us < limit_us and fits:
+                stage = NodeStage(nodes, int(kind == GPU), int(kind == CPU), again)
+                begun.append((reached, [*stages, stage]))
+    return None
+
+
+def _nodes_above(lattice: Lattice, base: int) -> dict[int, list[int]]:
+    """Return the ideals above one, each with the nodes that it has besides."""
+    found: dict[int, list[int]] = {base: []}
+    for ideal in range(base, lattice.n_ideals):
+        if ideal in found:
+            for edge in range(lattice.ptr[ideal], lattice.ptr[ideal + 1]):
+                node = int(lattice.added[edge])
+                found.setdefault(int(lattice.next_ideal[edge]), [*found[ideal], node])
+    del found[base]
+    return found
 
 
 def _solve(

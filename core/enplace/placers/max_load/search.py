@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -17,10 +19,11 @@ from enplace.placers.max_load.hypergraph import (
     time_per_sample_us,
     with_samples,
 )
-from enplace.placers.max_load.in_flight import count_samples, find_fullest, samples_matter
+from enplace.placers.max_load.in_flight import count_samples, find_pace_us, samples_matter
 from enplace.placers.max_load.passes import Pass, find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.program import read_placement, write_program, write_solution
 from enplace.placing.anytime import (
+    PROVEN_GAP,
     ImprovingProgram,
     Incumbent,
     Incumbents,
@@ -42,6 +45,9 @@ DP_SHARE = 0.25
 
 ONE_SAMPLE_SHARE = 0.3
 """Share of the time for the program that counts one sample, if there are more in flight."""
+
+FEW_PLACEMENTS = 5_000
+"""If samples in flight matter, so many placements are all simulated: no program counts exactly."""
 
 _SEEDS_APART = 1 << 32
 """More than any seed that people choose, so that runs of different seeds differ."""
@@ -66,8 +72,10 @@ def search_anywhere(
     start = _place_units(problem, graph, partition.device)
     search = _Search(problem, graph, limits)
     search.offer(start)
-    if graph.unit_us.size < SMALL or not search.is_feasible(start):
+    search.offer_all()
+    if graph.unit_us.size < SMALL or search.device is None:
         return _with_note(search.solve((), solver), partition)
+    start = search.device
     limited = search.with_samples_of(start)
     search.offer(anneal(limited, start, limits.is_over, seed))
 
@@ -97,6 +105,7 @@ def search_contiguous(
     device = unit_devices(problem, partition.device)
     if is_contiguous(problem, device[problem.unit]):
         search.offer(device)
+    search.offer_all(partial(is_contiguous, problem))
     return _with_note(search.solve(find_passes(problem), solver), partition)
 
 
@@ -116,36 +125,50 @@ class _Search:
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
         self._incumbents = Incumbents(first, limits.report)
-        self._device: IntArray | None = None
+        self.device: IntArray | None = None  # of each unit, in the best placement that fits
 
-    def is_feasible(self, device: IntArray) -> bool:
-        """Whether units are allowed on their devices, and the devices have enough memory."""
-        allowed = np.isfinite(self._graph.unit_us[np.arange(len(device)), device]).all()
-        fits = (held_bytes(self._graph, device) <= self._graph.capacity_bytes).all()
-        return bool(allowed and fits) and self._fits_in_flight(device)
+    def time_us(self, device: IntArray, most_us: float = np.inf) -> float:
+        """Return the time per sample of a placement of the units, slowed down to fit.
 
-    def _fits_in_flight(self, device: IntArray) -> bool:
-        """Whether the pipeline fits when it is simulated."""
-        if not self._counts_samples:
-            return True
-        of_op = device[self._problem.unit]
-        return find_fullest(self._problem, of_op, self._graph.rule) <= 1.0
+        Returns inf if a unit may not be on its device, if memory does not suffice at any pace, or
+        if the time is not below a limit.
+        """
+        graph, problem = self._graph, self._problem
+        allowed = np.isfinite(graph.unit_us[np.arange(len(device)), device]).all()
+        if not allowed or (held_bytes(graph, device) > graph.capacity_bytes).any():
+            return np.inf
+        load_us = time_per_sample_us(graph, device)
+        if not self._counts_samples or load_us >= most_us:
+            return load_us
+        return max(
+            load_us, find_pace_us(problem, device[problem.unit], graph.rule, most_us=most_us)
+        )
 
     def offer(self, device: IntArray) -> None:
         """Keep a placement of the units if it is better."""
-        if self.is_feasible(device):
-            load_us = time_per_sample_us(self._graph, device)
-            if self._incumbents.offer(device[self._problem.unit], load_us):
-                self._device = device
+        us = self.time_us(device, self._incumbents.best.objective_us)
+        if np.isfinite(us) and self._incumbents.offer(device[self._problem.unit], us):
+            self.device = device
+
+    def offer_all(self, accepts: Callable[[IntArray], bool] = lambda _: True) -> None:
+        """If samples matter, offer all placements that are accepted, unless they are many."""
+        n_units, n_devices = self._graph.n_units, self._graph.n_devices
+        if self._counts_samples and n_devices**n_units <= FEW_PLACEMENTS:
+            for placed in product(range(n_devices), repeat=n_units):
+                device, best_us = np.array(placed), self._incumbents.best.objective_us
+                if self._limits.is_over():
+                    break
+                is_faster = time_per_sample_us(self._graph, device) < best_us
+                if is_faster and accepts(device[self._problem.unit]):
+                    self.offer(device)
 
     def with_samples_of(self, device: IntArray) -> Hypergraph:
         """Count the samples in flight of a placement that fits; the same graph if none matter."""
         if not self._counts_samples:
             return self._graph
         problem, rule = self._problem, self._graph.rule
-        limited = with_samples(
-            problem, self._graph, count_samples(problem, device[problem.unit], rule)
-        )
+        samples = count_samples(problem, device[problem.unit], rule, self.time_us(device))
+        limited = with_samples(problem, self._graph, samples)
         # By the paper's sum, a placement may need more than when it is simulated.
         held = np.maximum(limited.capacity_bytes, held_bytes(limited, device))
         return replace(limited, capacity_bytes=held)
@@ -164,10 +187,10 @@ class _Search:
         """
         limits = self._limits.part(ONE_SAMPLE_SHARE) if self._counts_samples else self._limits
         found = self._solve_one(self._graph, passes, solver, take_others, limits)
-        while self._counts_samples and self._device is not None:
+        while self._counts_samples and self.device is not None:
             if found.proven or self._limits.is_over():
                 break
-            before_us, limited = found.objective_us, self.with_samples_of(self._device)
+            before_us, limited = found.objective_us, self.with_samples_of(self.device)
             found = self._solve_one(limited, passes, solver, take_others, self._limits)
             if found.objective_us >= before_us:
                 break
@@ -190,7 +213,7 @@ class _Search:
         def write() -> ImprovingProgram:
             scale_us = _scale_us(graph, self._incumbents.best)
             program = write_program(graph, scale_us, passes)
-            start = None if self._device is None else write_solution(program, self._device)
+            start = None if self.device is None else write_solution(program, self.device)
 
             def offer(values: FloatArray) -> None:
                 nonlocal own
@@ -202,7 +225,8 @@ class _Search:
         answer = improve_by_program(self._incumbents, write, limits, solver, take_others)
         best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
-        if answer.status == "optimal" and own is not None and self.is_feasible(own):
+        most_us = best.objective_us * (1 + PROVEN_GAP)
+        if answer.status == "optimal" and own is not None and self.time_us(own, most_us) < most_us:
             # Of equals, take the program's own: it does not depend on annealing's progress.
             return replace(best, device=own[self._problem.unit], why=why)
         return replace(best, why=why)

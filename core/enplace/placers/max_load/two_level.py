@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations, product
+from itertools import chain, combinations_with_replacement, permutations, product
 
 import numpy as np
 
@@ -158,6 +158,20 @@ class AtPace:
         self._task, self._stopped = task, stopped
         self._machines = _build_machines(task)
         self._orders = _machine_orders(self._machines)[:MOST_ORDERS]
+
+    def choices(self, n: int) -> list[IntArray]:
+        """List accelerators for a number of stages, machine after machine, in all ways that differ.
+
+        The accelerators of a machine are alike.
+        """
+        each = [gpus.tolist() for gpus, _ in self._machines.devices]
+        rows = {
+            tuple(chain.from_iterable(each[m][: row.count(m)] for m in order))
+            for order in self._orders
+            for row in combinations_with_replacement(order, n)
+            if all(row.count(m) <= len(each[m]) for m in order)
+        }
+        return [np.array(row) for row in sorted(rows)]
 
     def solve(
         self, lattice: Lattice, costs: NodeCosts, limit_us: FloatArray, start_us: float

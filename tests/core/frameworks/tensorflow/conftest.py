@@ -2,12 +2,13 @@
 
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-
 import pytest
-from tests.core.frameworks.tensorflow.warm import WarmPython
+
+from warm_tensorflow import QUIET
+
+os.environ.update(QUIET)
+
+from steps import STYLES, step_of_script
 
 LIBRARIES = (
     # Warnings of TensorFlow, Keras and their imports about each other, none of them ours.
@@ -32,8 +33,8 @@ def no_rewriting():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-@pytest.fixture(scope="module")
-def run_python():
-    """A function that runs a script in a process of its own, which has imported TensorFlow."""
-    with WarmPython() as warm:
-        yield warm.run
+@pytest.fixture(scope="session")
+def all_steps(no_rewriting, tmp_path_factory):
+    """The step of a script in each style."""
+    folder = tmp_path_factory.mktemp("scripts")
+    return {style: step_of_script(folder, style) for style in STYLES}

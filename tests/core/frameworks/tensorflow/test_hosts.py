@@ -14,11 +14,12 @@ import pytest
 import tensorflow as tf
 
 from enplace.errors import EnplaceError
+from enplace.frameworks.tensorflow import hosts as hosts_module
 from enplace.frameworks.tensorflow import transfers
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.hosts import HostsError, gpus_of, serving, start_server
 from enplace.frameworks.tensorflow.run import run_plan
-from steps import problem_of, scattered_plan, step_of_script
+from steps import problem_of, scattered_plan
 
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
@@ -42,17 +43,36 @@ def servers():
     ]
 
 
-def test_a_plan_runs_exactly_as_planned_across_two_hosts(tmp_path):
-    devices = hosts(tmp_path)
-    step = step_of_script(tmp_path, "fit")
-    problem = problem_of(step, devices.cluster)
-    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), devices, 20)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Addresses of two servers that Enplace has started; they stop even after an error."""
+    ports = []
+    usual = hosts_module._free_ports
+    with pytest.MonkeyPatch.context() as patch, suppress(EnplaceError):
+        patch.setattr(hosts_module, "_free_ports", lambda n: ports.extend(usual(n)) or ports)
+        with serving(hosts(tmp_path_factory.mktemp("served"))) as target:
+            assert target == f"grpc://127.0.0.1:{ports[0]}"
+            assert len(servers()) == len(TASKS)
+            yield [f"127.0.0.1:{port}" for port in ports]
+            raise EnplaceError("enough")
+    assert not servers()
+
+
+@pytest.fixture
+def joined(served, tmp_path):
+    """The devices of these servers."""
+    return hosts(tmp_path, hosts=dict(zip(TASKS, served, strict=True)))
+
+
+def test_a_plan_runs_exactly_as_planned_across_two_hosts(joined, all_steps):
+    step = all_steps["fit"]
+    problem = problem_of(step, joined.cluster)
+    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), joined, 20)
     assert run.ops_on_planned_device == run.ops_checked > 100
     assert set(run.op_device.tolist()) == {-1, 0, 1}
     assert run.order_violations == 0
     assert run.loss_difference == 0.0
     assert run.weights_difference == 0.0
-    assert not servers()
 
 
 def test_tasks_of_one_host_share_out_its_gpus(tmp_path, monkeypatch):
@@ -70,20 +90,31 @@ def test_tasks_of_one_host_share_out_its_gpus(tmp_path, monkeypatch):
     assert gpus_of(parse_devices(str(path)), tasks[1]) == ""
 
 
-def test_servers_are_reachable_at_their_own_address_only(tmp_path):
-    with serving(hosts(tmp_path, TASKS[:1])) as target:
-        port = int(target.rpartition(":")[2])
-        socket.create_connection(("127.0.0.1", port), 60).close()
-        with pytest.raises(TimeoutError):
-            socket.create_connection(("127.0.0.2", port), 0.3)
+def test_servers_are_reachable_at_their_own_address_only(served):
+    port = int(served[0].rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port), 60).close()
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.2", port), 0.3)
+
+
+def test_transfers_between_servers_are_measured(joined, monkeypatch):
+    monkeypatch.setattr(transfers, "SIZES", (1 << 12, 1 << 16, 1 << 22))
+    with serving(joined) as target:
+        cluster, measured = transfers.measure_transfers(joined, target, lambda *_: None)
+    names = [device.name for device in joined.cluster.devices]
+    assert [(link.source, link.target) for link in measured] == [(*names,), (*names[::-1],)]
+    for link, each in zip(cluster.links, measured, strict=True):
+        assert each.time_us[-1] > each.time_us[0] > 0
+        assert link.b1_us_per_byte == each.b1_us_per_byte > 0
 
 
 def test_running_servers_are_used(tmp_path):
     with listening(2) as addresses:
         named = dict(zip(TASKS, addresses, strict=True))
+        before = servers()
         with serving(hosts(tmp_path, hosts=named)) as target:
             assert target == f"grpc://{addresses[0]}"
-            assert not servers()
+            assert servers() == before
 
 
 @contextmanager
@@ -157,25 +188,8 @@ def test_a_run_does_not_look_for_a_server_at_every_address(tmp_path):
         pass
 
 
-def test_transfers_are_measured_and_servers_stop_even_after_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(transfers, "SIZES", (1 << 12, 1 << 16, 1 << 22))
-    devices = hosts(tmp_path)
-    with suppress(EnplaceError), serving(devices) as target:
-        assert target.startswith("grpc://127.0.0.1:")
-        assert len(servers()) == len(TASKS)
-        cluster, measured = transfers.measure_transfers(devices, target, lambda *_: None)
-        raise EnplaceError("enough")
-    assert not servers()
-    assert [(link.source, link.target) for link in measured] == [
-        (devices.cluster.devices[a].name, devices.cluster.devices[b].name)
-        for a, b in ((0, 1), (1, 0))
-    ]
-    for link, each in zip(cluster.links, measured, strict=True):
-        assert each.time_us[-1] > each.time_us[0] > 0
-        assert link.b1_us_per_byte == each.b1_us_per_byte > 0
-
-
 def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, monkeypatch):
+    before = servers()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(
@@ -183,17 +197,18 @@ def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, monkeypatch):
         )
         with pytest.raises(HostsError, match=r"server of /job:worker/task:0 did not start: .+"):
             serving(hosts(tmp_path, TASKS[:1])).__enter__()
-    assert not servers()
+    assert servers() == before
 
 
 def test_the_serve_command_runs_until_it_is_interrupted(tmp_path):
     with listening(1) as (address,):
         pass
     hosts(tmp_path, TASKS[:1], hosts={TASKS[0]: address})
+    before = servers()
     command = [sys.executable, "-m", "enplace", "serve", str(tmp_path / "cluster.json"), TASKS[0]]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr.readline() == f"serving {TASKS[0]}\n"
-        (server,) = servers()
+        (server,) = set(servers()).difference(before)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
     assert process.returncode == 130

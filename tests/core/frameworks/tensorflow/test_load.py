@@ -95,6 +95,27 @@ MODELS = {
         "x",
         "model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), 'mse')",
     ),
+    "own-optimizer": (
+        """
+        class Late(keras.optimizers.SGD):
+            def build(self, variables):
+                super().build(variables)
+                self.mean = [self.add_variable_from_reference(v, "mean") for v in variables]
+                self.late = {}  # variables that are made in the first step
+
+            def update_step(self, gradient, variable, rate):
+                at = self._get_variable_index(variable)
+                if at not in self.late:
+                    self.late[at] = self.add_variable(shape=variable.shape, name=f"late_{at}")
+                self.assign(self.mean[at], 0.9 * self.mean[at] + 0.1 * gradient)
+                self.assign_add(self.late[at], self.mean[at])
+                self.assign_sub(variable, 0.1 * self.late[at])
+
+        model = keras.Sequential([keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(2)])
+        """,
+        "x",
+        "model.compile(Late(), 'mse')",
+    ),
     "accumulation": (
         "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])",
         "x",

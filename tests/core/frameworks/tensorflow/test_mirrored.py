@@ -37,6 +37,51 @@ for i in range(9):
     train(scale(tf.constant(x[:8])), y[:8], scales=tf.ones(2))
 assert weights.shape == (4, 2)
 """
+ITERATOR = """
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+optimizer = keras.optimizers.Nadam()  # makes its variables in the first step
+data = tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat(5)
+batches = iter(data)
+
+@tf.function
+def update(gradients):
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+@tf.function
+def train(batches):
+    rows, labels = next(batches)
+    assert rows.shape[0] == 4
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(rows) - labels) ** 2)
+        for _ in tf.range(2):
+            loss *= 2.0
+    update(tape.gradient(loss, model.trainable_variables))
+    return loss
+
+while True:
+    try:
+        train(batches)
+    except tf.errors.OutOfRangeError:
+        batches = iter(data)
+"""
+UNBUILT = """
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def train_step(self, data):
+        rows, labels = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.dense(rows) - labels) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+model = Model()
+model.compile("adam")
+model.fit(x, y, batch_size=8, verbose=0)
+"""
 OWN = """
 strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 with strategy.scope():
@@ -56,6 +101,7 @@ def train(rows):
 for rows in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(9)):
     train(rows)
 """
+SCRIPTS = {"keras": KERAS, "loop": LOOP, "iterator": ITERATOR, "unbuilt": UNBUILT, "own": OWN}
 SESSION = """
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     w = tf.compat.v1.get_variable("w", (4, 2))
@@ -91,11 +137,17 @@ def timed(tmp_path, run_python):
     return run
 
 
-@pytest.mark.parametrize("script", [KERAS, LOOP, OWN], ids=["keras", "loop", "own"])
-def test_a_script_is_timed_as_it_is(script, timed):
-    times_us = timed(script)
+@pytest.mark.parametrize("style", SCRIPTS)
+def test_a_script_is_timed_as_it_is(style, timed):
+    times_us = timed(SCRIPTS[style])
     assert len(times_us) >= 4
     assert min(times_us) > 0
+
+
+def test_a_script_with_keras_2_is_timed(timed):
+    pytest.importorskip("tf_keras")
+    legacy = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
+    assert len(timed(legacy + KERAS)) >= 4
 
 
 def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
@@ -106,6 +158,11 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
         "scales=tf.ones(2)", "scales=tf.RaggedTensor.from_tensor(tf.ones((8, 2)))"
     )
     assert timed(ragged).startswith("its batch has ragged or sparse tensors")
+    accumulating = LOOP.replace("weights.assign_sub", "if steps % 2 == 0: weights.assign_sub")
+    assert timed(accumulating) == (
+        "tf.distribute changes no variables inside of a branch or a loop on tensors, as this step "
+        "does"
+    )
 
 
 def test_one_device_is_not_timed(timed):

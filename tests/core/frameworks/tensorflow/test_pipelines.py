@@ -19,6 +19,7 @@ from enplace.frameworks.tensorflow.run import run_plan
 from enplace.machine import simulate
 from enplace.machine.passes import backward_ops
 from enplace.names.passes import split_pass
+from enplace.placers import place
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem
 from steps import profile_of_step
@@ -148,7 +149,7 @@ def slots_of(pipeline, device):
     """List the passes and micro-batches in which a device runs, in order, without repeats."""
     profile, plan = pipeline.problem.profile, pipeline.plan
     backward = backward_ops(pipeline.problem)
-    ops = np.flatnonzero((plan.device == device) & (pipeline.part != WHOLE))
+    ops = np.flatnonzero((plan.device == device) & (pipeline.part != WHOLE) & pipeline.on_path)
     kept = [
         op
         for op in ops[np.argsort(plan.position[ops])].tolist()
@@ -168,13 +169,23 @@ def test_devices_run_micro_batches_in_the_order_of_the_schedule(steps, two_cpus)
     found = made(step, problem, "1f1b", two_cpus)
     first = slots_of(found, 0)
     assert [sample for letter, sample in first if letter == "F"] == [0, 1, 2, 3]
-    assert first.index(("B", 0)) < first.index(
-        ("F", 2)
-    )  # its gradients begin before all is forward
+    # Its gradients begin before all is forward.
+    assert first.index(("B", 0)) < first.index(("F", 3))
     assert text_of(slots_of(found, 1)) == "F0 B0 F1 B1 F2 B2 F3 B3"
     found = made(step, problem, "gpipe", two_cpus)
     for device in (0, 1):
         assert text_of(slots_of(found, device)) == "F0 F1 F2 F3 B0 B1 B2 B3"
+
+
+def test_metrics_do_not_hurry_the_next_micro_batch(steps, two_cpus):
+    """Here the metrics are not on the device that makes the predictions."""
+    step = steps["dense"]
+    problem = problem_of(step, two_cpus)
+    plan = place(problem, "max-load-dp").plan
+    _, found = pipeline_step(step, problem, plan, Microbatches("1f1b", PARTS), two_cpus.host)
+    last = found.schedule.stages[-1].devices[0]
+    assert found.schedule.in_flight[last] == 1
+    assert text_of(slots_of(found, last)) == "F0 B0 F1 B1 F2 B2 F3 B3"
 
 
 def test_one_forward_one_backward_holds_fewer_activations(steps, two_cpus):

@@ -1,5 +1,6 @@
 """Plans run exactly as planned on two logical CPUs and do not change the results."""
 
+import re
 from dataclasses import replace
 from itertools import chain, count
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.run import TRACED, RunError, run_plan
 from enplace.placers import place
-from steps import STYLES, problem_of, scattered_plan, step_of_script
+from steps import STYLES, problem_of, scattered_plan
 
 N_STEPS = 20
 
@@ -25,12 +26,6 @@ N_STEPS = 20
 @pytest.fixture(scope="module")
 def two_cpus():
     return parse_devices("cpu:2")
-
-
-@pytest.fixture(scope="module")
-def all_steps(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scripts")
-    return {style: step_of_script(folder, style) for style in STYLES}
 
 
 def assert_same_result(run):
@@ -210,6 +205,11 @@ def test_a_repeated_run_shows_its_spread_and_the_time_outside_of_ops(all_steps, 
     text = describe_run(run, "cpu:2")
     assert text.count("half of the steps") == 3
     assert "before the first op" in text
+    in_ops_us, predicted_us = run.in_ops_us
+    assert in_ops_us > 0
+    assert 10.0 * problem.profile.n_ops / 2 <= predicted_us <= run.predicted_step_time_us
+    assert re.search(r"in ops, busiest device .* ms +predicted .* ms\n", text)
+    assert re.search(r"between its ops .* ms +waits, .* work for \d+ transfers\n", text)
 
 
 def test_a_run_says_that_its_batches_are_not_those_of_the_profile(all_steps, two_cpus):

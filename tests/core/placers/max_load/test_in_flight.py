@@ -1,7 +1,6 @@
 """Samples in flight and recomputed activations, against all partitions of small chains."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -12,11 +11,14 @@ from hypothesis import strategies as st
 from enplace.machine.loads import max_load_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load.in_flight import find_fullest
+from enplace.placers.max_load.in_flight import find_fullest, find_pace_us
 from enplace.placing.options import load_values
+from enplace.readers.plans import complete_plan, read_plan
+from enplace.summary import describe_pace
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
+from enplace.writers import write_plan
 from problems import cluster_of, profile_of
 
 SIZES = st.lists(
@@ -41,34 +43,47 @@ def chain_of(layers, capacity, gpus):
 
 
 def least_load(layers, capacity, gpus, recompute):
-    """Try all cuts of a chain and all choices of stages that recompute."""
+    """Try all cuts of a chain, all choices of stages that recompute, and slower paces."""
     n, best = len(layers), np.inf
     for k in range(1, gpus + 1):
         for cut in combinations(range(1, n), k - 1):
             stages = [range(a, b) for a, b in pairwise([0, *cut, n])]
             for again in product((False, True) if recompute else (False,), repeat=k):
                 loads = [stage_load(layers, *each) for each in zip(stages, again, strict=True)]
-                held = [
-                    stage_bytes(layers, *each)
-                    for each in zip(stages, again, samples_held(loads), strict=True)
-                ]
-                if max(held) <= capacity:
-                    best = min(best, max(loads))
+
+                def fits(period, stages=stages, again=again, loads=loads):
+                    held = samples_held(loads, period)
+                    each = zip(stages, again, held, strict=True)
+                    return max(stage_bytes(layers, *one) for one in each) <= capacity
+
+                best = min(best, least_period(fits, max(loads), sum(loads)))
     return best
 
 
-def samples_held(loads):
-    """Return how many samples each stage holds.
+def least_period(fits, fast, slow):
+    """Return the shortest time between samples at which a pipeline fits; inf if none does."""
+    if fits(fast):
+        return fast
+    if not fits(slow):
+        return np.inf
+    for _ in range(40):
+        middle = (fast + slow) / 2
+        fast, slow = (fast, middle) if fits(middle) else (middle, slow)
+    return slow
+
+
+def samples_held(loads, period):
+    """Return how many samples each stage holds if one follows another after a period.
 
     A sample stays for the work of all stages from this one on. If a stage would have to work on two
     samples at once, the sample waits for the next period.
     """
-    period, stay, held = max(loads), 0, []
+    stay, held = 0, []
     for load in reversed(loads):
-        if stay % period + load > period:
-            stay = -(-stay // period) * period
+        if stay % period + load > period * (1 + 1e-9):
+            stay = np.ceil(stay / period - 1e-9) * period
         stay += load
-        held.append(-(-stay // period))
+        held.append(np.ceil(stay / period - 1e-9))
     return held[::-1]
 
 
@@ -107,14 +122,39 @@ def test_the_best_partition_fits_with_its_samples_in_flight(layers, capacity, gp
         return
     assert (found.peak_bytes <= capacity).all()
     assert plan.bound_us <= expected * (1 + 1e-9)
-    assert plan.value_us >= expected * (1 - 1e-9)
+    assert plan.value_us >= expected * (1 - 1e-6)
     if plan.proven:
         assert plan.value_us == pytest.approx(expected)
 
 
-# The two searches below prove nothing and miss the best in about one problem of a hundred, so their
-# problems are always the same.
-heuristic_settings = partial(settings, deadline=None, derandomize=True)
+def test_a_partition_that_does_not_fit_at_its_load_is_slowed_down(tmp_path):
+    """The first stage has room for two samples, but holds three if they come at its load."""
+    problem = chain_of([(3, 1, 3), (3, 1, 0), (3, 1, 0)], 8, 3)
+    result = place(problem, "max-load-dp")
+    plan = result.plan
+    assert max_load_us(problem, plan.device) == pytest.approx(7)
+    assert plan.value_us == pytest.approx(plan.pace_us)
+    assert plan.proven
+    assert "more slowly" in plan.note
+    write_plan(tmp_path / "plan.json", result)
+    again = complete_plan(problem, read_plan(tmp_path / "plan.json", problem))
+    found = simulate_pipeline(problem, again, "1f1b", 16)
+    assert found.time_per_sample_us == again.value_us == plan.value_us
+    assert found.makespan_us >= 15 * plan.value_us
+    assert (found.peak_bytes <= 8).all()
+    assert describe_pace(problem, again, found).startswith("The plan lets a sample begin every")
+    in_haste = simulate_pipeline(problem, replace(plan, pace_us=0.0), "1f1b", 16)
+    assert in_haste.peak_bytes[0] > 8
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "zb-h1", "interleaved"])
+def test_other_schedules_find_what_fits_with_1f1b(kind):
+    problem = chain_of([(3, 7, 3), (1, 2, 3), (2, 6, 3), (1, 9, 1)], 13, 3)
+    values = load_values(LoadRule(pipeline=kind))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
+    assert plan.value_us == pytest.approx(21)
+    assert (simulate_pipeline(problem, plan, kind, 16).peak_bytes <= 13).all()
+
 
 SMALL = st.lists(
     st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3)), min_size=3, max_size=4
@@ -122,31 +162,39 @@ SMALL = st.lists(
 
 
 def least_that_fits(problem, placements, rule):
-    """Return the least load of some placements of layers whose simulated pipeline fits."""
+    """Return the least time per sample of some placements whose simulated pipeline fits."""
     best, capacity = np.inf, problem.cluster.capacity_bytes[0]
     for placed in placements:
         device = np.array([*placed, *placed])
-        us = max_load_us(problem, device, rule)
-        if us < best and 4 * np.bincount(placed).max() <= capacity:
-            best = us if find_fullest(problem, device, rule) <= 1 else best
+        if 4 * np.bincount(placed).max() <= capacity:
+            pace_us = find_pace_us(problem, device, rule, most_us=best)
+            best = min(best, max(max_load_us(problem, device, rule), pace_us))
     return best
 
 
-@heuristic_settings(max_examples=8)
+def fullest(problem, plan, rule):
+    return find_fullest(problem, plan.device, rule, plan.replicas, plan.recompute, plan.pace_us)
+
+
+@settings(deadline=None, max_examples=8)
 @given(layers=SMALL, capacity=st.integers(12, 24))
+@example(layers=[(1, 4, 0), (1, 6, 0), (1, 1, 2), (1, 2, 0)], capacity=14)
 def test_the_integer_program_counts_samples_in_flight(layers, capacity):
     problem, rule = chain_of(layers, capacity, 2), LoadRule()
     expected = least_that_fits(problem, product(range(2), repeat=len(layers)), rule)
     plan = place(problem, "max-load-ip-noncontiguous", options=PlaceOptions(time_limit_s=10)).plan
     if np.isfinite(expected):
-        assert find_fullest(problem, plan.device, rule) <= 1
+        assert fullest(problem, plan, rule) <= 1
         assert plan.bound_us <= expected * (1 + 1e-5)
         assert plan.value_us == pytest.approx(expected)
 
 
-@heuristic_settings(max_examples=15)
+@settings(deadline=None, max_examples=15)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
+@example(
+    layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1), (1, 1, 0)], capacity=12, network_us=1.5
+)
 def test_two_levels_count_samples_in_flight(layers, capacity, network_us):
     flat = chain_of(layers, capacity, 4)
     links = tuple(
@@ -164,6 +212,6 @@ def test_two_levels_count_samples_in_flight(layers, capacity, network_us):
     expected = least_that_fits(problem, rows, rule)
     plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
     if np.isfinite(expected):
-        assert find_fullest(problem, plan.device, rule) <= 1
+        assert fullest(problem, plan, rule) <= 1
         assert plan.bound_us <= expected * (1 + 1e-9)
         assert plan.value_us == pytest.approx(expected)

@@ -1,7 +1,8 @@
 """Scripts that use TensorFlow, each in a process of its own that need not import it.
 
 One process imports TensorFlow, and starts nothing of it; every script runs in a fork of that
-process. Tests of what happens before TensorFlow is imported start Python anew instead.
+process, and workers that it starts are forks too. Tests of what happens before TensorFlow is
+imported start Python anew instead, and pages of the manual start everything as users do.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -17,13 +19,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+import pytest
+
+QUIET = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+"""TensorFlow on the CPU, with the kernels that a graph names."""
+
 
 class WarmPython:
     """A process that has imported TensorFlow, Keras and ``enplace.apply``; ends with a context."""
 
     def __enter__(self) -> WarmPython:
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | QUIET,
+            text=True,
         )
         return self
 
@@ -31,10 +46,10 @@ class WarmPython:
         self._process.communicate()
 
     def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """Do what Python does with these words: ``-c``, code; or a script."""
+        """Do what Python does with these words: ``-c``, code; ``-m``, a module; or a script."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(folder), *words]) + "\n")
+        self._process.stdin.write(json.dumps([str(folder), os.environ | QUIET, *words]) + "\n")
         self._process.stdin.flush()
         return subprocess.CompletedProcess(words, *json.loads(self._process.stdout.readline()))
 
@@ -44,12 +59,16 @@ def serve() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
-    import enplace.frameworks.tensorflow.apply  # noqa: F401
+    import enplace.frameworks.tensorflow.apply
+    import enplace.placers  # noqa: F401
+    from forking import fork_workers
 
+    fork_workers(pytest.MonkeyPatch(), nested=True)
     for line in sys.stdin:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
             child = os.fork()
             if not child:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(out.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
                 _run(*json.loads(line))
@@ -59,21 +78,22 @@ def serve() -> None:
                 file.seek(0)
                 texts.append(file.read().decode())
             print(json.dumps([status, *texts]), flush=True)
+    os._exit(0)  # to take all that apart takes a second
 
 
-def _run(folder: str, *words: str) -> NoReturn:
+def _run(folder: str, environment: dict[str, str], *words: str) -> NoReturn:
     os.chdir(folder)
-    is_script = words[0] != "-c"
-    code = Path(words[0]).read_text(encoding="utf-8") if is_script else words[1]
-    sys.path[0] = str(Path(words[0]).parent) if is_script else ""
-    sys.argv = [words[0]]
-    main = ModuleType("__main__")
-    if is_script:
-        main.__file__ = words[0]
-    sys.modules |= {"__main__": main, "warm": sys.modules["__main__"]}
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    sys.argv = [*words[words[0] == "-m" :]]
+    sys.path[0] = "" if words[0].startswith("-") else str(Path(words[0]).parent)
     status = 0
     try:
-        exec(compile(code, words[0] if is_script else "<string>", "exec"), vars(main))
+        if words[0] == "-m":
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            _run_code(*words)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
@@ -84,6 +104,15 @@ def _run(folder: str, *words: str) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _run_code(name: str, *words: str) -> None:
+    main = ModuleType("__main__")
+    code, title = words[0] if name == "-c" else Path(name).read_text(encoding="utf-8"), "<string>"
+    if name != "-c":
+        main.__file__ = title = name
+    sys.modules |= {"__main__": main, "warm": sys.modules["__main__"]}
+    exec(compile(code, title, "exec"), vars(main))
 
 
 if __name__ == "__main__":
