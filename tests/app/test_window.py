@@ -665,6 +665,15 @@ def test_names_that_the_model_does_not_have_are_reported(window, tmp_path):
     )
 
 
+def test_pins_of_a_file_that_contradict_ones_own_are_reported(window, tmp_path):
+    window.document.pin_here([0])
+    import_constraints(window, tmp_path / "team.json", pin=[["a", "GPU:1"], ["b", "GPU:1"]])
+    assert window.document.problem.pins == {0: 0, 1: 1}
+    assert window.banner.text == (
+        "Team.json: 1 op is pinned to another device already: a; your pins stay."
+    )
+
+
 def test_constraints_that_hold_already_are_not_imported_and_this_is_told(window, tmp_path):
     window.document.pin_here([0])
     import_constraints(window, tmp_path / "team.json", pin=[["a", "GPU:0"]])
