@@ -247,9 +247,12 @@ class Verification:
 
 
 def devices_to_verify() -> str:
-    """Return the usual devices; two logical GPUs if there is a single card, so that plans split."""
+    """Return the usual devices; two GPUs if there may be a single card, so that plans split.
+
+    They are logical if there is one. Without NVML, nobody knows how many there are.
+    """
     usual = usual_devices()
-    return "gpu:2" if usual == "gpu:all" and len(visible_cards()) == 1 else usual
+    return "gpu:2" if usual == "gpu:all" and len(visible_cards()) < 2 else usual
 
 
 def verify(

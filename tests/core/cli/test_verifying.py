@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enplace.frameworks import verifying
+from enplace.frameworks import devices, verifying
 from enplace.frameworks.tensorflow import framework
 from enplace.frameworks.verifying import METHODS
 from enplace.placers import Progress
@@ -210,3 +210,9 @@ def test_a_single_card_is_verified_as_two_logical_gpus(enplace, monkeypatch):
     assert done.document["devices"] == "gpu:2"
     assert done.document["machine"]["GPUs"] == "H200, 141 GiB"
     assert done.document["machine"]["driver"] == "570.1"
+
+
+def test_a_card_that_nvml_does_not_report_is_split_too(monkeypatch, tmp_path):
+    install(monkeypatch)
+    monkeypatch.setattr(devices, "_NVIDIA_DRIVERS", (tmp_path,))
+    assert verifying.devices_to_verify() == "gpu:2"
