@@ -25,7 +25,7 @@ from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
 from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us, wait_for_room
 from enplace.machine.pipeline_memory import find_memory
-from enplace.machine.room import Room, find_room, least_time_us, loads_us, order_with_room
+from enplace.machine.room import Room, busiest_us, find_room, order_with_room, stay_share_us
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
@@ -135,7 +135,13 @@ class PipelineSchedule:
 
 
 def simulate_pipeline(
-    problem: Problem, plan: Plan, kind: str, n_microbatches: int, rule: LoadRule = USUAL
+    problem: Problem,
+    plan: Plan,
+    kind: str,
+    n_microbatches: int,
+    rule: LoadRule = USUAL,
+    *,
+    with_room: bool = True,
 ) -> PipelineSchedule:
     """Simulate a plan as a pipeline.
 
@@ -145,6 +151,8 @@ def simulate_pipeline(
         One of :data:`KINDS`.
     rule : LoadRule
         Whether transfers overlap with compute.
+    with_room : bool
+        Whether samples may wait for room if they do not fit at the plan's pace.
 
     Raises
     ------
@@ -169,7 +177,7 @@ def simulate_pipeline(
         best = min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
         if _fullest(problem, best) <= 1:
             return best
-    if plan.pace_us > 0 and kind == "1f1b":
+    if with_room and plan.pace_us > 0 and kind == "1f1b":
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
         best = best if play is None else _find_schedule(problem, plan, play, n_microbatches)
     return best
@@ -188,7 +196,7 @@ def _find_play_with_room(
 ) -> _Play | None:
     """Let samples wait for room; None if that cannot be, or takes longer than a limit."""
     room = find_room(problem, plan, stages) if rule.n_resources == 1 else None
-    if room is None or least_time_us(stages, room) > most_us * (1 + ROUNDING):
+    if room is None or stay_share_us(stages, room) > most_us * (1 + ROUNDING):
         return None
     owner = problem.cluster.lane_owner.tolist()
     play = _Play(stages, "1f1b", rule, owner, 0.0, 0, room=room)
@@ -297,7 +305,7 @@ class _Play:
         enough = together * max(1, rounds)
         once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
         added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
-        least_us = 0.0 if self._room is None else max(loads_us(self.stages))
+        least_us = 0.0 if self._room is None else busiest_us(self.stages)
         return max(least_us, max(added_us) / enough)
 
     def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:

@@ -22,8 +22,8 @@ Room = Mapping[int, int]
 def find_room(problem: Problem, plan: Plan, stages: Sequence[Stage]) -> Room | None:
     """Find how many samples each device may hold.
 
-    None if devices do not pass samples on in a row and back, without replicas, or if the memory of
-    a sample is not the same all the time, as where tensors count one by one.
+    None if samples do not return the way they came, with one stage on each device, or if the memory
+    of a sample is not the same all the time, as where tensors count one by one.
     """
     forward = [stage.devices for stage in stages if not stage.backward]
     back = [stage.devices for stage in stages if stage.backward]
@@ -31,55 +31,58 @@ def find_room(problem: Problem, plan: Plan, stages: Sequence[Stage]) -> Room | N
     if not in_a_row or plan.replicas or not counts_whole_nodes(problem.profile):
         return None
     found = {}
-    for before, (d,) in enumerate(forward):
+    for (d,) in forward:
         here = plan.device == d
         free = int(problem.cluster.capacity_bytes[d] - problem.profile.persistent_bytes[here].sum())
-        useful = len(forward) - before + 1
+        useful = len(forward) + 1
         further = sample_bytes(problem, plan, d)
         found[d] = min(1 + free // further, useful) if further else useful
     return found if min(found.values()) > 0 else None
 
 
-def loads_us(stages: Sequence[Stage]) -> list[float]:
-    """Return the work of each device for a sample, from the last device back."""
-    half = len(stages) // 2
-    pairs = zip(stages[half - 1 :: -1], stages[half:], strict=True)
-    return [_work_us(there) + _work_us(back) for there, back in pairs]
+def busiest_us(stages: Sequence[Stage]) -> float:
+    """Return the largest work of a device for a sample."""
+    return max(_work_us(stages[i]) + _work_us(stages[j]) for i, j in _turns(stages).values())
 
 
-def least_time_us(stages: Sequence[Stage], room: Room) -> float:
-    """Bound the time per sample from below: a sample stays for the work of all later devices."""
-    devices = [stage.devices[0] for stage in stages[len(stages) // 2 :]]
-    each_us = loads_us(stages)
-    stays_us = accumulate(each_us)
-    shares_us = [us / room[device] for device, us in zip(devices, stays_us, strict=True)]
-    return max(*each_us, *shares_us)
+def stay_share_us(stages: Sequence[Stage], room: Room) -> float:
+    """Bound the time per sample by the time that one stays on a device, shared by those there.
+
+    It holds if samples pass through all stages in turn.
+    """
+    until_us = [0.0, *accumulate(map(_work_us, stages))]
+    return max((until_us[j + 1] - until_us[i]) / room[d] for d, (i, j) in _turns(stages).items())
 
 
 def order_with_room(stages: Sequence[Stage], room: Room, n: int) -> list[tuple[int, int]]:
     """List microbatches and stages in the order in which they start."""
-    half = len(stages) // 2
-    devices = [stage.devices[0] for stage in stages[:half]]
-    work_us = [_work_us(stage) for stage in stages]
+    turns = _turns(stages)
+    work_us = list(map(_work_us, stages))
     done_us: dict[tuple[int, int], float] = {}
-    begun, ended, free_us = [0] * half, [0] * half, [0.0] * half
+    free_us = dict.fromkeys(turns, 0.0)
+    next_one = [0] * len(stages)  # the sample that each stage begins next
     order: list[tuple[int, int]] = []
     while len(order) < n * len(stages):
-        # The earliest start counts, and of equal starts a way back.
         choices = []
-        for i, device in enumerate(devices):
-            ahead, back = (begun[i], i), (ended[i], len(stages) - 1 - i)
-            for backward, (m, s) in ((True, back), (False, ahead)):
-                may = m < begun[i] if backward else m < n and m - ended[i] < room[device]
-                ready_us = done_us.get((m, s - 1)) if s else 0.0
+        for d, (ahead, back) in turns.items():
+            may_begin = next_one[ahead] < n and next_one[ahead] - next_one[back] < room[d]
+            for s, may in ((back, next_one[back] < next_one[ahead]), (ahead, may_begin)):
+                ready_us = done_us.get((next_one[s], s - 1)) if s else 0.0
                 if may and ready_us is not None:
-                    choices.append((max(ready_us, free_us[i]), not backward, m, s, i))
-        start_us, is_new, m, s, i = min(choices)
-        done_us[m, s] = free_us[i] = start_us + work_us[s]
-        begun[i] += is_new
-        ended[i] += not is_new
+                    choices.append((max(ready_us, free_us[d]), s == ahead, next_one[s], s, d))
+        # The earliest start counts, and of equal ones that of a sample on its way back.
+        start_us, _, m, s, d = min(choices)
+        done_us[m, s] = free_us[d] = start_us + work_us[s]
+        next_one[s] += 1
         order.append((m, s))
     return order
+
+
+def _turns(stages: Sequence[Stage]) -> dict[int, tuple[int, int]]:
+    """Return the numbers of each device's forward and backward stage."""
+    forward = {stage.devices[0]: s for s, stage in enumerate(stages) if not stage.backward}
+    back = {stage.devices[0]: s for s, stage in enumerate(stages) if stage.backward}
+    return {d: (s, back[d]) for d, s in forward.items()}
 
 
 def _work_us(stage: Stage) -> float:

@@ -43,9 +43,8 @@ def find_fullest(
 
     Above 1, some accelerator exceeds its memory.
     """
-    found = _simulate(problem, device, rule, replicas, recompute, pace_us)
-    gpus = problem.cluster.gpus
-    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+    plan = _make_plan(problem, device, replicas, recompute, pace_us)
+    return _find_fullest(problem, _simulate(problem, plan, rule))
 
 
 def find_pace_us(
@@ -70,7 +69,8 @@ def find_pace_us(
     """
 
     def fits(pace_us: float) -> bool:
-        return find_fullest(problem, device, rule, replicas, recompute, pace_us) <= 1.0
+        plan = _make_plan(problem, device, replicas, recompute, pace_us)
+        return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
     if load_us >= most_us:
@@ -99,21 +99,22 @@ def count_samples(
     problem: Problem, device: IntArray, rule: LoadRule, pace_us: float = 0.0
 ) -> IntArray:
     """Count the samples in flight on each device; as many as on any if it is idle; (n_devices,)."""
-    found = np.array(_simulate(problem, device, rule, pace_us=pace_us).in_flight)
+    plan = _make_plan(problem, device, (), (), pace_us)
+    found = np.array(_simulate(problem, plan, rule).in_flight)
     samples: IntArray = np.where(found > 0, found, found.max())
     return samples
 
 
 def _simulate(
-    problem: Problem,
-    device: IntArray,
-    rule: LoadRule,
-    replicas: Replicas = (),
-    recompute: tuple[int, ...] = (),
-    pace_us: float = 0.0,
+    problem: Problem, plan: Plan, rule: LoadRule, *, with_room: bool = True
 ) -> PipelineSchedule:
-    plan = _make_plan(problem, device, replicas, recompute, pace_us)
-    return simulate_pipeline(problem, plan, rule.pipeline, _most_samples(problem, rule), rule)
+    n = _most_samples(problem, rule)
+    return simulate_pipeline(problem, plan, rule.pipeline, n, rule, with_room=with_room)
+
+
+def _find_fullest(problem: Problem, found: PipelineSchedule) -> float:
+    gpus = problem.cluster.gpus
+    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
 
 
 def _make_plan(
