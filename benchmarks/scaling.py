@@ -25,9 +25,11 @@ from matplotlib.figure import Figure
 from benchmarks.report import Report, publish, spread
 from benchmarks.synthetic import HEADS, transformer
 from enplace.bounds import lower_bound_us
+from enplace.bounds.step_time import MOST_OPS_WITH_HEADS
 from enplace.coarsen import fuse, merge_batches
 from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.placers.enplace.starts import LARGE
 from enplace.placing.settle import natural_position, settle
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -66,6 +68,11 @@ def main(report: Report) -> None:
         "fastest and slowest are in the raw numbers. Exponents are fitted from "
         f"{FROM_OPS:,} ops on, by least squares of the logarithms. A stage is stopped after "
         f"{MOST_S} s, and left out of larger sizes."
+    )
+    report.text(
+        f"Two stages change on the way, so their exponents say little. Above {LARGE:,} ops, the "
+        "search begins with the methods that gain most, below with the quickest. Above "
+        f"{MOST_OPS_WITH_HEADS:,} ops, the lower bound leaves out heads and tails."
     )
     found: dict[int, dict[str, Measured]] = {}
     late: dict[str, str] = {}
@@ -107,14 +114,19 @@ def _quantiles(seconds: list[float]) -> tuple[str, ...]:
 
 def _row(name: str, found: dict[int, dict[str, Measured]], what: str, why_not: str) -> list[str]:
     known = {n: float(np.median(at[name][what])) for n, at in found.items() if name in at}
-    form = ".3f" if what == "seconds" else ",.0f"
-    cells = [f"{known[n]:{form}}" if n in known else why_not for n in found]
+    cells = [_cell(known[n], what) if n in known else why_not for n in found]
     base = known[min(known)] if what == "mib" else 0.0
     fitted = [(n, value - base) for n, value in known.items() if n >= FROM_OPS and value > base]
     if len(fitted) < 2:
         return [name, *cells, ""]
     ops, values = np.log(np.array(fitted)).T
     return [name, *cells, f"{np.polyfit(ops, values, 1)[0]:.2f}"]
+
+
+def _cell(value: float, what: str) -> str:
+    if what == "mib":
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.5f}"
 
 
 def _picture(found: dict[int, dict[str, Measured]], names: list[str]) -> Figure:

@@ -1,5 +1,7 @@
 """How Sphinx builds the manual; `make docs` adds the generated pages first."""
 
+from docutils import nodes
+
 from enplace import __version__
 
 project = "Enplace"
@@ -25,3 +27,14 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#1B66DC", "color-brand-content": "#1B66DC"},
     "dark_css_variables": {"color-brand-primary": "#5694FF", "color-brand-content": "#5694FF"},
 }
+
+
+def setup(app):
+    """Write the dashes between parameters and their texts, which Sphinx leaves to smartquotes."""
+    app.connect("doctree-read", _write_dashes)
+
+
+def _write_dashes(app, page):
+    for text in list(page.findall(nodes.Text)):
+        if text.startswith(" -- "):
+            text.parent.replace(text, nodes.Text(text.replace(" -- ", " – ", 1)))

@@ -56,6 +56,9 @@ HEADINGS = ("Pesto", "FastT", "FlexFlow", "Baechi", "Tarnawski", "Celeritas")
 EVERY_COMMAND = {"--json", "--help"}
 """Options that every command has."""
 
+ALSO_WORDS = {"random", "single"}
+"""Methods whose names are words of the language: a text that uses one may not mean the method."""
+
 SCHEMAS = ("profile", "plan", "cluster")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
 
@@ -157,8 +160,9 @@ def options(params: Iterable[click.Parameter], context: click.Context) -> str:
 
 
 def with_code(help_text: str) -> str:
-    """Mark what a person types, which help on a terminal puts in quotes."""
-    return re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"`\1`", help_text)
+    """Mark what a person types, which help on a terminal puts in quotes; write ranges as words."""
+    text = re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"`\1`", help_text)
+    return re.sub(r"(\d+)<=x<=(\d+)", r"\1 to \2", text)
 
 
 # Python
@@ -176,7 +180,7 @@ def python_api() -> Iterator[str]:
     names = [name for name in enplace.api.__all__ if name not in ("EnplaceError", "EnplaceWarning")]
     functions = [name for name in names if inspect.isfunction(getattr(enplace.api, name))]
     classes = [name for name in names if inspect.isclass(getattr(enplace.api, name))]
-    usual = ["read", "place", "compare", "simulate", "read_plan", "write"]
+    usual = ["read", "place", "compare", "simulate", "read_plan", "write", "read_onnx"]
     first = usual + [name for name in functions if name not in usual]
     yield "## Functions"
     yield directives("autofunction", (f"enplace.{name}" for name in first))
@@ -232,10 +236,8 @@ def fields(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, kind and meaning of every field below a schema."""
     needed = schema.get("required", ())
-    for name, inner in {
-        **schema.get("properties", {}),
-        **schema.get("patternProperties", {}),
-    }.items():
+    patterns = (("*", inner) for inner in schema.get("patternProperties", {}).values())
+    for name, inner in (*schema.get("properties", {}).items(), *patterns):
         found = resolved(inner, root)
         full = f"{path}.{name}" if path else name
         mark = "" if name in needed else ", optional"
@@ -340,7 +342,7 @@ def method_page(
 
 def with_links(text: str, method: Placer) -> str:
     """Link the pages of the other methods that a text names; mark commands as code."""
-    others = sorted((name for name in placers() if name != method.name), key=len, reverse=True)
+    others = sorted({*placers()} - {method.name} - ALSO_WORDS, key=len, reverse=True)
     pattern = rf"(?<![\w-])({'|'.join(others)})(?![\w-])"
     text = re.sub(r"enplace \w+ --[\w-]+", r"`\g<0>`", text)
     parts = text.split("`")

@@ -355,6 +355,71 @@ def fused():
     )  # fmt: skip
 
 
+def language_model(layers=2):
+    """As ONNX Runtime's model builder writes it: int4 weights, q, k and v as one, caches."""
+    half, whole = TensorProto.FLOAT16, TensorProto.INT64
+    extra = {"domain": "com.microsoft"}
+    nodes = [node("Gather", "words input_ids", "h0", "/model/embed_tokens/Gather")]
+    weights = [weight("words", 1000, 256, kind=half), weight("head", 256, 1000, kind=half)]
+    sizes = ["batch_size", 2, "past_sequence_length", 64]
+    inputs = [("input_ids", ["batch_size", "sequence_length"], whole)]
+    for layer in range(layers):
+        at, x = f"/model/layers.{layer}", f"h{layer}"
+        weights += [weight(f"{at}/{name}", 256, kind=half) for name in ("before", "after")]
+        weights += [
+            weight(f"{at}/{name}", n, 8, 16, kind=TensorProto.UINT8)
+            for name, n in (("qkv", 512), ("o", 256))
+        ]
+        weights += [
+            weight(f"{at}/{name}_scales", n * 8, kind=half)
+            for name, n in (("qkv", 512), ("o", 256))
+        ]
+        caches = [f"past.{layer}.{part}" for part in ("key", "value")]
+        inputs += [(cache, sizes, half) for cache in caches]
+        nodes += [
+            # ONNX Runtime has this op in the domain of the standard.
+            node("SimplifiedLayerNormalization", f"{x} {at}/before", f"{at}/n", f"{at}/norm"),
+            node("MatMulNBits", f"{at}/n {at}/qkv {at}/qkv_scales", f"{at}/packed", f"{at}/qkv",
+                 K=256, N=512, bits=4, block_size=32, **extra),
+            helper.make_node("GroupQueryAttention", [f"{at}/packed", "", "", *caches], [f"{at}/a"],
+                             f"{at}/attention", num_heads=4, kv_num_heads=2, **extra),
+            node("MatMulNBits", f"{at}/a {at}/o {at}/o_scales", f"{at}/b", f"{at}/o", K=256, N=256,
+                 bits=4, block_size=32, **extra),
+            helper.make_node("SkipSimplifiedLayerNormalization", [x, f"{at}/b", f"{at}/after"],
+                             [f"{at}/c", "", "", f"h{layer + 1}"], f"{at}/sum", **extra),
+        ]  # fmt: skip
+    nodes.append(node("MatMul", f"h{layers} head", "logits", "/lm_head/MatMul"))
+    outputs = [("logits", ["batch_size", "sequence_length", 1000], half)]
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    return model(nodes, inputs, outputs, weights, opsets=opsets, producer="onnxruntime-genai")
+
+
+def flattened(opset=9):
+    """As PyTorch wrote ``x.view(x.size(0), -1)`` for years: the shape is computed on the way."""
+    constant = {"value": numpy_helper.from_array(np.array([-1]))}
+    unsqueeze = node("Unsqueeze", "first", "rows", "Unsqueeze_5", axes=[0])
+    if opset >= 13:
+        unsqueeze = node("Unsqueeze", "first zero_axis", "rows", "Unsqueeze_5")
+    return model(
+        [
+            node("Conv", "input.1 0.weight", "3", "Conv_0", kernel_shape=[3, 3], pads=[1] * 4),
+            node("Shape", "3", "shape", "Shape_2"),
+            node("Gather", "shape zero", "first", "Gather_4"),
+            unsqueeze,
+            helper.make_node("Constant", [], ["rest"], "Constant_6", **constant),
+            node("Concat", "rows rest", "wanted", "Concat_7", axis=0),
+            node("Reshape", "3 wanted", "flat", "Reshape_8"),
+            node("Gemm", "flat 2.weight", "logits", "Gemm_9", transB=1),
+        ],
+        [("input.1", ["batch", 3, 8, 8])],
+        [("logits", None)],
+        [weight("0.weight", 4, 3, 3, 3), weight("2.weight", 7, 256), numbers("zero_axis", 0),
+         numpy_helper.from_array(np.array(0), "zero")],
+        opset=opset,
+        producer="pytorch",
+    )  # fmt: skip
+
+
 def bare():
     """No names, no shapes but that of the input, opset 7, a constant as a node."""
     made = model(
@@ -378,7 +443,7 @@ ALL = {
     each.__name__: each
     for each in (
         resnet, bert, dynamo, tf2onnx, keras2onnx, skl2onnx, functions, control_flow, quantised,
-        fused, bare,
+        fused, language_model, flattened, bare,
     )
 }  # fmt: skip
 

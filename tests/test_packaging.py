@@ -10,12 +10,14 @@ from xml.etree import ElementTree
 
 import click
 import pytest
+import yaml
 
 import enplace
 from enplace.cli import cli
 
 ROOT = Path(__file__).parent.parent
 PACKAGING = ROOT / "packaging"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MIME = "{http://www.freedesktop.org/standards/shared-mime-info}"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CONTEXT = click.Context(cli, info_name="enplace")
@@ -102,3 +104,16 @@ def test_scripts_are_valid_and_say_what_they_are_for(script):
     shell = "bash" if "bash" in script.read_text().partition("\n")[0] else "sh"
     subprocess.run([shell, "-n", str(script)], check=True)
     assert script.read_text().splitlines()[1].startswith("# ")
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_can_be_read_and_runs_only_what_there_is(workflow):
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    commands = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    targets = {word for line in commands if line.startswith("make ") for word in line.split()[1:]}
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(f"\n{target}:" in made for target in targets)
+    words = [word for line in commands for word in line.split()]
+    scripts = [word for word in words if word.endswith(".sh")]
+    assert all((ROOT / script).is_file() for script in scripts)
+    assert targets or scripts

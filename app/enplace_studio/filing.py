@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import _lru_cache_wrapper
 from pathlib import Path
 
 from PySide6.QtCore import QDateTime, QLocale, Qt, Signal
@@ -55,6 +57,15 @@ _FORMAT = re.compile(rb'^\s*\{\s*"format"\s*:\s*"(?P<name>[a-z-]+)/')
 _HEAD_BYTES = 1000
 
 _Button = QMessageBox.StandardButton
+
+
+def _empty_caches() -> None:
+    """Empty the caches of Enplace's functions: their keys would keep closed models in memory."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("enplace", "enplace_studio"):
+            for function in vars(module).values():
+                if isinstance(function, _lru_cache_wrapper):
+                    function.cache_clear()
 
 
 def _do_nothing() -> None:
@@ -163,6 +174,7 @@ class Filing(QWidget):
                 return opened, opened.seen
             return opened, before if opened.path == path else _version_of(opened.path)
 
+        _empty_caches()
         self._opening.forget()
         self._opening.start(read_version, lambda found: show(*found), self._fail)
 

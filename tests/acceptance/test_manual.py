@@ -117,3 +117,8 @@ def test_the_manual_builds_without_a_warning(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "html" / "reference" / "methods" / "enplace.html").exists()
+    python = (tmp_path / "html" / "reference" / "python.html").read_text(encoding="utf-8")
+    assert " – The plan" in python
+    assert " -- " not in python
+    # "In a single step" does not mean the method of that name.
+    assert "(single.md)" not in (source / "reference/methods/metis.md").read_text(encoding="utf-8")

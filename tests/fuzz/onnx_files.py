@@ -17,8 +17,8 @@ from enplace.frameworks.roofline import GPUS
 from enplace.processes.codecs import profile_from, profile_message
 
 SMALL = (
-    "control_flow", "dynamo", "functions", "fused", "keras2onnx", "quantised", "skl2onnx",
-    "tf2onnx",
+    "control_flow", "dynamo", "flattened", "functions", "fused", "keras2onnx", "language_model",
+    "quantised", "skl2onnx", "tf2onnx",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from enplace.api.checks import checked, texts
 from enplace.api.graphs import from_networkx, to_networkx
+from enplace.api.models import read_onnx
 from enplace.api.notebook import show_values_in_notebooks
 from enplace.api.result import Catalogue, Comparison, Result
 from enplace.bounds import with_bound
@@ -63,6 +64,7 @@ __all__ = [
     "methods",
     "place",
     "read",
+    "read_onnx",
     "read_plan",
     "samples",
     "simulate",

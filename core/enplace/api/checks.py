@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "Pairs": ((str, Mapping, Iterable), "a dictionary, or a list of pairs"),
     "Iterable[str]": (Iterable, "a list of strings"),
     "Mapping[str, Value]": (Mapping, "a dictionary"),
+    "Mapping[str, int]": (Mapping, "a dictionary"),
     "Callable[[Progress], None]": (Callable, "a function"),  # type: ignore[dict-item]
     "None": (type(None), ""),
 }

@@ -10,15 +10,18 @@ from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
-NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
-"""Limits on the ancestors that are examined for the head of an op. ``NEAR`` applies to all ops, the
-others only to ops with several producers: ``PATIENCE`` more ancestors are examined after one that
+NEAR, PATIENCE, FAR, FORKS = 32, 128, 200, 6
+"""Limits on the ancestors that are examined for the head of an op. ``NEAR`` applies to ops with one
+producer, the others to ops with several: ``PATIENCE`` more ancestors are examined after one that
 raised the head or, among the first ``FAR``, one that showed that the head may still rise; at most
 ``FORKS`` are examined as forks."""
 
-EXAMINED, FEWEST = 3_000_000, 8
+EXAMINED, FEWEST = 2_300_000, 8
 """Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that even
 the bound of a huge graph takes only a second or two; and the least that ``PATIENCE`` shrinks to."""
+
+PASSES = 16
+"""How often the ancestors examined are passed to find those on the op's own device."""
 
 
 class LeastCosts(NamedTuple):
@@ -28,6 +31,8 @@ class LeastCosts(NamedTuple):
     ----------
     order : int array, shape (n_ops,)
         A topological order.
+    unit : int array, shape (n_ops,)
+        The placement unit of each op: ops of one unit share a device.
     in_ptr, producer : int arrays, shapes (n_ops + 1,) and (n_edges,)
         Producers of op ``v`` are ``producer[in_ptr[v] : in_ptr[v + 1]]``, one for each edge; the
         arrays of edges are in the same order.
@@ -43,6 +48,7 @@ class LeastCosts(NamedTuple):
     """
 
     order: IntArray
+    unit: IntArray
     in_ptr: IntArray
     producer: IntArray
     send_us: FloatArray
@@ -69,16 +75,21 @@ class _Ancestors(NamedTuple):
         on v's device; and how long the bus is occupied in the second case.
     uses : int array, shape (n_ops,)
         Edges from an ancestor to v or to other ancestors.
+    examined : int array, shape (n_ops,)
+        The op v for which an ancestor was examined last.
     heap_us, heap : arrays, shape (n_ops,)
         Ancestors that have been reached and not examined, the latest head first.
-    near, near_key, together : arrays, shape (NEAR,)
-        Ancestors that must be on v's device if v starts before minus their key.
+    together, unit_together : int arrays, shapes (n_ops,) and (n_units,)
+        The latest trial in which an ancestor or a unit turned out to be on v's device.
+    away_us, leaving_us : float arrays, shape (n_ops,)
+        The earliest end of an ancestor that is not on v's device, and the least time from there to
+        the start of v, given which ancestors are on v's device.
     between : int array, shape (n_ops,)
-        Ancestors examined, other than sources.
-    joined_us, away_us : float arrays, shape (n_sets,)
+        Ancestors examined, each before its producers.
+    joined_us, joined_leave_us : float arrays, shape (n_sets,)
         Work of the ancestors examined, and the least ``leave_us`` of any of them.
     counts : int array
-        How many ancestors are in the heap, near and between, and how many forks there were.
+        How many ancestors are in the heap and between, and how many forks and trials there were.
     """
 
     place: IntArray
@@ -87,18 +98,20 @@ class _Ancestors(NamedTuple):
     leave_us: FloatArray
     leave_bus_us: FloatArray
     uses: IntArray
+    examined: IntArray
     heap_us: FloatArray
     heap: IntArray
-    near: IntArray
-    near_key: FloatArray
-    together: BoolArray
+    together: IntArray
+    unit_together: IntArray
+    away_us: FloatArray
+    leaving_us: FloatArray
     between: IntArray
     joined_us: FloatArray
-    away_us: FloatArray
+    joined_leave_us: FloatArray
     counts: IntArray
 
 
-WAITING, N_NEAR, N_BETWEEN, N_FORKS = range(4)
+WAITING, N_BETWEEN, N_FORKS, N_TRIALS = range(4)
 """Indices into ``_Ancestors.counts``."""
 
 
@@ -138,14 +151,16 @@ def earliest_starts(costs: LeastCosts, stop: BoolArray) -> FloatArray:
         leave_us=np.empty(n),
         leave_bus_us=np.empty(n),
         uses=np.empty(n, np.int64),
+        examined=np.full(n, -1),
         heap_us=np.empty(n),
         heap=np.empty(n, np.int64),
-        near=np.empty(NEAR, np.int64),
-        near_key=np.empty(NEAR),
-        together=np.empty(NEAR, np.bool_),
+        together=np.full(n, -1),
+        unit_together=np.full(costs.unit.max() + 1, -1),
+        away_us=np.empty(n),
+        leaving_us=np.empty(n),
         between=np.empty(n, np.int64),
         joined_us=np.empty(len(costs.most)),
-        away_us=np.empty(len(costs.most)),
+        joined_leave_us=np.empty(len(costs.most)),
         counts=np.zeros(4, np.int64),
     )
     fork = _Fork(
@@ -176,7 +191,7 @@ def _find_in_order(
     for v in c.order:
         if stop[0]:
             break
-        a.counts[WAITING] = a.counts[N_NEAR] = a.counts[N_BETWEEN] = 0
+        a.counts[WAITING] = a.counts[N_BETWEEN] = 0
         a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf
         bound_us = 0.0
         for edge in range(c.in_ptr[v], c.in_ptr[v + 1]):
@@ -223,26 +238,15 @@ def _next_ancestor(c: LeastCosts, a: _Ancestors) -> int:  # pragma: no cover - c
 
 
 @step
-def _keep_near(
-    a: _Ancestors, x: int, end_us: float, bound_us: float
-) -> bool:  # pragma: no cover - compiled
-    """Keep an ancestor that must be on v's device if v starts at the bound."""
-    n = a.counts[N_NEAR]
-    if end_us + a.leave_us[x] <= bound_us or n == NEAR:
-        return False
-    a.near[n], a.near_key[n] = x, -end_us - a.leave_us[x]
-    a.counts[N_NEAR] += 1
-    return True
-
-
-@step
 def _examine_chain(
     c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, bound_us: float
 ) -> None:  # pragma: no cover - compiled
     """Examine the ancestors of an op with one producer, beyond which no work can be shared."""
-    while a.counts[WAITING] > 0 and a.counts[N_NEAR] < NEAR:
+    while a.counts[WAITING] > 0 and a.counts[N_BETWEEN] < NEAR:
         x = _next_ancestor(c, a)
-        if _keep_near(a, x, head_us[x] + c.time_us[x], bound_us):
+        a.between[a.counts[N_BETWEEN]], a.examined[x] = x, v
+        a.counts[N_BETWEEN] += 1
+        if head_us[x] + c.time_us[x] + a.leave_us[x] > bound_us:
             _reach_producers(c, a, head_us, v, x, c.time_us[x])
 
 
@@ -251,7 +255,7 @@ def _examine_join(
     c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray, v: int, bound_us: float
 ) -> float:  # pragma: no cover - compiled
     """Examine the ancestors of an op with several producers; return a better bound on its start."""
-    a.joined_us[:], a.away_us[:] = 0.0, np.inf
+    a.joined_us[:], a.joined_leave_us[:] = 0.0, np.inf
     patience = min(PATIENCE, max(FEWEST, EXAMINED // len(c.order)))
     far = min(FAR, 2 * patience)
     alone_us, left, tries = 0.0, patience, 0
@@ -259,13 +263,11 @@ def _examine_join(
         x = _next_ancestor(c, a)
         left -= 1
         end_us = head_us[x] + c.time_us[x]
-        _keep_near(a, x, end_us, bound_us)
         if a.uses[x] > 1 and tries < FORKS and end_us + alone_us > bound_us:
             tries += 1
             bound_us = max(bound_us, end_us + _fork_us(c, a, f, x))
-        if c.in_ptr[x] < c.in_ptr[x + 1]:
-            a.between[a.counts[N_BETWEEN]] = x
-            a.counts[N_BETWEEN] += 1
+        a.between[a.counts[N_BETWEEN]], a.examined[x] = x, v
+        a.counts[N_BETWEEN] += 1
         joined_us, alone_us = _join(c, a, x)
         if head_us[x] + joined_us > bound_us:
             bound_us, left = head_us[x] + joined_us, patience
@@ -284,8 +286,8 @@ def _join(
     for s in range(len(c.most)):
         if c.weighted_us[s, x] > 0.0:
             a.joined_us[s] += c.weighted_us[s, x]
-            a.away_us[s] = min(a.away_us[s], a.leave_us[x])
-            joined_us = max(joined_us, _shared_us(a.joined_us[s], c.most[s], a.away_us[s]))
+            a.joined_leave_us[s] = min(a.joined_leave_us[s], a.leave_us[x])
+            joined_us = max(joined_us, _shared_us(a.joined_us[s], c.most[s], a.joined_leave_us[s]))
         alone_us = max(alone_us, a.joined_us[s] / c.most[s])
     return joined_us, alone_us
 
@@ -381,29 +383,89 @@ def _on_bus_us(
     return least_us
 
 
-@helper
+@loop
 def _start_after(
     c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, bound_us: float
 ) -> float:  # pragma: no cover - compiled
-    """Find the smallest consistent start of v that is not before the bound.
-
-    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, which runs all such
-    ancestors one after another.
-    """
-    n = a.counts[N_NEAR]
-    rank = np.argsort(a.near_key[:n])
-    earliest_us, start_us = np.inf, bound_us
-    a.together[:n] = False
-    for i in range(n + 1):
-        following_us = -a.near_key[rank[i]] if i < n else 0.0
-        earliest_us = min(earliest_us, max(start_us, following_us))
-        if following_us <= start_us:
+    """Find the smallest consistent start of v that is not before the bound."""
+    start_us, until_us = bound_us, np.inf
+    _forget_together(c, a, v)
+    for _ in range(PASSES):
+        _find_leaving(c, a, v)
+        grows, until_us = _keep_together(c, a, head_us, v, start_us, until_us)
+        least_us = _start_together(c, a, head_us, v)
+        if least_us > start_us:
+            start_us, until_us = min(least_us, until_us), np.inf
+            _forget_together(c, a, v)
+        elif not grows:
             break
-        a.together[rank[i]] = True
-        total_us, way_us = 0.0, np.inf
-        for k in range(n):
-            if a.together[k]:
-                x = a.near[k]
-                total_us, way_us = total_us + c.time_us[x], min(way_us, a.work_us[x])
-                start_us = max(start_us, head_us[x] + total_us / c.lanes[v] + way_us)
-    return float(max(bound_us, earliest_us))
+    return start_us
+
+
+@step
+def _forget_together(c: LeastCosts, a: _Ancestors, v: int) -> None:  # pragma: no cover - compiled
+    """Begin a trial: only v and its unit are known to be on v's device."""
+    a.counts[N_TRIALS] += 1
+    a.unit_together[c.unit[v]] = a.counts[N_TRIALS]
+
+
+@step
+def _find_leaving(c: LeastCosts, a: _Ancestors, v: int) -> None:  # pragma: no cover - compiled
+    """Find how long before v each ancestor ends that is not on v's device."""
+    for at in range(a.counts[N_BETWEEN]):
+        a.leaving_us[a.between[at]] = 0.0
+    for at in range(-1, a.counts[N_BETWEEN]):
+        x = v if at < 0 else a.between[at]
+        from_x_us = a.work_us[x] if at < 0 else c.time_us[x] + a.work_us[x]
+        away_us = np.inf
+        if at >= 0 and a.together[x] != a.counts[N_TRIALS]:
+            away_us = c.time_us[x] + a.leaving_us[x]
+        for edge in range(c.in_ptr[x], c.in_ptr[x + 1]):
+            y = c.producer[edge]
+            leaving_us = min(c.send_us[edge] + from_x_us, c.sure_us[edge] + away_us)
+            if a.examined[y] == v:
+                a.leaving_us[y] = max(a.leaving_us[y], leaving_us)
+
+
+@step
+def _keep_together(
+    c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, start_us: float, until_us: float
+) -> tuple[bool, float]:  # pragma: no cover - compiled
+    """Mark the ancestors that are on v's device if v starts at ``start_us``.
+
+    Return whether there are new ones, and up to which start of v all of them are there.
+    """
+    trial, grows = a.counts[N_TRIALS], False
+    for at in range(a.counts[N_BETWEEN] - 1, -1, -1):
+        x = a.between[at]
+        away_us = head_us[x]
+        for edge in range(c.in_ptr[x], c.in_ptr[x + 1]):
+            y = c.producer[edge]
+            if a.examined[y] != v:
+                continue
+            there_us = head_us[y] + c.time_us[y] + c.send_us[edge]
+            if a.together[y] != trial:
+                there_us = min(there_us, a.away_us[y] + c.sure_us[edge])
+            away_us = max(away_us, there_us)
+        a.away_us[x] = away_us + c.time_us[x]
+        key_us = a.away_us[x] + a.leaving_us[x]
+        if key_us > start_us:
+            until_us = min(until_us, key_us)
+            a.unit_together[c.unit[x]] = trial
+        if a.together[x] != trial and a.unit_together[c.unit[x]] == trial:
+            a.together[x], grows = trial, True
+    return grows, until_us
+
+
+@step
+def _start_together(
+    c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int
+) -> float:  # pragma: no cover - compiled
+    """Return when v can start if its device runs the marked ancestors one after another."""
+    start_us, total_us, way_us = 0.0, 0.0, np.inf
+    for at in range(a.counts[N_BETWEEN]):
+        x = a.between[at]
+        if a.together[x] == a.counts[N_TRIALS]:
+            total_us, way_us = total_us + c.time_us[x], min(way_us, a.work_us[x])
+            start_us = max(start_us, head_us[x] + total_us / c.lanes[v] + way_us)
+    return start_us

@@ -7,12 +7,15 @@ best prices. The others consider the graph and the cost of leaving a device:
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
 somewhere, and v cannot start before key(x): the earliest end of x, plus the work of the ops between
 on one path, plus the cheapest transfer on it. So if v starts at s, all x with key(x) > s are on v's
-device, which runs them one after another: v cannot start before the earliest start of some of them,
-plus the work of these, plus the shortest way from any of these to v. The smallest consistent s is
-the head of v. (One level of this, with a single path, is the classic bound of scheduling with
-communication delays, Fernandez and Bussell 1973; here it goes back as far as it pays.) Tails, from
-the end of an op to the end of the step, are heads of the reversed graph. If no device has enough
-memory for both ends of an edge, every way through that edge includes its cheapest transfer.
+device, and with them their placement units. This raises other keys: an op that is elsewhere waits
+for a transfer of what these ops make, and must send something before the next of them needs it. So
+more ops turn out to be on v's device. It runs them one after another: v cannot start before the
+earliest start of some of them, plus the work of these, plus the shortest way from any of these to
+v. The smallest consistent s is the head of v. (One level of this, with a single path and a single
+transfer, is the classic bound of scheduling with communication delays, Fernandez and Bussell 1973;
+here it goes back as far as it pays.) Tails, from the end of an op to the end of the step, are heads
+of the reversed graph. If no device has enough memory for both ends of an edge, every way through
+that edge includes its cheapest transfer.
 
 *Joins.* All ancestors of v with heads of at least a run between a and the start of v, s. Those that
 are not on v's device must also leave theirs, which takes at least e, so the other devices have only
@@ -167,6 +170,7 @@ def least_costs(problem: Problem) -> tuple[LeastCosts, LeastCosts]:
     bus_set, on_bus = _bus(problem, weighted_us)
     backwards = LeastCosts(
         order=profile.topological_order[::-1].copy(),
+        unit=problem.unit,
         in_ptr=profile.out_ptr,
         producer=profile.edge_op.copy(),  # writable as the other: kernels are compiled once
         send_us=send_us,

@@ -109,13 +109,17 @@ def clusters(
     own = detect or gpus is not None
     if (output is not None or any(gpu.values())) and not own and name is None:
         raise EnplaceError("add --detect, or --gpus with a number")
+    if name is not None and (own or any(gpu.values())):
+        raise EnplaceError(f"leave out the preset '{name}', or what describes another cluster")
     if name is not None and name not in presets():
         raise ClusterError(f"there is no preset '{name}'; {instead(name, presets())}")
     if name is not None or own:
         cluster = presets()[name] if name is not None else _own_cluster(gpus, **gpu)
+        text = str(cluster)
         if output is not None:
             write_atomically(output, cluster_text(cluster) + "\n")
-        return Answer(cluster_to_json(cluster), str(cluster))
+            text += f"\n\nThe cluster is in {output}."
+        return Answer(cluster_to_json(cluster), text)
     found = [
         {
             "name": cluster.name,

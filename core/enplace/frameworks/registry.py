@@ -101,4 +101,4 @@ def why_no_export(form: str, profile: Profile) -> str:
     owner, own = next(owners, None), framework_of(profile)
     if owner is None or owner is own:
         return ""
-    return f"format '{form}' is for {owner.name}, and this model is one of {own.name}"
+    return f"format '{form}' is for {owner.name}, and this is a model of {own.name}"

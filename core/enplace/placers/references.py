@@ -100,9 +100,10 @@ def verdict(
     ends = f" {shared} takes {ms(replicas_us)}." if math.isfinite(replicas_us) else ""
     if math.isnan(least):
         return ends.strip()
+    if step_us == least:
+        return f"One device is as fast: nothing to split. Both take {ms(least)}.{ends}"
     change = percent(step_us / least - 1, signed=True)
     if step_us < least:
         return f"One device takes {ms(least)}, the plan {change}.{ends}"
-    better = "as fast" if step_us == least else "faster"
-    first = f"One device is {better}: nothing to split. It takes {ms(least)}, the plan {change}."
+    first = f"One device is faster: nothing to split. It takes {ms(least)}, the plan {change}."
     return f"{first}{ends}"

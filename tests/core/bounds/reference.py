@@ -96,13 +96,53 @@ class _Head:
                 longest = max(longest, least)
         return longest
 
-    def smallest_start_us(self, bound):
-        """Return the smallest start that is possible with all later keys on v's device."""
-        key = {x: self.end_us(x) + self.leave[x] for x in self.examined}
-        return min(
-            max(bound, start, self.on_one_device_us([x for x in self.examined if key[x] > start]))
-            for start in [bound, *key.values()]
-        )
+    def smallest_start_us(self, start):
+        """Return the smallest start for which the ops that must then share v's device have time."""
+        while True:
+            together, until = self.together(start)
+            least = self.on_one_device_us([x for x in self.examined if x in together])
+            if least <= start:
+                return start
+            start = min(least, until)
+
+    def together(self, start):
+        """Return what is on v's device if v starts then, and until when that is so."""
+        unit, found = self.costs.unit, set()
+        while True:
+            away, leaving = self.away(found), self.leaving(found)
+            key = {x: away[x] + leaving[x] for x in self.examined}
+            late = {x for x in self.examined if key[x] > start}
+            units = {unit[x] for x in {*late, *found, self.v}}
+            more = {x for x in self.examined if unit[x] in units}
+            if more == found:
+                return found, min((key[x] for x in late), default=np.inf)
+            found = more
+
+    def away(self, together):
+        """Return when each op ends at the earliest if it is not on v's device."""
+        away = {}
+        for x in reversed(self.examined):
+            starts = [self.head[x]]
+            for y, send, sure, _ in self.edges_into(x):
+                if y in away:
+                    sent = self.end_us(y) + send
+                    starts.append(sent if y in together else min(sent, away[y] + sure))
+            away[x] = max(starts) + self.time[x]
+        return away
+
+    def leaving(self, together):
+        """Return the least time from each op's end to v if it is not on v's device."""
+        leaving = dict.fromkeys(self.examined, 0.0)
+        for x in [self.v, *self.examined]:
+            time = 0.0 if x == self.v else self.time[x]
+            here = x == self.v or x in together
+            for y, send, sure, _ in self.edges_into(x):
+                if y in leaving:
+                    least = send + time + self.work[x]
+                    if not here:
+                        least = min(least, sure + time + leaving[x])
+                    leaving[y] = max(leaving[y], least)
+        return leaving
 
     def on_one_device_us(self, ops):
         """Return when v starts if its device runs these ops, which have the latest heads first."""

@@ -109,6 +109,27 @@ def test_ops_before_and_after_parallel_work_count_in_full():
     assert lower_bound_us(problem) == pytest.approx(32)
 
 
+def test_colocated_ops_come_together():
+    """A chain that pays 8 wherever it is cut; an op of 5 has time to go elsewhere and back."""
+    times = {"a": 10, "b": 30, "side": 5, "end": 10}
+    edges = [("a", "b", 0), ("b", "end", 0), ("a", "side", 0), ("side", "end", 0)]
+    cluster = cluster_of(2, b0_us=8.0)
+    free = Problem(profile_of(times, edges), cluster)
+    assert lower_bound_us(free) == shortest_us(free) == 50
+    bound = Problem(profile_of(times, edges, colocation={"side": "x", "end": "x"}), cluster)
+    assert lower_bound_us(bound) == shortest_us(bound) == 55
+
+
+def test_an_op_between_ops_of_one_device_pays_for_two_transfers():
+    """A chain of four ops of 10, and an op of 6 beside its middle: 6 + 2 * 8 there, or 6 more."""
+    profile = profile_of(
+        {"a": 10, "b": 10, "c": 10, "side": 6, "end": 10},
+        [("a", "b", 0), ("b", "c", 0), ("c", "end", 0), ("a", "side", 0), ("side", "end", 0)],
+    )
+    problem = Problem(profile, cluster_of(2, b0_us=8.0))
+    assert lower_bound_us(problem) == shortest_us(problem) == 42
+
+
 def test_ops_that_cannot_share_a_device_pay_for_a_transfer():
     """A chain whose middle op fits with neither end: two transfers of 1 + 3."""
     problem = Problem(

@@ -157,6 +157,18 @@ def test_a_cluster_of_ones_own_is_written(enplace, tmp_path):
     assert json.loads(file.read_text()) == made
 
 
+def test_the_answer_says_where_the_cluster_is(enplace, tmp_path):
+    file = str(tmp_path / "copy.json")
+    assert f"The cluster is in {file}." in enplace("clusters", "pesto", "-o", file).out
+
+
+@pytest.mark.parametrize("words", [("--detect",), ("--gpus", "2"), ("--memory", "24GiB")])
+def test_a_preset_is_not_described_as_well(enplace, words):
+    done = enplace("clusters", "pesto", *words)
+    assert done.status == 2
+    assert "leave out the preset 'pesto'" in done.err
+
+
 def test_detection_without_a_gpu_and_without_a_terminal_says_what_to_add(enplace, monkeypatch):
     monkeypatch.setattr("enplace.frameworks.nvml.visible_cards", list)
     done = enplace("clusters", "--detect")

@@ -80,7 +80,7 @@ def test_no_module_for_another_framework_is_written(imported, enplace):
     enplace("place", imported, "--cluster", "h200-2-nvlink", "--method", "heft", "-o", "plan.json")
     done = enplace("export", imported, "plan.json", "--format", "python", "-o", "out.py")
     assert done.status == 2
-    assert "format 'python' is for TensorFlow, and this model is one of ONNX" in done.err
+    assert "format 'python' is for TensorFlow, and this is a model of ONNX" in done.err
     assert not Path("out.py").exists()
 
 

@@ -102,6 +102,14 @@ def _scope(call: NodeProto, function: FunctionProto) -> str:
     return call.name or (call.output[0] if call.output else "") or function.name
 
 
+def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
+    """Iterate over the bodies of a loop or branch itself."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def _all_nodes(nodes: object) -> Iterator[NodeProto]:
     """Iterate over nodes and those in bodies of loops and branches."""
     for node in nodes:  # type: ignore[attr-defined]

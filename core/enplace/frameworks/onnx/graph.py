@@ -8,17 +8,16 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.shape_inference import infer_shapes
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from enplace.disk import naming, read_bytes, shown
 from enplace.errors import FileError
-from enplace.frameworks.onnx.functions import inline_functions
+from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
+from enplace.frameworks.onnx.shapes import infer
 from enplace.text import instead
 from enplace.values.limits import MAX_BYTES
 
@@ -35,9 +34,6 @@ _LEAST_IR = 4
 
 _SMALL_BYTES = 1 << 14
 """Values of larger initialisers are dropped: no shape depends on them."""
-
-_MOST_ROUNDS, _MOST_VISITS = 40, 400_000
-"""How often shapes are inferred again, past ops that the ONNX library does not know."""
 
 _BITS = {
     **dict.fromkeys(("BOOL", "INT8", "UINT8"), 8),
@@ -156,7 +152,7 @@ def read_graph(path: str, batch_size: int = 0, sizes: Mapping[str, int] | None =
         inline_functions(model)
         _drop_values(model.graph)
         chosen = _choose_sizes(model.graph, batch_size, dict(sizes or {}))
-        graph = _graph(_inferred(model).graph)
+        graph = _graph(infer(model).graph)
     opsets = (f"{each.domain or 'ai.onnx'} {each.version}" for each in model.opset_import)
     facts = {
         "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
@@ -204,14 +200,6 @@ def _bodies(graph: GraphProto) -> Iterator[GraphProto]:
             yield from _bodies(body)
 
 
-def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
-    """Iterate over the bodies of a loop or branch itself."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 # Sizes that a file leaves open
 
 
@@ -241,8 +229,10 @@ def _choose_sizes(graph: GraphProto, batch_size: int, wanted: dict[str, int]) ->
     }
     for info in _infos(graph):
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") and (name := _size_name(info, axis)) in chosen:
-                dim.dim_value = chosen[name]
+            name = _size_name(info, axis)
+            size = chosen.get(name) or _sum(name, chosen)
+            if not dim.HasField("dim_value") and size is not None:
+                dim.dim_value = size
     return chosen
 
 
@@ -252,19 +242,30 @@ def _open_sizes(graph: GraphProto) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for info in graph.input:
         dims = info.type.tensor_type.shape.dim
+        has_batch = any(_BATCH_NAME.search(dim.dim_param) for dim in dims)
         for axis, dim in enumerate(dims):
             if info.name not in weights and not dim.HasField("dim_value"):
-                name = _size_name(info, axis)
-                usual = USUAL_PIXELS if len(dims) == 4 else USUAL_SIZE
-                found.setdefault(name, (BATCH if _is_batch(dim.dim_param, axis) else "", usual))
-    return found
+                is_length = bool(_LENGTH_NAME.search(dim.dim_param))
+                is_first = axis == 0 and not has_batch and not is_length
+                kind = BATCH if is_first or _BATCH_NAME.search(dim.dim_param) else ""
+                usual = USUAL_PIXELS if len(dims) == 4 and not is_length else USUAL_SIZE
+                found.setdefault(_size_name(info, axis), (kind, usual))
+    any_sizes = dict.fromkeys(found, 1)
+    return {name: each for name, each in found.items() if _sum(name, any_sizes) is None}
 
 
-def _is_batch(name: str, axis: int) -> bool:
-    """Whether a size is the batch: by its name or, if that says nothing, the first of an input."""
-    if re.search(r"batch|^(n|b|bs)$", name, re.IGNORECASE):
-        return True
-    return axis == 0 and not re.search(r"seq|len|time|step", name, re.IGNORECASE)
+_BATCH_NAME = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
+"""Names of the batch; where no axis of an input has one, its first axis is the batch."""
+
+_LENGTH_NAME = re.compile(r"seq|len|time|step|past", re.IGNORECASE)
+"""Names of the lengths of sequences."""
+
+
+def _sum(name: str, sizes: Mapping[str, int]) -> int | None:
+    """Return a size that is named as a sum of others, such as ``past_length + 1``; or None."""
+    terms = [term.strip() for term in name.split("+")]
+    values = [int(t) if re.fullmatch(r"[0-9]{1,9}", t) else sizes.get(t, -1) for t in terms]
+    return sum(values) if len(values) > 1 and min(values) >= 0 else None
 
 
 def _size_name(info: ValueInfoProto, axis: int) -> str:
@@ -280,49 +281,7 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
         yield from each.value_info
 
 
-# Shapes
-
-
-def _inferred(model: ModelProto) -> ModelProto:
-    """Infer shapes; an op that the ONNX library does not know keeps its first input's shape."""
-    visits = 0
-    for _ in range(_MOST_ROUNDS):
-        visits += len(model.graph.node)
-        try:
-            found = infer_shapes(model, data_prop=True)
-        except Exception:  # the file's own shapes must do
-            return model
-        guessed = _guess(found.graph)
-        if not guessed or visits > _MOST_VISITS:
-            return found
-        model = found
-    return model
-
-
-def _guess(graph: GraphProto) -> int:
-    """Add a shape for the outputs of unknown ops where one can be guessed; return their number."""
-    known = dict(_known(graph))
-    n_guessed = 0
-    for node in graph.node:
-        inputs = [known.get(name) for name in node.input[:1]]
-        if node.domain in ("", "ai.onnx") or not inputs or inputs[0] is None:
-            continue
-        for name in node.output:
-            if name and name not in known:
-                info = graph.value_info.add(name=name)
-                info.type.CopyFrom(inputs[0])
-                known[name] = info.type
-                n_guessed += 1
-                break  # the others, such as masks and statistics, are smaller
-    return n_guessed
-
-
-def _known(graph: GraphProto) -> Iterator[tuple[str, Any]]:
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.HasField("shape"):
-            yield info.name, info.type
-    for weight in graph.initializer:
-        yield weight.name, onnx.helper.make_tensor_type_proto(weight.data_type, weight.dims)
+# The graph
 
 
 def _graph(

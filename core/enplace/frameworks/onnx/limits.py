@@ -15,6 +15,9 @@ MAX_FILE_BYTES = 1 << 31
 MAX_NODES = 200_000
 """Most nodes, bodies of loops and called functions included."""
 
+MOST_TURNS = 1_000_000
+"""Most turns of a loop that count; some exporters write the largest number for "until it ends"."""
+
 MAX_INLINED_BYTES = 128 << 20
 """Most that the nodes may take once functions are inlined: in memory, it is a few times as much."""
 

@@ -20,7 +20,8 @@ from onnx import GraphProto, NodeProto
 
 from enplace.disk import shown
 from enplace.errors import FileError
-from enplace.frameworks.onnx.graph import Graph, bodies_of
+from enplace.frameworks.onnx.functions import bodies_of
+from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.work import work_of
 from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes

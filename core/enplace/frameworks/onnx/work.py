@@ -14,7 +14,9 @@ from typing import Any
 
 from onnx import AttributeProto, NodeProto
 
-from enplace.frameworks.onnx.graph import Graph, Tensor, bodies_of
+from enplace.frameworks.onnx.functions import bodies_of
+from enplace.frameworks.onnx.graph import Graph, Tensor
+from enplace.frameworks.onnx.limits import MOST_TURNS
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8, Work
 
 _PRECISIONS = {
@@ -24,8 +26,8 @@ _PRECISIONS = {
     **dict.fromkeys(("INT8", "UINT8", "INT4", "UINT4"), I8),
 }
 
-_MOST_TURNS, _MOST_FLOPS, _MOST_AXES = 1_000_000, 10**30, 8
-"""Most turns of a loop, operations of an op, and axes of a window that count."""
+_MOST_FLOPS, _MOST_AXES = 10**30, 8
+"""Most operations of an op, and axes of a window, that count."""
 
 
 def _value(attribute: AttributeProto) -> Any:
@@ -142,11 +144,16 @@ def _recurrent(op: Op) -> int:
 
 
 def _attention(op: Op) -> int:
-    """Count the products of queries and keys, and of their scores and the values."""
-    query, key = op.input(0), op.input(1)
-    n_keys = _nth(key, 2 if len(key.lengths) == 4 else 1)
-    past = op.input(4)
-    if op.node.domain in ("", "ai.onnx") and len(past.lengths) == 4:
+    """Count the products of queries and keys, and of their scores and the values.
+
+    ONNX Runtime's ops may take queries, keys and values as one input.
+    """
+    query, key, past = op.input(0), op.input(1), op.input(_PAST[op.kind])
+    if key.shape is None:
+        query, n_keys = op.output, _nth(query, 1)
+    else:
+        n_keys = _nth(key, 2 if len(key.lengths) == 4 else 1)
+    if len(past.lengths) == 4:
         n_keys += past.lengths[2]
     return 2 * n_keys * (query.n_values + op.output.n_values)
 
@@ -165,7 +172,7 @@ def _steps(op: Op) -> int:
     """Count the kernels that run one after another: one for each step of a recurrent op."""
     if op.kind not in _RECURRENT:
         return 1
-    return min(_nth(op.input(0), 1 if op.attribute("layout", 0) else 0), _MOST_TURNS)
+    return min(_nth(op.input(0), 1 if op.attribute("layout", 0) else 0), MOST_TURNS)
 
 
 def _nth(tensor: Tensor, axis: int) -> int:
@@ -175,6 +182,8 @@ def _nth(tensor: Tensor, axis: int) -> int:
 
 _CONVOLUTIONS = ("Conv", "ConvInteger", "DeformConv", "FusedConv", "QLinearConv")
 _RECURRENT = ("GRU", "LSTM", "RNN")
+_PAST = {"Attention": 4, "GroupQueryAttention": 3, "MultiHeadAttention": 6}
+"""Attention, and which input holds the keys of earlier calls."""
 _MATRIX: Mapping[str, Callable[[Op], int]] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     "ConvTranspose": _transposed,
@@ -248,6 +257,6 @@ def _turns(op: Op) -> int:
     """Find the turns of a loop: a constant number, or the length of what it scans; else 1."""
     if op.kind == "Scan":
         n_scanned = op.attribute("num_scan_inputs", 0)
-        return min(_nth(op.input(len(op.inputs) - n_scanned), 0), _MOST_TURNS) if n_scanned else 1
+        return min(_nth(op.input(len(op.inputs) - n_scanned), 0), MOST_TURNS) if n_scanned else 1
     turns = op.graph.constants.get(op.node.input[0], 1) if op.node.input else 1
-    return min(max(turns, 1), _MOST_TURNS)
+    return turns if 1 <= turns <= MOST_TURNS else 1

@@ -112,6 +112,28 @@ def test_a_size_called_like_a_batch_is_one_wherever_it_is(profile):
     assert profile(onnx_models.keras2onnx(), 6).measured.batch_shapes == ((10, 6, 16),)
 
 
+def test_the_first_size_is_no_batch_beside_one_that_is_called_so(profile):
+    relu = onnx_models.node("Relu", "x", "y")
+    made = onnx_models.model([relu], [("x", ["S", "N", 8])], [("y", None)])
+    assert profile(made, 6).measured.batch_shapes == ((128, 6, 8),)
+
+
+def test_the_length_of_a_cache_is_that_of_a_sequence_not_of_a_picture(profile):
+    sizes = profile(onnx_models.language_model()).measured.config["sizes"]
+    assert sizes == {"batch_size": 1, "sequence_length": 128, "past_sequence_length": 128}
+
+
+def test_a_size_that_is_named_as_a_sum_follows_from_its_terms(profile):
+    made = onnx_models.model(
+        [onnx_models.node("Relu", "mask", "y")],
+        [("past", ["n", "past_length"]), ("mask", ["n", "past_length + 1"])],
+        [("y", None)],
+    )
+    found = profile(made, 2, {"past_length": 7})
+    assert found.measured.batch_shapes == ((2, 7), (2, 8))
+    assert found.measured.config["sizes"] == {"n": 2, "past_length": 7}
+
+
 def test_a_negative_size_is_an_open_one(profile):
     relu = onnx_models.node("Relu", "x", "y")
     made = onnx_models.model([relu], [("x", [-1, 8])], [("y", [-1, 8])])
@@ -182,12 +204,6 @@ def test_what_is_fed_and_what_has_no_gpu_kernel_run_on_the_host(profile):
     found = profile(onnx_models.skl2onnx())
     assert np.isnan(found.time_us[:, 0]).all()
     assert np.isfinite(found.time_us[:, 1]).all()
-
-
-def test_an_unknown_op_is_assumed_to_keep_its_inputs_shape(profile):
-    found = profile(onnx_models.fused())
-    attention = found.index["Attention_0"]
-    assert found.tensor_bytes[found.tensor_ptr[attention]] == 4 * 32 * 64
 
 
 def test_other_files_are_not_read(profile):

@@ -112,6 +112,15 @@ def test_attention_counts_scores_and_their_product_with_the_values(work):
     assert found.flops == 2 * (2 * 2 * 4 * 16 * 32 * 8)
 
 
+def test_attention_whose_queries_hold_keys_and_values_counts_them_and_the_cache(work):
+    attention = helper.make_node(
+        "GroupQueryAttention", ["q", "", "", "past"], ["y"], num_heads=4, kv_num_heads=2,
+        domain="com.microsoft",
+    )  # fmt: skip
+    inputs = [("q", [2, 16, 512]), ("past", [2, 2, 32, 64])]
+    assert work(attention, inputs, ("y", None)).flops == 2 * (2 * 2 * 16 * (16 + 32) * 256)
+
+
 def test_a_pooling_op_looks_at_its_window(work):
     op = node("MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2])
     assert work(op, [("x", [1, 4, 9, 9])], ("y", [1, 4, 4, 4])).flops == 4 * 16 * 9

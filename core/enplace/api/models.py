@@ -1,0 +1,71 @@
+"""Models of other frameworks as profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from numbers import Integral
+
+from enplace.api.checks import checked
+from enplace.disk import naming
+from enplace.errors import EnplaceError
+from enplace.frameworks.jobs import measure_profile
+from enplace.frameworks.roofline import DEFAULT_GPU
+from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, source_of
+from enplace.inputs import PathLike
+from enplace.values.profile import Profile
+
+
+@checked
+def read_onnx(
+    path: PathLike,
+    *,
+    gpu: str = DEFAULT_GPU,
+    batch_size: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Profile:
+    """Read an ONNX model, and estimate the time of each op from a roofline of a GPU.
+
+    Nothing in the file runs. Needs ``pip install 'enplace[onnx]'``.
+
+    Parameters
+    ----------
+    path : str or path
+        The model's file.
+    gpu : {"h200", "h100", "a100", "v100"}
+        The GPU to estimate for.
+    batch_size : int, optional
+        Its batch, if the file leaves that open; by default 1.
+    sizes : mapping of str to int, optional
+        Other sizes that the file leaves open: ``{"sequence_length": 128}``.
+
+    Returns
+    -------
+    Profile
+        ``profile.measured.estimated`` names the GPU, and ``profile.measured.config["sizes"]`` holds
+        all sizes that the file leaves open, as they were chosen.
+
+    Raises
+    ------
+    EnplaceError
+        If the file cannot be used, or leaves no such size open.
+
+    Examples
+    --------
+    >>> profile = ep.read_onnx("model.onnx", gpu="h100", batch_size=64)
+    """
+    batch = 0 if batch_size is None else _whole(batch_size, "batch_size", MAX_BATCH)
+    chosen = [
+        (name, _whole(number, f"sizes[{name!r:.60}]", MAX_SIZE))
+        for name, number in (sizes or {}).items()
+    ]
+    options = {"gpu": gpu, "batch_size": batch, "sizes": tuple(chosen)}
+    source = source_of(os.fspath(path), framework_name="onnx", **options)
+    with naming(source.path):
+        return measure_profile(source, "", 0, 0)
+
+
+def _whole(number: object, name: str, most: int) -> int:
+    if isinstance(number, Integral) and 1 <= int(number) <= most:
+        return int(number)
+    raise EnplaceError(f"{name} is {number!r:.60}; use a whole number from 1 to {most}")
