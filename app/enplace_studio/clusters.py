@@ -88,7 +88,7 @@ class ClusterChooser(QDialog):
                 row for row in map(_row, clusters) if matches(typed, f"{title} {_text_of(row)}")
             ]
             if found:
-                rows += [Row(title, columns=() if rows else HEADINGS), *found]
+                rows += [Row(title, columns=HEADINGS), *found]  # the first may be out of sight
         return rows
 
     def _describe(self) -> None:

@@ -239,6 +239,20 @@ def _check_pins(project: OpenProject, constraint: Constraint) -> None:
             )
 
 
+def keep_lost(old: OpenProject, new: OpenProject) -> OpenProject:
+    """Keep, switched off, the constraints on devices that the cluster of a project now lacks."""
+    before, after = old.problem.cluster, new.problem.cluster
+    there = edits.counterparts(before, after)
+    if min(there) >= 0:
+        return new
+    lost = [
+        each
+        for each in list_constraints(old.problem, old.grouping, old.locks)
+        if each.kind in ("pin", "forbid") and there[before.index[each.rows[0][1]]] < 0
+    ]
+    return replace(new, off=tuple(dict.fromkeys((*new.off, *lost))))
+
+
 def remove(project: OpenProject, constraint: Constraint) -> OpenProject:
     """Remove a constraint, whether it is on or off."""
     after = _take_away(project, constraint)

@@ -16,7 +16,7 @@ from PySide6.QtGui import QUndoCommand, QUndoStack
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.machine.pipeline import PipelineSchedule
-from enplace.text import ms, one_line
+from enplace.text import count, ms, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -234,7 +234,9 @@ class Document(QObject):
         """Select the ops that are related to those selected."""
         if not self.selection or self._project is None:
             return False
-        found = frozenset(related(self._project.problem.profile, relation, self.selection).tolist())
+        found = frozenset(
+            related(self._project.problem.measured_profile, relation, self.selection).tolist()
+        )
         if relation.missing and not found - self.selection:
             self.failed.emit(relation.missing)
             return False
@@ -330,10 +332,18 @@ class Document(QObject):
             return False
         slot = ordering.next_slot(self.schedule, where, earlier)
         if slot is None:
-            needs = "the op ahead produces what it needs" if earlier else "the next op needs it"
-            self.failed.emit(f"it cannot run {'earlier' if earlier else 'later'}: {needs}")
+            self.failed.emit(self._why_no_slot(where, earlier))
             return False
         return self.reorder(ops, slot)
+
+    def _why_no_slot(self, where: ordering.Range, earlier: bool) -> str:
+        """Say why ops cannot run earlier or later than they do."""
+        other = where.needed if earlier else where.needing
+        if other is None or self._project is None:
+            return f"nothing runs {'before' if earlier else 'after'} it on this device"
+        name = self._project.describe([other])
+        why = f"it needs {name}" if earlier else f"{name} needs it"
+        return f"it cannot run {'earlier' if earlier else 'later'}: {why}"
 
     def forget_order(self, ops: Collection[int]) -> bool:
         """Let placers decide again when these ops run."""
@@ -415,11 +425,21 @@ class Document(QObject):
         return self._edit(title, lambda project: constraints.adopt(project, constrained))
 
     def set_cluster(self, cluster: Cluster) -> bool:
-        """Switch to another cluster; plans that use devices it does not have stay for theirs."""
-        return self._edit(
-            f"switch to {cluster_title(cluster)}",
-            lambda project: edits.set_cluster(project, cluster, *project.scale),
-        )
+        """Switch to another cluster.
+
+        Plans that use devices it does not have stay for theirs; constraints on such are off.
+        """
+
+        def switch(project: OpenProject) -> OpenProject:
+            there = edits.set_cluster(project, cluster, *project.scale)
+            return constraints.keep_lost(project, there)
+
+        n_off = len(self._project.off) if self._project is not None else 0
+        done = self._edit(f"switch to {cluster_title(cluster)}", switch)
+        if done and self._project is not None and (lost := len(self._project.off) - n_off):
+            what = count(lost, "constraint")
+            self.noticed.emit(f"Switched off {what} on devices that this cluster does not have")
+        return done
 
     def set_scale(self, compute: float, links: float, drag: int | None = None) -> bool:
         """Scale the speeds of devices and links.
@@ -499,7 +519,11 @@ class Document(QObject):
         """Show another plan of the list."""
         if entry is self.current:
             return False
-        return self._edit(f"show “{entry.name}”", lambda project: edits.choosing(project, entry))
+
+        def show(project: OpenProject) -> OpenProject:
+            return constraints.keep_lost(project, edits.choosing(project, entry))
+
+        return self._edit(f"show “{entry.name}”", show)
 
     # Undo
 

@@ -13,7 +13,7 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
-from enplace.values.plan import Plan
+from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -96,7 +96,16 @@ def constrain(
     project = replace(project, problem=problem)
     if project.current is None:
         return project
-    return _with_plan(project, project.current, repair(problem, plan or project.current.plan))
+    plan = _in_order(problem, plan or project.current.plan)
+    return _with_plan(project, project.current, repair(problem, plan))
+
+
+def _in_order(problem: Problem, plan: Plan) -> Plan:
+    """Let a plan with a strict order follow the orders that a person gave."""
+    first, then = np.array(problem.before, dtype=np.int64).reshape(-1, 2).T
+    if plan.policy != "strict" or (plan.position[first] < plan.position[then]).all():
+        return plan
+    return replace(plan, position=follow_graph(problem.profile, plan.position))
 
 
 def _with_plan(project: OpenProject, current: PlanEntry, plan: Plan) -> OpenProject:
@@ -238,13 +247,23 @@ def set_scale(project: OpenProject, compute: float, links: float) -> OpenProject
 
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Move the problem to another cluster; drop constraints on devices it does not have."""
-    n = cluster.n_devices
+    there = counterparts(problem.cluster, cluster)
     return replace(
         problem,
         cluster=cluster,
-        pins={op: device for op, device in problem.pins.items() if device < n},
-        forbidden=frozenset((op, d) for op, d in problem.forbidden if d < n),
+        pins={op: there[device] for op, device in problem.pins.items() if there[device] >= 0},
+        forbidden=frozenset((op, there[d]) for op, d in problem.forbidden if there[d] >= 0),
     )
+
+
+def counterparts(one: Cluster, other: Cluster) -> list[int]:
+    """Find the GPU, or the CPU, of the same number in another cluster; −1 where it has none."""
+    there = np.full(one.n_devices, -1)
+    for kind in np.unique(one.kind):
+        mine, others = np.flatnonzero(one.kind == kind), np.flatnonzero(other.kind == kind)
+        n = min(len(mine), len(others))
+        there[mine[:n]] = others[:n]
+    return there.tolist()
 
 
 def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
@@ -322,14 +341,18 @@ def _simulate_entry(
 ) -> PlanEntry | None:
     """Simulate a plan with other costs and its old constraints; None if impossible."""
     old = entry.schedule.problem
-    same = old.pins == problem.pins and old.together == problem.together
-    same &= old.forbidden == problem.forbidden and old.splits == problem.splits
-    same &= old.before == problem.before
+    there = counterparts(old.cluster, problem.cluster)
+    agree = there == list(range(len(there)))
     try:
+        plan = entry.plan if agree else _plan_on(there, entry.plan)
+        carried = old if agree else _on_cluster(old, problem.cluster)
+        same = carried.pins == problem.pins and carried.together == problem.together
+        same &= carried.forbidden == problem.forbidden and carried.splits == problem.splits
+        same &= carried.before == problem.before
         own = problem
         if not same:
-            own = with_profile(replace(old, cluster=problem.cluster), _costs_for(old, problem))
-        schedule = simulate(own, entry.plan)
+            own = with_profile(replace(carried, cluster=problem.cluster), _costs_for(old, problem))
+        schedule = simulate(own, plan)
     except EnplaceError:
         return None
     origin = entry.origin
@@ -337,7 +360,23 @@ def _simulate_entry(
         origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
         origin = origin if origin is None or origin.cluster is None else None
     run = entry.run if _same_names(old.cluster, problem.cluster) else None
-    return replace(entry, schedule=schedule, origin=origin, run=run, cluster=None)
+    return replace(entry, plan=plan, schedule=schedule, origin=origin, run=run, cluster=None)
+
+
+def _plan_on(there: list[int], plan: Plan) -> Plan:
+    """Move a plan to another cluster, where its devices have other numbers.
+
+    Raises
+    ------
+    PlanError
+        If it uses a device that the other cluster does not have.
+    """
+    device = np.array(there)[plan.device]
+    replicas = tuple(tuple(there[d] for d in group) for group in plan.replicas)
+    recompute = tuple(there[d] for d in plan.recompute)
+    if min(device.min(), *(d for group in (*replicas, recompute) for d in group), 0) < 0:
+        raise PlanError("the plan uses a device that this cluster does not have")
+    return replace(plan, device=device, replicas=replicas, recompute=recompute)
 
 
 def _costs_for(old: Problem, problem: Problem) -> Profile:

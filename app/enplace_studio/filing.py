@@ -502,17 +502,28 @@ class Filing(QWidget):
             self.import_constraints(path)
             return
         added = self._document.add_constraints(found.problem)
-        if found.unknown:
-            names = found.unknown[:MOST_NAMES]
-            more = ", …" if len(found.unknown) > len(names) else ""
-            n = len(found.unknown)
-            text = (
-                f"{path.name}: {count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
-                f"{', '.join(names)}{more}; constraints with them were left out"
+        faults: list[str] = []
+        if n := len(found.unknown):
+            faults.append(
+                f"{count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
+                f"{_few(found.unknown)}; constraints with them were left out"
             )
-            self.failed.emit(one_line(text))
-        elif added:
-            self.done.emit(f"Imported {path.name}")
+        if n := len(found.overruled):
+            faults.append(
+                f"{count(n, 'op')} {'is' if n == 1 else 'are'} pinned to another device already: "
+                f"{_few(found.overruled)}; your pins stay"
+            )
+        if faults:
+            self.failed.emit(one_line(f"{path.name}: {'. '.join(faults)}"))
+        else:
+            none = f"{path.name} adds nothing to your constraints"
+            self.done.emit(f"Imported {path.name}" if added else none)
+
+
+def _few(names: Sequence[str]) -> str:
+    """List the first names."""
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _box(parent: QWidget) -> QMessageBox:

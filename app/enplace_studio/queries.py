@@ -119,7 +119,7 @@ def _find_related(project: OpenProject, relation: Relation, term: str) -> BoolAr
         example = f"{relation.word}:{_example(project, 'type')}"
         raise QueryError(f"{relation.word}: needs a term, for example {example}")
     ops = np.flatnonzero(_find(project, term))
-    return relation.find(project.problem.profile, ops)
+    return relation.find(project.problem.measured_profile, ops)
 
 
 def _find_in_field(project: OpenProject, field: str, value: str) -> BoolArray:

@@ -76,7 +76,8 @@ def step_if_free(schedule: Schedule, limit: Limit) -> float:
     """Simulate the plan again with a part of its critical path for free; return the step time.
 
     The ops take no time, or the link does not. The order stays as it is, so this is what the part
-    itself costs, not what a new plan would gain. A step that gets longer counts as unchanged.
+    itself costs, not what a new plan would gain. A step that gets longer, or shorter by next to
+    nothing, counts as unchanged.
     """
     problem = schedule.problem
     if limit.link is None:
@@ -92,7 +93,8 @@ def step_if_free(schedule: Schedule, limit: Limit) -> float:
             for each in problem.cluster.links
         )
         free = replace(problem, cluster=replace(problem.cluster, links=links))
-    return min(simulate(free, schedule.plan).makespan_us, schedule.makespan_us)
+    step_us = simulate(free, schedule.plan).makespan_us
+    return step_us if schedule.makespan_us - step_us > SHORT_US else schedule.makespan_us
 
 
 def find_limits(schedule: Schedule, grouping: Grouping, most: int | None = None) -> list[Limit]:

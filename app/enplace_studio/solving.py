@@ -232,7 +232,7 @@ class Solving(QWidget):
             self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        if self._is_stale(job) or self._is_already_listed(job, plan):
+        if self._is_of_no_use(job) or self._is_already_listed(job, plan):
             return
         self._background.start(
             lambda: _full_schedule(job.problem, plan),
@@ -250,13 +250,21 @@ class Solving(QWidget):
             note = values_text(job.values)
         return PlanEntry(name, plan, schedule, note)
 
-    def _is_stale(self, job: Job) -> bool:
-        """Return whether the problem has changed since the job started; report it if asked for."""
-        stale = job.problem is not self._document.problem
-        if stale and job.asked:
+    def _is_of_no_use(self, job: Job) -> bool:
+        """Return whether the graph, its costs or the cluster have changed since the job started.
+
+        Report it if the user asked for the plan. If only constraints have changed, it is of use.
+        """
+        own, now = job.problem, self._document.problem
+        if now is not None and (own.measured_profile, own.cluster) == (
+            now.measured_profile,
+            now.cluster,
+        ):
+            return False
+        if job.asked:
             title = short_title(self._solver.title(job.method))
             self.done.emit(f"{title} solved an earlier version of the problem; its plan is dropped")
-        return stale
+        return True
 
     def _is_already_listed(self, job: Job, plan: Plan) -> bool:
         """Return whether polishing gave only a plan that is already listed; report it if so."""
@@ -270,14 +278,18 @@ class Solving(QWidget):
         return False
 
     def _add(self, job: Job, plan: Plan, schedule: Schedule) -> None:
-        if self._is_stale(job):
+        if self._is_of_no_use(job):
             return
         entry = self._entry(job, plan, schedule)
+        is_older = job.problem is not self._document.problem
         if job.method in self._compared:
             self._found.append(plan)
         if self._document.current is not None or job.method != FIRST_METHOD:
-            self._document.add_plan(entry, job.choose)
-            if job.choose and self._document.current:
+            self._document.add_plan(entry, job.choose and not is_older)
+            if is_older and job.asked:
+                step = headline(plan, schedule)
+                self.done.emit(f"{entry.name}: {step}, made before you changed the constraints")
+            elif job.choose and self._document.current:
                 self._report(self._document.current)
         else:
             self._document.begin_with(entry)

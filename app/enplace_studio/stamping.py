@@ -46,7 +46,9 @@ def find_stamp(project: OpenProject, ops: Collection[int]) -> Stamp:
     EnplaceError
         If no block is like them, nothing was chosen for them, or the others cannot follow.
     """
-    blocks, what = find_blocks(project.problem.profile, ops), project.describe(ops)
+    # An order is no edge of the model: it does not make a block unlike the others.
+    blocks = find_blocks(project.problem.measured_profile, ops)
+    what = project.describe(ops)
     if len(blocks) == 1:
         raise EnplaceError(
             f"no other layer has a part like {what}: the same ops with the same edges between them"
@@ -65,7 +67,8 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
     Raises
     ------
     EnplaceError
-        If nothing was chosen, or an op cannot or must not run on its device.
+        If nothing was chosen, an op cannot or must not run on its device, or ops would wait for
+        each other.
     """
     problem, first = project.problem, blocks[0].tolist()
     column = {op: at for at, op in enumerate(first)}
@@ -86,10 +89,16 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
         tuple(sorted(ops[each].tolist())) for each in inner if len(each) > 1 for ops in blocks
     ]
     together = tuple(dict.fromkeys((*problem.together, *copies)))
-    if plan is None and (pins, forbidden, together) == (
+    before = set(problem.before)
+    for one, other in problem.before:
+        if one in column and other in column:
+            ends = blocks[:, [column[one], column[other]]]
+            before |= {(first, then) for first, then in ends.tolist()}
+    if plan is None and (pins, forbidden, together, before) == (
         problem.pins,
         problem.forbidden,
         problem.together,
+        set(problem.before),
     ):
         raise EnplaceError("nothing was chosen for these ops yet; solve, pin or colocate first")
     return constrain(
@@ -97,6 +106,7 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
         pins=pins,
         forbidden=frozenset(forbidden),
         together=together,
+        before=before,
         plan=None if plan is None else replace(plan, device=devices),
     )
 

@@ -164,8 +164,17 @@ class Tour(QFrame):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:
             self.end()
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self._press_focused()
         else:
             super().keyPressEvent(event)
+
+    def _press_focused(self) -> None:
+        """Press the button that has the focus: outside a dialog, Enter does not by itself."""
+        for each in (self.back, self.next, self.close_button):
+            if each.hasFocus():
+                each.click()
+                return
 
 
 def place_beside(target: QRect, card: QSize, area: QRect) -> QPoint:

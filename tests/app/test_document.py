@@ -1,6 +1,7 @@
 import pytest
 
 from documents import add_plan, chain_document, document_of
+from enplace_studio.constraints import locks_of
 from problems import cluster_of, profile_of
 
 
@@ -157,16 +158,40 @@ def test_a_preview_of_an_impossible_move_gives_the_reason():
     assert "cannot run" in preview.why_not
 
 
-def test_a_smaller_cluster_drops_pins_and_keeps_plans_for_the_larger_one(document):
+def test_a_smaller_cluster_switches_pins_off_and_keeps_plans_for_the_larger_one(document, qtbot):
     larger, names = document.project.cluster, [entry.name for entry in document.plans]
     document.pin_here([0, 2])
-    document.set_cluster(cluster_of(1))
+    with qtbot.waitSignal(document.noticed) as noticed:
+        document.set_cluster(cluster_of(1))
     assert document.problem.pins == {0: 0}
+    assert noticed.args == ["Switched off 1 constraint on devices that this cluster does not have"]
+    assert [constraint.rows for constraint in document.project.off] == [(("c", "GPU:1"),)]
     assert [entry.name for entry in document.plans] == names
     kept = [entry for entry in document.plans if entry.cluster is not None]
     assert [entry.cluster for entry in kept] == [larger] * (len(names) - 1)
     assert document.current.name == "all on one"
     assert document.current.cluster is None
+    document.set_cluster(larger)
+    assert document.switch_constraint(document.project.off[0], on=True)
+    assert document.problem.pins == {0: 0, 2: 1}
+
+
+def test_what_is_on_the_cpu_stays_there_on_a_cluster_with_more_gpus():
+    profile = profile_of(dict.fromkeys("abc", 10), [("a", "b", 8)], cpu=dict.fromkeys("ab", 20))
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 2, "b": 1, "c": 0})
+    document.pin_here([0])
+    document.forbid([1], 2)
+    document.lock(1)
+    before = document.project
+    document.set_cluster(cluster_of(4, cpu_lanes=1))
+    assert document.problem.pins == {0: 4, 1: 1}
+    assert document.problem.forbidden == {(1, 4)}
+    assert document.current.cluster is None
+    assert document.current.plan.device.tolist() == [4, 1, 0]
+    assert locks_of(document.project, 1) == list(before.locks)
+    document.set_cluster(before.cluster)
+    assert document.problem.pins == before.problem.pins
+    assert document.current.plan.device.tolist() == [2, 1, 0]
 
 
 def test_showing_a_plan_for_another_cluster_switches_back_to_it(document):

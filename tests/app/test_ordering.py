@@ -96,7 +96,10 @@ def test_the_keys_move_an_op_step_by_step_to_the_end_of_its_range(document, qtbo
     assert order(document) == "adbc"
     with qtbot.waitSignal(document.failed) as failed:
         assert not document.run_next([3], earlier=True)
-    assert "cannot run earlier" in failed.args[0]
+    assert "cannot run earlier: it needs a" in failed.args[0]
+    with qtbot.waitSignal(document.failed) as failed:
+        assert not document.run_next([0], earlier=True)
+    assert failed.args == ["nothing runs before it on this device"]
     assert document.run_next([3], earlier=False)
     assert order(document) == "abdc"
 

@@ -165,6 +165,14 @@ def test_what_a_part_of_the_step_costs_is_simulated_without_it():
     assert step_if_free(schedule, limits["GPU 0 → GPU 1"]) == pytest.approx(30)
 
 
+def test_a_gain_of_next_to_nothing_is_none():
+    profile = profile_of({"a": 10, "b": 9.7, "end": 1}, [("a", "end", 0), ("b", "end", 0)])
+    document = document_of(profile, cluster_of(2, b0_us=0), {"a": 0, "b": 1, "end": 0})
+    schedule = document.schedule
+    limits = {limit.name: limit for limit in find_limits(schedule, document.project.grouping)}
+    assert step_if_free(schedule, limits["a on GPU 0"]) == schedule.makespan_us
+
+
 def test_a_part_beside_which_another_takes_as_long_gains_little():
     profile = profile_of({"a": 10, "b": 8, "end": 1}, [("a", "end", 0), ("b", "end", 0)])
     document = document_of(profile, cluster_of(2, b0_us=0), {"a": 0, "b": 1, "end": 0})

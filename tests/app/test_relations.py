@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from documents import document_of
+from enplace_studio.ordering import Slot
 from enplace_studio.queries import completions, find_ops
 from enplace_studio.relations import RELATIONS
 from problems import cluster_of, profile_of
@@ -48,6 +49,16 @@ def test_a_command_goes_from_the_selection_to_related_ops(document, word, names)
     select(document, "layer_1/a")
     assert document.select_related(BY_WORD[word])
     assert selected(document) == names
+
+
+def test_an_order_makes_no_op_the_input_of_another():
+    profile = profile_of(dict.fromkeys("abc", 10), [("a", "c", 8)])
+    document = document_of(profile, cluster_of(2), dict.fromkeys("abc", 0))
+    assert document.reorder([1], Slot(2, earlier=True))
+    select(document, "c")
+    assert document.select_related(BY_WORD["inputs"])
+    assert selected(document) == ["a"]
+    assert find_ops(document.project, "inputs:name:c").tolist() == [True, False, False]
 
 
 def test_neighbours_of_several_ops_are_those_outside(document):

@@ -1,12 +1,16 @@
 """A choice applied to all layers like the one it was made for."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from documents import document_of
+from enplace.machine import simulate
 from enplace_studio.constraints import list_constraints
-from problems import cluster_of, profile_of
+from enplace_studio.ordering import Slot
+from enplace_studio.project import PlanEntry
+from problems import cluster_of, plan_of, profile_of
 
 LAYERS = 4
 
@@ -68,6 +72,29 @@ def test_colocation_and_forbidden_devices_are_repeated(document):
     assert len(document.problem.forbidden) == 2 * LAYERS
     kinds = {c.kind for c in list_constraints(document.problem, document.project.grouping)}
     assert kinds == {"pin", "colocate", "forbid"}
+
+
+@pytest.mark.parametrize("policy", ["priority", "strict"])
+def test_an_order_inside_a_layer_is_repeated(policy):
+    parts = ("begin", "one", "other")
+    names = [f"layer_{n}/{part}" for n in range(LAYERS) for part in parts]
+    inside = [(f"layer_{n}/begin", f"layer_{n}/{end}") for n in range(LAYERS) for end in parts[1:]]
+    between = [(f"layer_{n}/{end}", f"layer_{n + 1}/begin") for n in range(LAYERS - 1)
+               for end in parts[1:]]  # fmt: skip
+    profile = profile_of(dict.fromkeys(names, 10), [(*e, 8) for e in [*inside, *between]])
+    document = document_of(profile, cluster_of(2))
+    plan = replace(plan_of(document.problem, dict.fromkeys(names, 0)), policy=policy)
+    document.add_plan(PlanEntry("mine", plan, simulate(document.problem, plan)))
+    one, other = ops_of(document, "layer_1/one", "layer_1/other")
+    assert document.reorder([other], Slot(one, earlier=True))
+    assert document.offer_stamp([one, other]), "an order makes no layer unlike the others"
+    assert document.stamp.title.startswith("3 more blocks of 2 ops like ")
+    assert document.apply_stamp()
+    start_us = document.schedule.op_start_us
+    for n in range(LAYERS):
+        one, other = ops_of(document, f"layer_{n}/one", f"layer_{n}/other")
+        assert (other, one) in document.problem.before
+        assert start_us[other] < start_us[one]
 
 
 def test_without_a_plan_pins_are_repeated(document):

@@ -43,6 +43,19 @@ def test_the_first_model_begins_the_tour_and_the_next_start_does_not(make_window
     assert not again._is_new
 
 
+def test_enter_goes_through_the_tour(make_window, qtbot):
+    window = make_window()
+    open_chain(window)
+    window.tour.begin()
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    qtbot.waitUntil(window.tour.next.hasFocus)
+    for number in range(len(STEPS)):
+        assert window.tour.at == number
+        QTest.keyClick(window.tour.next, Qt.Key.Key_Return)
+    assert not window.tour.isVisible()
+
+
 def test_the_tour_is_in_the_help_menu_and_esc_ends_it(make_window):
     window = make_window()
     open_chain(window)

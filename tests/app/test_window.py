@@ -44,6 +44,7 @@ from enplace_studio.recovery import Backups
 from enplace_studio.session import to_project
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.canvas import Canvas
+from enplace_studio.views.plans.facts import why_stale
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.whatif.view import value_at
 from enplace_studio.window import MainWindow, usual_geometry
@@ -380,13 +381,27 @@ def test_a_baseline_solves_for_the_requested_objective(make_window, qtbot):
     assert window.document.current.plan.objective == "throughput"
 
 
-def test_a_plan_for_an_earlier_version_of_the_problem_is_dropped(window):
-    old = window.document.problem
+def test_a_plan_made_before_a_constraint_was_changed_is_listed_and_not_shown(window):
+    old, shown = window.document.problem, window.document.current
     window.document.pin_here([0])
+    window.solver.solved.emit(
+        Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 1))
+    )
+    window.studio.solving.wait()
+    *_, listed = window.document.plans
+    assert window.document.current is shown
+    assert why_stale(window.document.problem, listed) == "without your pins"
+    assert "made before you changed the constraints" in window.toast.text
+
+
+def test_a_plan_for_another_cluster_than_the_open_one_is_dropped(window):
+    old = window.document.problem
+    window.document.set_cluster(cluster_of(3))
     rows = len(window.document.plans)
     window.solver.solved.emit(
         Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 0))
     )
+    window.studio.solving.wait()
     assert len(window.document.plans) == rows
     assert "earlier version" in window.toast.text
 
@@ -648,6 +663,21 @@ def test_names_that_the_model_does_not_have_are_reported(window, tmp_path):
         "Team.json: 12 names are not in this model: gone_0, gone_1, gone_2, …; constraints with "
         "them were left out."
     )
+
+
+def test_pins_of_a_file_that_contradict_ones_own_are_reported(window, tmp_path):
+    window.document.pin_here([0])
+    import_constraints(window, tmp_path / "team.json", pin=[["a", "GPU:1"], ["b", "GPU:1"]])
+    assert window.document.problem.pins == {0: 0, 1: 1}
+    assert window.banner.text == (
+        "Team.json: 1 op is pinned to another device already: a; your pins stay."
+    )
+
+
+def test_constraints_that_hold_already_are_not_imported_and_this_is_told(window, tmp_path):
+    window.document.pin_here([0])
+    import_constraints(window, tmp_path / "team.json", pin=[["a", "GPU:0"]])
+    assert window.toast.text == "team.json adds nothing to your constraints."
 
 
 def test_constraints_that_cannot_be_are_refused_and_change_nothing(window, tmp_path):

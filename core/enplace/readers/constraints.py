@@ -40,10 +40,13 @@ class ConstraintsFile:
         The problem with its own constraints and those of the file; its own pins come first.
     unknown : tuple of str
         Ops and devices that the problem does not have; constraints that name them are left out.
+    overruled : tuple of str
+        Ops that the problem pins to another device than the file, whose pin is left out.
     """
 
     problem: Problem
     unknown: tuple[str, ...]
+    overruled: tuple[str, ...] = ()
 
 
 def read_constraints(path: str | os.PathLike[str], problem: Problem) -> ConstraintsFile:
@@ -87,7 +90,9 @@ def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
         forbidden=problem.forbidden.union(forbidden),
     )
     ordered = order_problem(constrained, [*problem.before, *before])
-    return ConstraintsFile(ordered, tuple(unknown))
+    overruled = [op for op, device in pins if problem.pins.get(op, device) != device]
+    names = [problem.profile.op_names[op] for op in dict.fromkeys(overruled)]
+    return ConstraintsFile(ordered, tuple(unknown), tuple(names))
 
 
 def _check_pins(problem: Problem, pins: Sequence[tuple[int, int]]) -> None:

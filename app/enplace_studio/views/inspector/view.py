@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import (
     QDockWidget,
     QLabel,
+    QMenu,
     QPushButton,
     QVBoxLayout,
     QWidget,
@@ -25,6 +26,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
+from enplace_studio.op_menu import new_menu
 from enplace_studio.panel import Need, ScrollPanel, call_later, label, paragraph, plain_tip
 from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
@@ -230,7 +232,8 @@ class InspectorView(ScrollPanel):
         (limit, line), *others = waiting
 
         def show(step_us: float) -> None:
-            gain = ms(step_us - schedule.makespan_us, signed=True)
+            change_us = step_us - schedule.makespan_us
+            gain = ms(change_us, signed=True) if change_us else "no gain"
             line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
             self._find_gains(schedule, others)
 
@@ -249,8 +252,22 @@ class InspectorView(ScrollPanel):
             where=limit.where,
         )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
+        line.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        line.customContextMenuRequested.connect(
+            lambda at: self.menu_of(limit, gap).popup(line.mapToGlobal(at))
+        )
         self._shows.addWidget(line)
         return line
+
+    def menu_of(self, limit: Limit, gap: Gap | None = None) -> QMenu:
+        """Make the menu of a part of the step, or of a wait: its ops, then what the pane has."""
+        document, menu = self._document, new_menu(self)
+        select = menu.addAction(f"Select the {count(len(limit.ops), 'op')}")
+        select.triggered.connect(lambda: document.select(limit.ops, gap=gap))
+        menu.addAction("Why here?").triggered.connect(lambda: document.ask_why(limit.ops))
+        menu.addSeparator()
+        menu.addActions(self.actions())
+        return menu
 
     def rows(self) -> list[tuple[str, str]]:
         """Return every line with a value as texts, such as those that limit the step."""
@@ -347,9 +364,12 @@ class InspectorView(ScrollPanel):
         self._add_whys(project, place, preview.whys)
 
     def _add_whys(self, project: OpenProject, place: QVBoxLayout, whys: Iterable[Why]) -> None:
+        groups = np.unique(project.grouping.group[list(self._document.selection)])
+        is_one = len(groups) == 1 and groups[0] >= 0
+        known = f" of {project.grouping.names[groups[0]]}" if is_one else ""
         for why in whys:
             about = why.about or project.describe(why.ops)
-            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops))
+            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops), known=known)
             line.pointed.connect(partial(self._point, why))
             line.clicked.connect(partial(self._follow, why))
             place.addWidget(line)

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
 
 from enplace_studio.hatch import paint_notches
 from enplace_studio.panel import plain_tip
-from enplace_studio.shortened import shorten_among
+from enplace_studio.shortened import brief, shorten_among
 from enplace_studio.theme import theme
 
 COLUMN_PX = 118
@@ -126,8 +126,9 @@ class Line(QAbstractButton):
 class WhyLine(QAbstractButton):
     """A reason on two lines: its kind and what it is about, and the figure below.
 
-    It points at its marks while the pointer or the focus is on it; a click follows it. What it is
-    about leaves out what it shares with those ``among`` which it stands.
+    It points at its marks while the pointer or the focus is on it; a click follows it. Without room
+    for it, what it is about leaves out what it shares with those ``among`` which it stands, or the
+    end that says what is ``known``.
     """
 
     pointed = Signal(bool)
@@ -140,9 +141,10 @@ class WhyLine(QAbstractButton):
         tip: str,
         can_click: bool,
         among: Sequence[str] = (),
+        known: str = "",
     ) -> None:
         super().__init__()
-        self._among = among
+        self._among, self._known = among, known
         self.kind, self.about, self.figure, self.can_click = kind, about, figure, can_click
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
@@ -192,6 +194,8 @@ class WhyLine(QAbstractButton):
         about = self.about
         if self._among:
             about = shorten_among(about, self._among, metrics.horizontalAdvance, width)
+        elif metrics.horizontalAdvance(about) > width:
+            about = brief(about.removesuffix(self._known), metrics.horizontalAdvance, width)
         return metrics.elidedText(about, Qt.TextElideMode.ElideMiddle, width)
 
     def enterEvent(self, event: QEnterEvent) -> None:

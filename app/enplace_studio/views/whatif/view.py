@@ -59,6 +59,7 @@ class WhatIfView(ScrollPanel):
         self._document, self._title_of = document, title_of
         self._drag = 0
         self.curve_buttons: dict[Axis, QPushButton] = {}
+        self._tips: dict[Axis, str] = {}
         self._shows = self.column.fill()
         self._compute, self._compute_text = self._row("Compute speed", COMPUTE)
         self._links, self._links_text = self._row("Link speed", LINKS)
@@ -162,7 +163,7 @@ class WhatIfView(ScrollPanel):
     def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:
         made = button(text, lambda: self.toggle_curve(over), kind="link")
         made.setProperty("flush", True)
-        made.setToolTip(tip)
+        self._tips[over] = tip
         made.setAccessibleName(f"Curve over {over.title}")
         self.curve_buttons[over] = made
         return made
@@ -192,7 +193,9 @@ class WhatIfView(ScrollPanel):
             each.setVisible(over is MICROBATCHES)
         self._shows.invalidate()  # a folded pane does not notice by itself
         for axis, each in self.curve_buttons.items():
-            each.setEnabled(project is not None and _can_sweep(project, axis))
+            why_not = _why_no_sweep(project, axis)
+            each.setEnabled(not why_not)
+            each.setToolTip(why_not or self._tips[axis])
         self.set_legend("")
         if project is None or over is None:
             return
@@ -297,10 +300,13 @@ class WhatIfView(ScrollPanel):
         )
 
 
-def _can_sweep(project: OpenProject, over: Axis) -> bool:
-    """Whether there is a plan to compare with, and a batch to change."""
-    knows_batch = project.problem.measured_profile.measured.batch_size is not None
-    return project.current is not None and (over is not BATCH or knows_batch)
+def _why_no_sweep(project: OpenProject | None, over: Axis) -> str:
+    """Say why there are no curves over an axis; empty if there may be."""
+    if project is None or project.current is None:
+        return "There is no plan yet; press Solve"
+    if over is BATCH and project.problem.measured_profile.measured.batch_size is None:
+        return "The profile does not say how large its batch is"
+    return ""
 
 
 def _costs_of(project: OpenProject | None) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QLabel, QScrollArea
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
+from enplace_studio.reasons import find_limits
 from enplace_studio.theme import theme
 from enplace_studio.timelines.rows import rows_of
 from enplace_studio.timelines.waiting import find_gap
@@ -140,6 +141,20 @@ def test_large_tensors_leave_out_what_their_names_share(open_view, qtbot):
     shown = [line.shown_about(QFontMetricsF(theme.font(12)), 120) for line in lines]
     assert len(set(shown)) == len(names)
     assert all(f"t{step}" in text for step, text in zip(range(12, 16), shown, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("about", "shown"),
+    [
+        ("RandomUniform of encoder / layer 0", "RandomUniform"),
+        ("Mean of encoder / layer 1", "Mean of encoder/layer 1"),
+    ],
+)
+def test_a_reason_leaves_out_the_group_that_the_title_names(about, shown):
+    line = WhyLine("waits for", about, "", "", True, known=" of encoder / layer 0")
+    metrics = QFontMetricsF(theme.font(12))
+    assert line.shown_about(metrics, metrics.horizontalAdvance(about) + 1) == about
+    assert line.shown_about(metrics, metrics.horizontalAdvance(about) - 4) == shown
 
 
 def test_what_limits_the_step_is_listed_and_selects_its_ops(open_view, qtbot):
@@ -277,6 +292,16 @@ def test_a_gap_lists_what_the_device_waits_for_and_each_step_selects_its_ops(ope
     document.select([0])
     document.select([])
     assert document.gap is None
+
+
+def test_a_part_of_the_step_has_a_menu(open_view):
+    view = open_view(document := chain_document())
+    limits = find_limits(document.schedule, document.project.grouping)
+    limit = next(each for each in limits if each.name == "c on GPU 1")
+    actions = {action.text(): action for action in view.menu_of(limit).actions()}
+    assert {"Why here?", "Copy as text", "Save picture of this view…"} <= set(actions)
+    actions["Select the 1 op"].trigger()
+    assert document.selection == {2}
 
 
 def test_what_limits_the_step_tells_the_gain_if_it_were_free(open_view, qtbot):

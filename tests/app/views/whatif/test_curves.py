@@ -143,6 +143,7 @@ def test_a_larger_batch_takes_longer_until_it_does_not_fit(opener, qtbot):
 def test_a_batch_that_the_profile_does_not_know_cannot_change(document, opener):
     view = opener(WhatIfView, document, 320, 300)
     assert not view.curve_buttons[BATCH].isEnabled()
+    assert "does not say how large" in view.curve_buttons[BATCH].toolTip()
     assert view.curve_buttons[GPUS].isEnabled()
 
 
