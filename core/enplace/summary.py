@@ -293,8 +293,8 @@ def describe_pace(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     if found.kind in ("inference", "gpipe") or plan.pace_us <= load_us:
         return ""
     return (
-        f"The plan lets a sample begin every {ms(plan.pace_us)}, though the busiest device works "
-        f"{ms(load_us)}: with fewer samples in flight, they fit in memory."
+        f"The plan lets a sample begin every {ms(plan.pace_us)} on average, though the busiest "
+        f"device works {ms(load_us)}: with fewer samples in flight, they fit in memory."
     )
 
 

@@ -7,7 +7,8 @@ gradients of weights (ZB-H1, Qi et al. 2023).
 
 Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
 The order is that of a pattern (:mod:`enplace.machine.patterns`) in which samples follow each other
-at the pace of the busiest device, or at the plan's own if that is slower.
+at the pace of the busiest device, or at the plan's own if that is slower. Where samples do not fit
+at an even pace, they may wait for room instead (:mod:`enplace.machine.room`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
 from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us, wait_for_room
 from enplace.machine.pipeline_memory import find_memory
+from enplace.machine.room import Room, busiest_us, find_room, order_with_room, stay_share_us
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
@@ -40,6 +42,12 @@ REDUCE = 3
 
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
+
+CYCLES = 60
+"""Samples that wait for room repeat what they do after a few; a multiple of most such numbers."""
+
+ROUNDING = 1e-12
+"""Times that differ by a smaller share are equal but for rounding."""
 
 LONGER = 1.02
 """Factor by which periods grow if no pattern is found at the pace of the busiest device."""
@@ -127,7 +135,13 @@ class PipelineSchedule:
 
 
 def simulate_pipeline(
-    problem: Problem, plan: Plan, kind: str, n_microbatches: int, rule: LoadRule = USUAL
+    problem: Problem,
+    plan: Plan,
+    kind: str,
+    n_microbatches: int,
+    rule: LoadRule = USUAL,
+    *,
+    with_room: bool = True,
 ) -> PipelineSchedule:
     """Simulate a plan as a pipeline.
 
@@ -137,6 +151,8 @@ def simulate_pipeline(
         One of :data:`KINDS`.
     rule : LoadRule
         Whether transfers overlap with compute.
+    with_room : bool
+        Whether samples may wait for room if they do not fit at the plan's pace.
 
     Raises
     ------
@@ -160,8 +176,31 @@ def simulate_pipeline(
         found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
         best = min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
         if _fullest(problem, best) <= 1:
-            break
+            return best
+    if with_room and plan.pace_us > 0 and kind == "1f1b":
+        play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
+        best = best if play is None else _find_schedule(problem, plan, play, n_microbatches)
     return best
+
+
+def time_with_room_us(problem: Problem, plan: Plan, rule: LoadRule, most_us: float) -> float:
+    """Return the time per sample with 1F1B if samples wait for room; inf if above a limit."""
+    passes = passes_of(problem, plan.device, weights_apart=False)
+    stages = stages_of(problem, plan, passes)
+    play = _find_play_with_room(problem, plan, stages, rule, most_us)
+    return np.inf if play is None else play.time_per_sample_us()
+
+
+def _find_play_with_room(
+    problem: Problem, plan: Plan, stages: tuple[Stage, ...], rule: LoadRule, most_us: float
+) -> _Play | None:
+    """Let samples wait for room; None if that cannot be, or takes longer than a limit."""
+    room = find_room(problem, plan, stages) if rule.n_resources == 1 else None
+    if room is None or stay_share_us(stages, room) > most_us * (1 + ROUNDING):
+        return None
+    owner = problem.cluster.lane_owner.tolist()
+    play = _Play(stages, "1f1b", rule, owner, 0.0, 0, room=room)
+    return play if play.time_per_sample_us() <= most_us * (1 + ROUNDING) else None
 
 
 def _find_schedule(
@@ -226,8 +265,10 @@ class _Play:
         most: int,
         *,
         waits: bool = True,
+        room: Room | None = None,
     ) -> None:
         self.stages, self.kind, self._rule, self._owner = stages, kind, rule, owner
+        self._room = room
         self._most = most  # samples that gradients of weights may keep on a device
         self._pace_us = 0.0 if kind in ("inference", "gpipe") else pace_us
         # Replicas share the samples of a round equally.
@@ -235,7 +276,7 @@ class _Play:
         n_devices = len({stage.devices for stage in stages})
         self._in_turns = kind == "interleaved" and bool(order_interleaved(stages, n_devices))
         self.may_wait = waits and _goes_same_way(stages) and kind != "gpipe"
-        passes: list[list[int]] = [list(range(len(stages)))]
+        passes: list[list[int]] = [list(range(len(stages)))] if room is None else []
         if kind == "gpipe":
             passes = [
                 [s for s in passes[0] if stages[s].backward == late] for late in (False, True)
@@ -259,10 +300,13 @@ class _Play:
         if self._in_turns:
             together = math.lcm(together, len({stage.devices for stage in self.stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
+        if self._room is not None:
+            rounds = -(-rounds // CYCLES) * CYCLES
         enough = together * max(1, rounds)
         once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
         added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
-        return max(added_us) / enough
+        least_us = 0.0 if self._room is None else busiest_us(self.stages)
+        return max(least_us, max(added_us) / enough)
 
     def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:
         """Find when everything happens, and when each microbatch has passed each stage."""
@@ -307,6 +351,10 @@ class _Play:
     def _in_order(self, n: int) -> Iterator[_Part]:
         """Yield the parts of all microbatches in the order in which devices process them."""
         if self._in_turns and (order := order_interleaved(self.stages, n)):
+            yield from ((m, s, part) for m, s in order for part in _PARTS)
+            return
+        if self._room is not None:
+            order = order_with_room(self.stages, self._room, n)
             yield from ((m, s, part) for m, s in order for part in _PARTS)
             return
         for pattern in self._patterns:

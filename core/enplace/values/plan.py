@@ -49,7 +49,8 @@ class Plan:
         their backward ops.
     pace_us : float
         Time between the samples of a pipeline if it is longer than the busiest device needs: then
-        fewer are in flight, and memory suffices. 0: the busiest device alone sets the pace.
+        fewer are in flight, and memory suffices. Samples that wait for room need it on average.
+        0: the busiest device alone sets the pace.
     splits : tuple of Split
         The ops to split; the arrays are for the resulting graph
         (:func:`~enplace.values.problem.split_problem`).

@@ -8,11 +8,12 @@ import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.loads import device_loads_us, max_load_us
-from enplace.machine.pipeline import PipelineSchedule, simulate_pipeline
+from enplace.machine.pipeline import PipelineSchedule, simulate_pipeline, time_with_room_us
 from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.stages import Replicas
 from enplace.placing.candidates import unordered
 from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
@@ -42,9 +43,8 @@ def find_fullest(
 
     Above 1, some accelerator exceeds its memory.
     """
-    found = _simulate(problem, device, rule, replicas, recompute, pace_us)
-    gpus = problem.cluster.gpus
-    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+    plan = _make_plan(problem, device, replicas, recompute, pace_us)
+    return _find_fullest(problem, _simulate(problem, plan, rule))
 
 
 def find_pace_us(
@@ -59,7 +59,7 @@ def find_pace_us(
     """Find the pace that a plan needs for its pipeline to fit in memory.
 
     The more slowly samples follow each other, the fewer are in flight; in the end, each enters when
-    the one before has left.
+    the one before has left. If they wait for room instead, it is the time that they then need.
 
     Returns
     -------
@@ -69,7 +69,8 @@ def find_pace_us(
     """
 
     def fits(pace_us: float) -> bool:
-        return find_fullest(problem, device, rule, replicas, recompute, pace_us) <= 1.0
+        plan = _make_plan(problem, device, replicas, recompute, pace_us)
+        return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
 
     load_us = max_load_us(problem, device, rule, replicas, recompute)
     if load_us >= most_us:
@@ -80,7 +81,12 @@ def find_pace_us(
         return np.inf  # there, all samples are in flight at any pace
     loads_us = device_loads_us(problem, device, rule, replicas, recompute)
     slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
-    if not fits(slow_us):
+    room_us = np.inf
+    if rule.pipeline == "1f1b":
+        plan = _make_plan(problem, device, replicas, recompute, slow_us)
+        room_us = time_with_room_us(problem, plan, rule, slow_us)
+    slow_us = min(slow_us, room_us)
+    if slow_us < room_us and not fits(slow_us):
         return np.inf
     fast_us = load_us
     while fast_us < slow_us * (1 - SAME):
@@ -93,22 +99,33 @@ def count_samples(
     problem: Problem, device: IntArray, rule: LoadRule, pace_us: float = 0.0
 ) -> IntArray:
     """Count the samples in flight on each device; as many as on any if it is idle; (n_devices,)."""
-    found = np.array(_simulate(problem, device, rule, pace_us=pace_us).in_flight)
+    plan = _make_plan(problem, device, (), (), pace_us)
+    found = np.array(_simulate(problem, plan, rule).in_flight)
     samples: IntArray = np.where(found > 0, found, found.max())
     return samples
 
 
 def _simulate(
+    problem: Problem, plan: Plan, rule: LoadRule, *, with_room: bool = True
+) -> PipelineSchedule:
+    n = _most_samples(problem, rule)
+    return simulate_pipeline(problem, plan, rule.pipeline, n, rule, with_room=with_room)
+
+
+def _find_fullest(problem: Problem, found: PipelineSchedule) -> float:
+    gpus = problem.cluster.gpus
+    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+
+
+def _make_plan(
     problem: Problem,
     device: IntArray,
-    rule: LoadRule,
-    replicas: Replicas = (),
-    recompute: tuple[int, ...] = (),
-    pace_us: float = 0.0,
-) -> PipelineSchedule:
+    replicas: Replicas,
+    recompute: tuple[int, ...],
+    pace_us: float,
+) -> Plan:
     (plan,) = unordered(problem, device, "")
-    plan = replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
-    return simulate_pipeline(problem, plan, rule.pipeline, _most_samples(problem, rule), rule)
+    return replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
 
 
 def _most_samples(problem: Problem, rule: LoadRule) -> int:

@@ -13,6 +13,9 @@ grows by the forward part of the stage after it; from the first stage on, it is 
 Both directions are tried: in one, samples wait on their way forward, in the other on their way
 back. How long the whole way takes is known only for a partition, so some are tried in turn.
 
+Without the waits, the same program bounds the pace of every schedule: while a sample passes through
+the later stages and returns, no more others can enter than there is room for.
+
 Where branches run side by side, or gradients of weights wait, stages may hold fewer samples than
 that. What is found is always simulated, and of small graphs every partition.
 """
@@ -27,6 +30,7 @@ import numpy as np
 
 from enplace.machine.loads import BACKWARD, FORWARD, device_loads_us, max_load_us, shared_parts_us
 from enplace.machine.passes import links_passes
+from enplace.machine.pipeline_memory import counts_whole_nodes
 from enplace.placers.max_load.caveats import find_unlike
 from enplace.placers.max_load.dp import (
     Partition,
@@ -46,6 +50,7 @@ from enplace.placers.max_load.table import (
     AHEAD,
     BACK,
     CPU,
+    FREELY,
     GPU,
     NEITHER,
     VISITS_AT_ONCE,
@@ -130,11 +135,15 @@ def partition_at_pace(
     search = _Search(problem, rule, task, lattices, ways, over, stopped, best)
     alone_us = float(device_loads_us(problem, free.device, one_each, free.replicas).sum())
     slow_us = best.load_us if np.isfinite(best.load_us) else alone_us
-    fast_us = search.bisect(free.load_us * (1 - SAME), slow_us)
+    search.bisect(free.load_us * (1 - SAME), slow_us)
     in_a_row = lattice is not None and lattice.n_ideals == nodes.n_nodes + 1
     is_certain = in_a_row and links_passes(problem) and not find_unlike(problem, rule)
-    # Other schedules, and branches, may hold fewer samples than counted here.
-    is_certain = is_certain and rule.pipeline == "1f1b" and not stopped()
+    # Other schedules and branches, or tensors one by one, may take less than counted here.
+    is_certain = is_certain and rule.pipeline == "1f1b" and counts_whole_nodes(problem.profile)
+    if is_certain:
+        search.ways = (FREELY,)
+        fast_us = search.bisect(free.load_us * (1 - SAME), min(slow_us, search.best.load_us))
+        is_certain = not stopped()
     bound_us = max(free.bound_us, fast_us) if is_certain else free.bound_us
     if is_certain and fast_us >= search.best.load_us * (1 - 2 * NEAR):
         n_ideals = nodes.n_nodes + 1
@@ -313,7 +322,7 @@ def _costs(task: Task, pace_us: float, way: int) -> NodeCosts:
 
 def _way_us(task: Task, way: int, found: Partition | None = None) -> float:
     """Return the time of the pass that is taken first in a partition, or else on accelerators."""
-    if way == NEITHER:
+    if way in (NEITHER, FREELY):
         return 0.0
     if found is None:
         ahead_us = task.costs.forward_us.sum()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
-from enplace.machine.patterns import wait_for_room
+from enplace.machine.patterns import CLOSE, wait_for_room
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
@@ -39,8 +39,8 @@ BYTES_PER_CELL = 8 + 4 + 2
 GPU, CPU = range(2)
 """Indices into the arrays of shape (2,)."""
 
-NEITHER, AHEAD, BACK = range(3)
-"""Passes that are taken first."""
+NEITHER, AHEAD, BACK, FREELY = range(4)
+"""Passes that are taken first, or samples that never wait for each other."""
 
 _wait_for_room = step(wait_for_room)
 
@@ -81,7 +81,8 @@ class NodeCosts(NamedTuple):
     taken_first : int
         If samples visit the stages in the same order on their way back, the pass of a stage that
         shortens the time between its passes; the other pass lengthens that of the next stage.
-        :data:`NEITHER` if samples return the other way, so that both passes lengthen it.
+        :data:`NEITHER` if samples return the other way, so that both passes lengthen it. With
+        :data:`FREELY` they do that, and need not wait where they meet: no schedule is faster.
     recompute : bool
         Whether a stage may run its forward ops again instead of keeping what they make.
     cpu_op_us : float
@@ -530,8 +531,13 @@ def _improve(
             samples = -(-costs.samples[cell] // count)
             if costs.period_us > 0.0:
                 period_us, whole_us = count * costs.period_us, count * load_us
-                gap_us = _wait_for_room(before_us - stage.taken_us, period_us, period_us - whole_us)
-                samples = int(gap_us // period_us) + 1
+                room_us = period_us - whole_us
+                if costs.taken_first == FREELY:
+                    gap_us = before_us
+                    samples = int(np.ceil((gap_us + whole_us) / period_us - CLOSE))
+                else:
+                    gap_us = _wait_for_room(before_us - stage.taken_us, period_us, room_us)
+                    samples = int(gap_us // period_us) + 1
                 value_us = gap_us + whole_us - stage.taken_us
             elif costs.cpu_op_us >= 0.0:
                 value_us = before_us + load_us + stage.extra_us
@@ -550,7 +556,7 @@ def _taken_us(
 ) -> float:  # pragma: no cover - compiled
     """Return the part of a share's work on a device that is in the pass that is taken first."""
     on_gpu_us = share.gpu_us[-1]
-    if costs.taken_first == NEITHER or on_gpu_us <= 0.0:
+    if costs.taken_first in (NEITHER, FREELY) or on_gpu_us <= 0.0:
         return 0.0
     forward = share.total[FORWARD] / on_gpu_us
     return float(work_us * (forward if costs.taken_first == AHEAD else 1.0 - forward))
