@@ -70,7 +70,7 @@ def finite(value: object) -> float | None:
 
 def ms(time_us: float, signed: bool = False) -> str:
     """Show a time in milliseconds: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
-    value = time_us / 1000
+    value = round(time_us / 1000, 9)  # the difference of equal times may be an error of rounding
     digits = 1 if abs(value) >= 0.995 else _decimals(value, significant=2)
     return f"{_number(value, digits, signed)} ms"
 

@@ -20,7 +20,7 @@ def test_times_are_shown_in_milliseconds(time_us, shown):
 
 
 @pytest.mark.parametrize(
-    ("delta_us", "shown"), [(2_100, "+2.1 ms"), (-2_100, "−2.1 ms"), (0, "0 ms")]
+    ("delta_us", "shown"), [(2_100, "+2.1 ms"), (-2_100, "−2.1 ms"), (0, "0 ms"), (-6e-11, "0 ms")]
 )
 def test_changes_carry_a_sign(delta_us, shown):
     assert text.ms(delta_us, signed=True) == shown
