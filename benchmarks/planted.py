@@ -235,7 +235,7 @@ class _Layer:
             short = int(self.length_us - row.sum())
             row += short // each
             row[draw.permutation(each)[: short % each]] += 1
-        self.n_gpus, self.each, self.draw = n_gpus, each, draw
+        self.n_gpus, self.each, self.draw, self.shared = n_gpus, each, draw, shared
         self.time_us = time_us.ravel()
         self.start = (np.cumsum(time_us, axis=1) - time_us).ravel()
         self.device = np.repeat(np.arange(n_gpus), each)
@@ -272,6 +272,8 @@ class _Layer:
                 there = here
                 if self.n_gpus > 1 and self.draw.random() < crossing:
                     there = self._elsewhere(here)
+                    if self.shared:
+                        there = next(iter(arrival_us), there if self._ends_alone(op) else here)
                 first = self._first(op, there, arrival_us)
                 last = min(
                     int(np.searchsorted(self.starts[there], self.end_us[op])) + span, self.each
@@ -289,12 +291,19 @@ class _Layer:
                 if follower < self.each:
                     self._add(op, here, follower)
             crosses = self.n_gpus > 1 and at % block == block - 1 and self.draw.random() < crossing
-            if crosses:
+            if crosses and (self._ends_alone(op) or not self.shared):
                 there = (here + 1) % self.n_gpus if block == 1 else self._elsewhere(here)
                 first = -(-self._first(op, there, {}) // block) * block
                 if first < self.each:
                     self._send(op, there, {})
                     self._add(op, there, first)
+
+    def _ends_alone(self, op: int) -> bool:
+        """Whether no other op ends at the same time: of two sends, either may get a channel first.
+
+        For the same reason, an op sends to one device only if all share a channel.
+        """
+        return int((self.end_us == self.end_us[op]).sum()) == 1
 
     def _elsewhere(self, here: int) -> int:
         return (here + 1 + int(self.draw.integers(self.n_gpus - 1))) % self.n_gpus

@@ -118,7 +118,7 @@ def _memory(report: Report) -> None:
     """Print the resident memory of the studio, and of its child processes."""
     process = psutil.Process()
     own = process.memory_info().rss / 2**20
-    report.figure("memory of the studio", f"{own:.0f} MiB", "under 600 MB")
+    report.figure("memory of the studio", f"{own:.0f} MiB", "under 572 MiB")
     for child in process.children(recursive=True):
         report.figure("  and the solver process", f"{child.memory_info().rss / 2**20:.0f} MiB")
 

@@ -36,8 +36,9 @@ from enplace_studio.whys import Mark
 
 __all__ = ["Document", "PlanEntry"]
 
-UNDO_LIMIT = 250
-"""Most edits that can be undone; each keeps some 4 MB for 36,000 ops."""
+FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 1500 << 20, 150
+"""Fewest and most edits that can be undone, the memory they may take, and what one keeps for each
+op: times, positions and memory of its schedule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,6 @@ class Document(QObject):
         """State that views save with a project; JSON values."""
         self.bounds = Bounds(self)
         self.undo_stack = QUndoStack(self)
-        self.undo_stack.setUndoLimit(UNDO_LIMIT)
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved: Work | None = None
         self.n_opened = 0
@@ -177,7 +177,8 @@ class Document(QObject):
         self._set_stamp(None)
         self._set_gap(None)
         self.show_pipeline(None)
-        self.undo_stack.clear()
+        self.undo_stack.clear()  # only an empty one may get another limit
+        self.undo_stack.setUndoLimit(_undo_limit(project))
         self.opened.emit()
         self.file_changed.emit()
 
@@ -534,7 +535,9 @@ class Document(QObject):
         edits_done = [stack.command(number) for number in range(stack.count())]
         changes = [each for each in edits_done if isinstance(each, _Change)]
         first = changes[0].old if changes else project
-        found = [State("earlier" if len(changes) == UNDO_LIMIT else "as opened", _shown(first))]
+        found = [
+            State("earlier" if len(changes) == stack.undoLimit() else "as opened", _shown(first))
+        ]
         return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
 
     def go_to(self, index: int) -> None:
@@ -607,6 +610,13 @@ class Document(QObject):
 
 def _shown(project: OpenProject | None) -> Schedule | None:
     return project.current.schedule if project and project.current else None
+
+
+def _undo_limit(project: OpenProject | None) -> int:
+    """Return how many edits can be undone: fewer for a large model, as each keeps a schedule."""
+    n_ops = project.problem.profile.n_ops if project else 0
+    affordable = UNDO_BYTES // (STEP_BYTES_PER_OP * max(n_ops, 1))
+    return min(max(affordable, FEWEST_STEPS), MOST_STEPS)
 
 
 class _Change(QUndoCommand):

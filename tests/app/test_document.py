@@ -288,3 +288,15 @@ def test_an_edit_signals_only_what_changed(document, qtbot):
     document.rename_plan(document.plans[0], "renamed")
     document.pin_here([0])
     assert signals == ["current_changed", "plans_changed", "problem_changed"]
+
+
+def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
+    monkeypatch.setattr("enplace_studio.document.UNDO_BYTES", 3 * 150 * 40)
+    document = chain_document()
+    assert document.undo_stack.undoLimit() == 40
+    for number in range(41):
+        document.place([0], number % 2)
+    assert document.states()[0].title == "earlier"
+    while document.undo_stack.canUndo():
+        document.undo_stack.undo()
+    assert len(document.states()) == 41
