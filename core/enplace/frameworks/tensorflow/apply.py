@@ -131,7 +131,8 @@ def apply(
         function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
         if not tf.executing_eagerly() or not placer.fits(function):
-            return call(function, placer.present(captured))
+            present = placer.present(captured)
+            return call(placer.runnable(function, present), present)
         drawn, key = placer.draw(function, [*inputs, *captured])
 
         def run(placed: ConcreteFunction) -> Any:
@@ -218,12 +219,36 @@ class _Placer:
         self._whole, self._devices = goal.whole, goal.devices
         self._movers = Movers()
         self._known: WeakKeyDictionary[ConcreteFunction, _Fitting | None] = WeakKeyDictionary()
+        self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
+            WeakKeyDictionary()
+        )
         self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
         self._options = context.FunctionCallOptions(config_proto=plain_config())
 
     def present(self, captured: Sequence[Any]) -> list[Any]:
         """Return captured tensors, with the present handles of variables that were moved."""
         return [self._movers.present(tensor) for tensor in captured]
+
+    def runnable(self, function: ConcreteFunction, present: Sequence[Any]) -> ConcreteFunction:
+        """Return a function that the plan is not for, not compiled if its variables were moved.
+
+        XLA refuses variables of another device.
+        """
+        if not tf.executing_eagerly() or not any(map(self._movers.is_new, present)):
+            return function
+        if function not in self._plain:
+            self._plain[function] = None
+            if is_compiled(function):
+                print(
+                    f"enplace: XLA does not compile {function_name(function)}, because the plan "
+                    f"has moved its variables; it may be slower and round differently",
+                    file=sys.stderr,
+                )
+                flat = flatten(function)
+                made = function_of(function, flat, flat.graph_def, present, {})
+                _ours.add(made)
+                self._plain[function] = made
+        return self._plain[function] or function
 
     def fits(self, function: ConcreteFunction) -> bool:
         """Return whether the plan is for this function."""

@@ -83,11 +83,17 @@ class Movers:
         # Keys are identities, as tensors cannot be compared. The weak reference shows whether it
         # is still the same tensor.
         self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._new: dict[int, weakref.ref[Any]] = {}
 
     def present(self, tensor: Any) -> Any:
         """Return the present handle of a variable that was moved; any other tensor unchanged."""
         old, new = self._moved.get(id(tensor), (None, None))
         return new if old is not None and old() is tensor else tensor
+
+    def is_new(self, tensor: Any) -> bool:
+        """Return whether a tensor is the present handle of a variable that was moved."""
+        new = self._new.get(id(tensor))
+        return new is not None and new() is tensor
 
     def move(self, variable: Any, device: str) -> bool:
         """Move a variable's value; whoever holds the variable finds it in its new place.
@@ -107,6 +113,7 @@ class Movers:
         variable._handle = home.handle
         variable._enplace_home = home  # the value lives as long as this
         self._moved[id(old)] = (weakref.ref(old), home.handle)
+        self._new[id(home.handle)] = weakref.ref(home.handle)
         # Free the old memory: whoever still reads there gets an error, not a stale value.
         tf.raw_ops.AssignVariableOp(
             resource=old, value=tf.zeros([0], variable.dtype), validate_shape=False

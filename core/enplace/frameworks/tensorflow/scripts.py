@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -92,6 +93,7 @@ class Recorder:
         self._sessions = SessionWatch(name, place)
         self._function: ConcreteFunction | None = None
         self._variables = frozenset[int]()
+        self._calls: Counter[ConcreteFunction] = Counter()
         self._found: Step | None = None
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
@@ -181,19 +183,24 @@ class Recorder:
         elif function is self._function:
             self._batches.append(batch_of(inputs))
         elif gradients:
-            self._leave_out(function)
+            self._saw_another(function, inputs)
         if self._is_done():
             raise EnoughError
 
-    def _leave_out(self, function: ConcreteFunction) -> None:
+    def _saw_another(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         """Remember another function that trains, unless it is the step for another shape of batch.
 
-        Keras calls the steps of all models by the same name.
+        If batches of that shape come more often, as after one that only builds the model, it is the
+        step from then on. Keras calls the steps of all models by the same name.
         """
         assert self._function is not None
         name = str(function.graph.name)
         if name == str(self._function.graph.name):
             if _variables(function) == self._variables:
+                self._calls[function] += 1
+                if self._calls[function] == N_BATCHES:
+                    self._function = function
+                    self._take(function, inputs)
                 return
             name = f"{name} in {self._place()}"
         if name not in self._left_out:

@@ -19,6 +19,7 @@ from tensorflow.python.ops import control_flow_v2_toggles
 from enplace.frameworks.tensorflow.capture import (
     GET_NEXT,
     MAX_BATCHES_BYTES,
+    MAX_DRAWS,
     N_BATCHES,
     fix_seeds,
 )
@@ -44,6 +45,9 @@ MOST_RUNS = 100
 
 _ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "SparseApply")
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
+
+_Shapes = tuple[tuple[int, ...], ...]
+"""The shape of each part of a batch."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,8 @@ class _Calls:
         Tensors that bring the batches of the graph's own dataset.
     runs : int
         How often there was such a call.
+    by_shape : dict of tuple to list
+        The batches, by their shapes.
     numbers : set of str
         Fetched tensors that are single numbers.
     """
@@ -175,7 +181,7 @@ class _Calls:
     fetched: list[str]
     runs: int = 0
     variables: dict[str, NDArray[Any]] | None = None
-    batches: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    by_shape: dict[_Shapes, list[dict[str, NDArray[Any]]]] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
 
     @property
@@ -184,11 +190,19 @@ class _Calls:
         return next(iter(self.call.wanted), "")
 
     @property
+    def batches(self) -> list[dict[str, NDArray[Any]]]:
+        """Those of the shape that came most often."""
+        return max(self.by_shape.values(), key=len, default=[])
+
+    @property
     def is_enough(self) -> bool:
         """Whether nothing more has to be recorded."""
-        n_bytes = sum(part.nbytes for batch in self.batches for part in batch.values())
-        enough = len(self.batches) >= N_BATCHES or n_bytes >= MAX_BATCHES_BYTES
-        return enough if self.trains else self.runs >= MOST_RUNS
+        if not self.trains:
+            return self.runs >= MOST_RUNS
+        recorded = [batch for alike in self.by_shape.values() for batch in alike]
+        n_bytes = sum(part.nbytes for batch in recorded for part in batch.values())
+        many = len(self.batches) >= N_BATCHES or len(recorded) >= MAX_DRAWS
+        return many or n_bytes >= MAX_BATCHES_BYTES
 
 
 class SessionWatch:
@@ -240,8 +254,7 @@ class SessionWatch:
             calls.numbers |= {name for name, value in tensors if np.ndim(value) == 0}
             batch = {name: _array(session.graph, name, value) for name, value in feeds.items()}
             batch |= zip(calls.fetched, map(np.asarray, own), strict=True)
-            if not calls.batches or _shapes(batch) == _shapes(calls.batches[0]):
-                calls.batches.append(batch)
+            calls.by_shape.setdefault(_shapes(batch), []).append(batch)
         return result
 
     def step(self) -> Step | None:
@@ -305,8 +318,8 @@ def _array(graph: tf.Graph, name: str, value: Any) -> NDArray[Any]:
     return np.array(value, dtype=dtype.as_numpy_dtype)
 
 
-def _shapes(batch: Mapping[str, NDArray[Any]]) -> list[tuple[int, ...]]:
-    return [part.shape for part in batch.values()]
+def _shapes(batch: Mapping[str, NDArray[Any]]) -> _Shapes:
+    return tuple(part.shape for part in batch.values())
 
 
 def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:

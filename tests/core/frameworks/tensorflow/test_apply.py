@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 
@@ -366,6 +367,30 @@ def test_a_second_step_of_a_script_runs_unchanged_and_is_told_how_to_be_placed(p
     assert placed["as_planned"] == placed["checked"] > 100
     assert "does not fit the function multi_step_on_iterator, which" in stderr
     assert "the plan is for the step that ran before; to place this one as well" in stderr
+
+
+COMPILED = """weights = model.get_weights()
+early = float(compiled(x[:8]))  # traced before the variables were moved
+late = tf.function(lambda rows: tf.reduce_sum(model(rows)), jit_compile=True)
+same = [abs(float(late(x[:8])) - early) < 1e-5, abs(float(late(x[:8])) - first) > 1e-5]
+assert all(same), same
+"""
+EARLY = """
+compiled = tf.function(lambda rows: tf.reduce_sum(model(rows)), jit_compile=True)
+first = float(compiled(x[:8]))
+"""
+
+
+def test_what_xla_compiles_besides_the_step_still_runs_once_variables_have_moved(
+    planned, tmp_path, run_python
+):
+    shutil.copy(planned["custom"] / "plan.json", tmp_path)
+    script = write_script(tmp_path, "custom", PLACED)
+    text = script.read_text().replace("weights = model.get_weights()", COMPILED)
+    script.write_text(text.replace("@tf.function", EARLY + "@tf.function", 1))
+    done = run_python(tmp_path, str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("enplace: XLA does not compile") == 2
 
 
 TROUBLE = """

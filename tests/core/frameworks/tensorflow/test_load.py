@@ -170,6 +170,13 @@ def test_a_script_with_a_custom_loop_is_loaded(tmp_path):
     assert not step.compiled
 
 
+def test_the_step_is_for_the_batches_that_come_often_not_for_one_that_builds_the_model(tmp_path):
+    loop = LOOP.replace("range(6)", "[0] * 99").replace("\nfor", "\ntrain_step(x[:1], y[:1])\nfor")
+    step = load(source_of(script(tmp_path, loop)))
+    assert step.batch_shapes == ((8, 4), (8, 2))
+    assert len(step.batches) == 8
+
+
 ONE_REPLICA = """
 strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 with strategy.scope():

@@ -210,6 +210,25 @@ def test_of_several_calls_that_train_the_others_are_named(tmp_path):
     assert step.losses == ("loss_of_real:0",)
 
 
+LENGTHS = """
+with tf.Graph().as_default(), tf.Session() as session:
+    rows = tf.placeholder(tf.float32, [None, 4])
+    loss = tf.reduce_mean(tf.square(rows @ weight("first", (4, 2))))
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    session.run(tf.global_variables_initializer())
+    for length in (9, 1, 2, 3, 4, 5, 6, 7, 8, 5, *range(10, 100)):
+        session.run(train, {rows: data[:length]})
+    print("trained to its end")
+"""
+
+
+def test_a_step_fed_with_batches_of_many_lengths_is_for_the_most_common_one(tmp_path, capsys):
+    step = load(source_of(str(script(tmp_path, LENGTHS))))
+    assert "trained to its end" not in capsys.readouterr().out
+    assert step.batch_shapes == ((5, 4),)
+    assert len(step.batches) == 2
+
+
 QUEUE = """
 with tf.Graph().as_default(), tf.Session() as session:
     queue = tf.FIFOQueue(99, tf.float32, (4, 2))
