@@ -29,7 +29,7 @@ from itertools import islice, product
 import numpy as np
 
 from enplace.machine.loads import BACKWARD, FORWARD, device_loads_us, max_load_us, shared_parts_us
-from enplace.machine.passes import links_passes
+from enplace.machine.passes import backward_ops, links_passes
 from enplace.machine.pipeline_memory import counts_whole_nodes
 from enplace.placers.max_load.caveats import find_unlike
 from enplace.placers.max_load.dp import (
@@ -60,9 +60,10 @@ from enplace.placers.max_load.table import (
 )
 from enplace.placers.max_load.two_level import MOST_IDEALS as MOST_OVER_MACHINES
 from enplace.placers.max_load.two_level import AtPace, has_machines
+from enplace.values.arrays import inverse
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray
+from enplace.values.profile import FloatArray, IntArray
 
 WAYS = {True: (NEITHER,), False: (BACK, AHEAD)}
 """What is taken first, by whether backward stages read what forward stages make."""
@@ -111,7 +112,7 @@ def partition_at_pace(
 ) -> Partition:
     """Find the fastest partition that fits with its samples in flight.
 
-    It is proven if all cuts of the graph are in a row and samples return through them.
+    It is proven if all cuts of the graph are in a row and samples return through all of them.
 
     Parameters
     ----------
@@ -136,10 +137,17 @@ def partition_at_pace(
     alone_us = float(device_loads_us(problem, free.device, one_each, free.replicas).sum())
     slow_us = best.load_us if np.isfinite(best.load_us) else alone_us
     search.bisect(free.load_us * (1 - SAME), slow_us)
-    in_a_row = lattice is not None and lattice.n_ideals == nodes.n_nodes + 1
-    is_certain = in_a_row and links_passes(problem) and not find_unlike(problem, rule)
-    # Other schedules and branches, or tensors one by one, may take less than counted here.
-    is_certain = is_certain and rule.pipeline == "1f1b" and counts_whole_nodes(problem.profile)
+    # Other schedules and branches, or tensors one by one, may take less than counted here, and no
+    # sample waits until replicas have exchanged gradients.
+    is_certain = (
+        rule.pipeline == "1f1b"
+        and not rule.replicate
+        and counts_whole_nodes(problem.profile)
+        and lattice is not None
+        and lattice.n_ideals == nodes.n_nodes + 1
+        and _return_in_a_row(problem, inverse(lattice.added)[nodes.node])
+        and not find_unlike(problem, rule)
+    )
     if is_certain:
         search.ways = (FREELY,)
         fast_us = search.bisect(free.load_us * (1 - SAME), min(slow_us, search.best.load_us))
@@ -151,6 +159,24 @@ def partition_at_pace(
     if lattice is not None and not rule.replicate:
         search.try_each(lattice)
     return replace(search.best, bound_us=bound_us, optimal=False)
+
+
+def _return_in_a_row(problem: Problem, place: IntArray) -> bool:
+    """Whether a sample passes through all nodes forward, and then through all of them back.
+
+    Parameters
+    ----------
+    place : int array, shape (n_ops,)
+        Where in the row the node of each op is.
+    """
+    profile, backward = problem.profile, backward_ops(problem)
+    source, reader = profile.edge_source, profile.edge_op
+    steps, last = place[reader] - place[source], place.max()
+    ahead, back = ~backward[reader], backward[source]
+    turns = ~ahead & ~back & (place[source] == last) & (place[reader] == last)
+    goes = len(np.unique(place[source[ahead & (steps == 1)]])) == last
+    returns = len(np.unique(place[source[back & (steps == -1)]])) == last
+    return goes and returns and bool(turns.any()) and not (back & (steps > 0)).any()
 
 
 @dataclass(eq=False)

@@ -27,15 +27,19 @@ SIZES = st.lists(
 """For each layer: time forward, time backward, and bytes of its output."""
 
 
-def chain_of(layers, capacity, gpus):
-    """Return layers in a row, forward and backward, whose outputs are kept for the way back."""
+def chain_of(layers, capacity, gpus, gradients=None):
+    """Return layers in a row, forward and backward, whose outputs are kept for the way back.
+
+    ``gradients`` lists from which layer to which they go, if not from each to the one before.
+    """
     n = len(layers)
     forward, backward = [f"f{i}" for i in range(n)], [f"b{i}" for i in range(n)]
     times = {name: layers[i][0] for i, name in enumerate(forward)}
     times |= {name: layers[i][1] for i, name in enumerate(backward)}
     edges = [(a, b, layers[i][2]) for i, (a, b) in enumerate(pairwise(forward))]
     edges += [(f"f{i}", f"b{i}", layers[i][2]) for i in range(n)]
-    edges += [(f"b{i + 1}", f"b{i}", 0) for i in range(n - 1)]
+    gradients = [(i + 1, i) for i in range(n - 1)] if gradients is None else gradients
+    edges += [(f"b{a}", f"b{b}", 0) for a, b in gradients]
     colocation = {name: name[1:] for name in times}
     profile = profile_of(times, edges, persistent=dict.fromkeys(forward, 4), colocation=colocation)
     profile = replace(profile, measured=Measurement(backward=list(range(n, 2 * n))))
@@ -169,6 +173,16 @@ def test_samples_that_wait_for_room_may_be_faster_than_at_an_even_pace():
     assert (found.peak_bytes <= 9).all()
     ends = [slot.finish_us for slot in found.computing[0] if slot.backward]
     assert [ends[i] - ends[i - 2] for i in range(2, 40)] == pytest.approx([53] * 38)
+
+
+def test_nothing_is_proven_where_samples_do_not_return_through_all_stages():
+    """No gradient goes from the third layer to the second, whose stage ends earlier for that."""
+    layers = [(4, 9, 3), (4, 9, 0), (7, 6, 3), (1, 5, 1), (4, 1, 2)]
+    problem = chain_of(layers, 6, 4, gradients=[(4, 3), (3, 2), (1, 0)])
+    variables = np.array([4, 1, 4, 2, 3, 0, 0, 0, 0, 0])
+    problem = replace(problem, profile=replace(problem.profile, persistent_bytes=variables))
+    assert find_pace_us(problem, np.array([0, 0, 1, 1, 2] * 2), LoadRule()) == 0
+    assert place(problem, "max-load-dp").plan.bound_us <= 26
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "zb-h1", "interleaved"])
