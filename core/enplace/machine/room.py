@@ -28,6 +28,7 @@ def find_room(problem: Problem, plan: Plan, stages: Sequence[Stage]) -> Room | N
     forward = [stage.devices for stage in stages if not stage.backward]
     back = [stage.devices for stage in stages if stage.backward]
     in_a_row = forward == back[::-1] and len(set(forward)) == len(forward)
+    in_a_row = in_a_row and all(s in stage.after for s, stage in enumerate(stages[1:]))
     if not in_a_row or plan.replicas or not counts_whole_nodes(problem.profile):
         return None
     found = {}
