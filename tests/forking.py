@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -87,12 +87,12 @@ def _forget_signal_handlers() -> None:
 
 def _run(words: Sequence[str]) -> NoReturn:
     """Do what Python does with these words, and end the process."""
-    status = 1
     sys.stdin, sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, mode, closefd=False), line_buffering=number == 2)
         for number, mode in enumerate(("rb", "wb", "wb"))
     )
-    try:
+
+    def run() -> None:
         kind, *rest = (word for word in words if word not in IGNORED_OPTIONS)
         if kind == "-m":
             sys.argv = rest
@@ -103,12 +103,22 @@ def _run(words: Sequence[str]) -> NoReturn:
         else:
             sys.argv = [kind, *rest]
             runpy.run_path(kind, run_name="__main__")
+
+    end_after(run)
+
+
+def end_after(run: Callable[[], object], at_exit: Callable[[], object] = lambda: None) -> NoReturn:
+    """Run a program and what it left for its exit; end the process with the program's status."""
+    status = 1
+    try:
+        run()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
         traceback.print_exc()
     finally:
+        at_exit()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -14,12 +14,13 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 import pytest
+
+from forking import end_after, fork_workers
 
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -61,7 +62,6 @@ def serve() -> None:
 
     import enplace.frameworks.tensorflow.apply
     import enplace.placers  # noqa: F401
-    from forking import fork_workers
 
     fork_workers(pytest.MonkeyPatch(), nested=True)
     for line in sys.stdin:
@@ -88,22 +88,14 @@ def _run(folder: str, environment: dict[str, str], *words: str) -> NoReturn:
     tempfile.tempdir = None
     sys.argv = [*words[words[0] == "-m" :]]
     sys.path[0] = "" if words[0].startswith("-") else str(Path(words[0]).parent)
-    status = 0
-    try:
+
+    def run() -> None:
         if words[0] == "-m":
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
             _run_code(*words)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+
+    end_after(run, atexit._run_exitfuncs)
 
 
 def _run_code(name: str, *words: str) -> None:
