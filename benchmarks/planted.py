@@ -291,7 +291,7 @@ class _Layer:
                 if follower < self.each:
                     self._add(op, here, follower)
             crosses = self.n_gpus > 1 and at % block == block - 1 and self.draw.random() < crossing
-            if crosses and (self._ends_alone(op) or not self.shared):
+            if crosses and (not self.shared or self._ends_alone(op)):
                 there = (here + 1) % self.n_gpus if block == 1 else self._elsewhere(here)
                 first = -(-self._first(op, there, {}) // block) * block
                 if first < self.each:
