@@ -60,11 +60,14 @@ _Button = QMessageBox.StandardButton
 
 
 def _empty_caches() -> None:
-    """Empty the caches of Enplace's functions: their keys would keep closed models in memory."""
+    """Empty the caches of Enplace's functions: their keys would keep closed models in memory.
+
+    Those without a limit know nothing of models, but what is read once, such as the presets.
+    """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in ("enplace", "enplace_studio"):
             for function in vars(module).values():
-                if isinstance(function, _lru_cache_wrapper):
+                if isinstance(function, _lru_cache_wrapper) and function.cache_info().maxsize:
                     function.cache_clear()
 
 

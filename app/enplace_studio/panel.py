@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PySide6.QtCore import (
-    QEvent,
-    QObject,
-    QPointF,
-    QSize,
-    Qt,
-    QTimer,
-    Signal,
-    SignalInstance,
-)
+from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent
 from PySide6.QtWidgets import (
     QFormLayout,
@@ -177,8 +168,10 @@ class Panel(QFrame):
     def _unfolded(self) -> Iterator[None]:
         """Let the contents count as visible, for a picture; nothing is painted meanwhile."""
         self._contents.show()
-        yield
-        self._contents.setVisible(not self.is_folded)
+        try:
+            yield
+        finally:
+            self._contents.setVisible(not self.is_folded)
 
     def offer_picture(self, save: Callable[[Drawing], object]) -> None:
         """Offer to save a picture in a menu at the right mouse button."""
