@@ -107,15 +107,16 @@ class _Head:
 
     def together(self, start):
         """Return what is on v's device if v starts then, and until when that is so."""
-        unit, found = self.costs.unit, set()
+        unit, found, until = self.costs.unit, set(), np.inf
         while True:
             away, leaving = self.away(found), self.leaving(found)
             key = {x: away[x] + leaving[x] for x in self.examined}
             late = {x for x in self.examined if key[x] > start}
+            until = min([until, *(key[x] for x in late)])
             units = {unit[x] for x in {*late, *found, self.v}}
             more = {x for x in self.examined if unit[x] in units}
             if more == found:
-                return found, min((key[x] for x in late), default=np.inf)
+                return found, until
             found = more
 
     def away(self, together):
