@@ -46,8 +46,7 @@ from enplace.frameworks.tensorflow.exchange import (
     bound_ops,
     function_name,
     function_of,
-    read_by_datasets,
-    variables_by_placeholder,
+    movable_variables,
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.pipelines import pipeline_function
@@ -381,9 +380,7 @@ class _Placer:
         planned = {
             name: self._devices[at] for name, at in zip(names, plan.device.tolist(), strict=True)
         }
-        variables = variables_by_placeholder(function, flat)
-        fixed = read_by_datasets()
-        variables = {name: v for name, v in variables.items() if id(v.handle) not in fixed}
+        variables = movable_variables(function, flat)
         bound = bound_ops(function, flat, variables, _HOST)
         n_moved = sum(
             self._movers.move(variable, planned[name])

@@ -19,7 +19,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.importer import import_graph_def
 from tensorflow.python.ops.handle_data_util import copy_handle_data
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.devices import short_name
@@ -121,13 +121,42 @@ class Movers:
         return True
 
 
-def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dict[str, Any]:
-    """Map the placeholder of each captured variable to the variable."""
+def movable_variables(function: ConcreteFunction, flat: FlatGraph) -> dict[str, Any]:
+    """Map the placeholder of each captured variable that can move to the variable.
+
+    One that a dataset reads must stay, and so must all that an op uses together with such a one.
+    """
+    captured = dict(zip(flat.captures, function.captured_inputs, strict=False))
+    resources = {name: tensor for name, tensor in captured.items() if tensor.dtype == tf.resource}
     known = {id(variable.handle): variable for variable in function.graph.variables}
-    return {
+    if any(id(tensor) not in known for tensor in resources.values()):
+        known |= _all_variables()
+    fixed = _read_by_datasets()
+    found = {
         name: known[id(tensor)]
-        for name, tensor in zip(flat.captures, function.captured_inputs, strict=False)
-        if id(tensor) in known
+        for name, tensor in resources.items()
+        if id(tensor) in known and id(tensor) not in fixed
+    }
+    consumers = consumers_of(flat.graph_def)
+    staying = [name for name in resources if name not in found]
+    while staying:
+        used_by = set(consumers[staying.pop()])
+        together = [name for name in found if used_by & set(consumers[name])]
+        for name in together:
+            del found[name]
+        staying += together
+    return found
+
+
+def _all_variables() -> dict[int, Any]:
+    """Map handles, by identity, to their variables.
+
+    A trace does not know variables that an op takes by their handle, as older optimisers do.
+    """
+    return {
+        id(found.handle): found
+        for found in gc.get_objects()
+        if issubclass(type(found), BaseResourceVariable) and found.handle is not None
     }
 
 
@@ -145,7 +174,7 @@ def batch_tensors(function: ConcreteFunction, flat: FlatGraph) -> dict[str, tf.T
     return found
 
 
-def read_by_datasets() -> set[int]:
+def _read_by_datasets() -> set[int]:
     """Find handles, by identity, that functions of datasets captured; those cannot be exchanged."""
     return {
         id(outer)
@@ -160,7 +189,10 @@ def bound_ops(
 ) -> dict[str, str]:
     """Find ops that use a resource which cannot move, such as an iterator, and its device.
 
-    A variable counts as immovable if a dataset reads it.
+    Parameters
+    ----------
+    variables : mapping of str to variable
+        Those that can move, by placeholder.
     """
     device = {
         name: short_name(tensor.device)

@@ -1,6 +1,7 @@
 """``enplace.apply`` in a script that runs in a process of its own, as users run it."""
 
 import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -315,6 +316,42 @@ def test_a_variable_that_a_dataset_reads_is_not_moved(read_by_a_dataset, run_pyt
     assert " ops run where planned" in placed.stdout
 
 
+FUSED_UPDATES = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+optimizer = tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
+data = tf.data.Dataset.range(9).map(lambda i: tf.ones((3, 4)) + 0 * weights[0][0, 0])
+
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        loss = tf.reduce_mean(x ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+print(*[float(train_step(x)) for x in data])
+"""
+
+
+def test_variables_that_one_op_uses_move_or_stay_together(tmp_path, run_python):
+    """A dataset reads the first weight, so its momentum must stay, too; the others move."""
+    script = tmp_path / "train.py"
+    script.write_text(FUSED_UPDATES)
+    problem = problem_of(load(source_of(script)), parse_devices("cpu:2").cluster)
+    write_plan(tmp_path / "plan.json", Result(place(problem, "round-robin").schedule))
+    plain = run_python(tmp_path, "-c", FUSED_UPDATES)
+    placed = run_python(tmp_path, "-c", f"{APPLY}{FUSED_UPDATES}print(applied)")
+    assert placed.returncode == 0, placed.stderr
+    losses, summary = placed.stdout.splitlines()
+    assert losses == plain.stdout.strip()
+    moved = int(re.search(r"(\d+) variables moved", summary)[1])
+    assert moved in (2, 4, 6)  # each with its momentum
+    assert "kept where their data is: weight_0" in summary
+
+
 NOWHERE = """
 import enplace, enplace.frameworks.tensorflow.apply
 usual = enplace.frameworks.tensorflow.apply.place_graph
@@ -470,6 +507,8 @@ print(losses, [weight.tolist() for weight in model.get_weights()])
 """
 
 
+# tf_keras before 2.18 draws its seeds with it.
+@pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
 def test_a_script_with_keras_2_runs_placed(tmp_path):
     pytest.importorskip("tf_keras")
     script = tmp_path / "train.py"
