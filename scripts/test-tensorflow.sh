@@ -24,4 +24,5 @@ if [ ! -e "$venv/.installed" ]; then
 fi
 "$python" -c 'import keras, tensorflow; print("TensorFlow", tensorflow.__version__, "Keras", keras.__version__)' 2>/dev/null
 "$venv/bin/enplace" compile
-QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -n 2 -p no:cacheprovider tests/core/frameworks tests/core/solvers/test_cp.py "$@"
+QT_QPA_PLATFORM=offscreen "$python" -m pytest -q -n 2 -p no:cacheprovider \
+    tests/core/frameworks --ignore tests/core/frameworks/onnx tests/core/solvers/test_cp.py "$@"
