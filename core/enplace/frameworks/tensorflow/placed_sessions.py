@@ -50,6 +50,7 @@ from enplace.frameworks.tensorflow.sessions import (
     SESSION,
     Call,
     call_of,
+    callables_by_run,
     feeds_of,
     map_parts,
     modern_loops,
@@ -203,9 +204,7 @@ def place_sessions(
     cut : bool
         Whether steps are to be cut into micro-batches; those of sessions cannot be.
     """
-    run, begin, close, make = (
-        getattr(SESSION, name) for name in ("run", "__init__", "close", "make_callable")
-    )
+    run, begin, close = (getattr(SESSION, name) for name in ("run", "__init__", "close"))
     sessions = _Sessions(application, goal, ordered, cut, run)
 
     @wraps(begin)
@@ -224,27 +223,12 @@ def place_sessions(
         sessions.close(session)
         close(session)
 
-    @wraps(make)
-    def placed_callable(
-        session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
-    ) -> Callable[..., Any]:
-        usual = make(session, fetches, feed_list, accept_options)
-
-        def call(*values: Any, options: Any = None, run_metadata: Any = None) -> Any:
-            if sessions.twin_of(session) is None:
-                more = {"options": options, "run_metadata": run_metadata} if accept_options else {}
-                return usual(*values, **more)
-            feeds = dict(zip(feed_list or (), values, strict=True))
-            return sessions.run(session, fetches, feeds, options, run_metadata)
-
-        return call
-
     for_good.enter_context(modern_loops())
+    for_good.enter_context(callables_by_run())
     for name, method in (
         ("__init__", watched_begin),
         ("run", placed_run),
         ("close", watched_close),
-        ("make_callable", placed_callable),
     ):
         for_good.enter_context(patch.object(SESSION, name, method))
     return sessions.explain

@@ -28,7 +28,12 @@ from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
 from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
-from enplace.frameworks.tensorflow.sessions import SESSION, SessionWatch, modern_loops
+from enplace.frameworks.tensorflow.sessions import (
+    SESSION,
+    SessionWatch,
+    callables_by_run,
+    modern_loops,
+)
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.frameworks.trust import place_of
 from enplace.names.passes import is_in_backward_scope
@@ -133,6 +138,7 @@ class Recorder:
 
         with (
             calls_handled(watched_call),
+            callables_by_run(),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
             patch.object(SESSION, "run", watched_run),
             suppress(EnoughError),

@@ -154,6 +154,41 @@ def modern_loops() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def callables_by_run() -> Iterator[None]:
+    """Let what a session makes callable go through ``run``, as all other calls do.
+
+    Keras 2 trains in this way once a script asks for TensorFlow 1's behaviour.
+    """
+
+    def make_callable(
+        session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        def call(*values: Any, options: Any = None, run_metadata: Any = None) -> Any:
+            feeds = dict(zip(feed_list or (), values, strict=True))
+            return session.run(fetches, feeds, options, run_metadata)
+
+        return call
+
+    def make_from_options(session: Any, wanted: Any) -> Callable[..., Any]:
+        source = [connection.from_tensor for connection in wanted.tensor_connection]
+        target = [connection.to_tensor for connection in wanted.tensor_connection]
+        fetches = [*wanted.fetch], [*wanted.target]
+
+        def call(*values: Any, run_metadata: Any = None) -> Any:
+            drawn = session.run(source) if source else []  # a batch of the graph's own dataset
+            feeds = dict(zip((*wanted.feed, *target), (*values, *drawn), strict=True))
+            return session.run(fetches, feeds, wanted.run_options, run_metadata)[0]
+
+        return call
+
+    with (
+        patch.object(SESSION, "make_callable", make_callable),
+        patch.object(SESSION, "_make_callable_from_options", make_from_options, create=True),
+    ):
+        yield
+
+
 @dataclass(eq=False)
 class _Calls:
     """Calls that fetch and feed the same.
