@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ QUIET = {
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
 """TensorFlow on the CPU, with the kernels that a graph names."""
+
+LONGEST_S = 300
+"""A script that takes longer hangs."""
 
 
 class WarmPython:
@@ -82,6 +86,7 @@ def serve() -> None:
 
 
 def _run(folder: str, environment: dict[str, str], *words: str) -> NoReturn:
+    signal.alarm(LONGEST_S)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -115,8 +115,12 @@ class Application:
 
     def note_mismatch(self, what: str, missing: Sequence[str], new: Sequence[str]) -> None:
         """Say which ops of the plan something does not have, or which the plan does not have."""
-        kinds = ((missing, "ops of the plan are missing"), (new, "ops are new"))
-        parts = [f"{len(ops)} {which} ('{ops[0]}')" for ops, which in kinds if ops]
+        kinds = ((missing, " of the plan", "missing"), (new, "", "new"))
+        parts = [
+            f"{count(len(ops), 'op')}{of} {'is' if len(ops) == 1 else 'are'} {how} ('{ops[0]}')"
+            for ops, of, how in kinds
+            if ops
+        ]
         fix = "profile the model again and make a new plan"
         if self.functions:
             fix = (

@@ -322,7 +322,8 @@ class _Placer:
         return result
 
     def _find(self, function: ConcreteFunction) -> _Fitting | None:
-        trains_too = bool(self._application.functions) and all(does(function))
+        has_step = bool(self._application.functions)
+        trains_too = has_step and all(does(function))
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
         if n_nodes < ALIKE * len(self._whole) and not trains_too:
             return None  # far too small; no need to flatten it
@@ -332,7 +333,7 @@ class _Placer:
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not missing and not new:
             return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
-        if trains_too or len(missing) <= (1 - ALIKE) * len(self._whole):
+        if trains_too or not has_step and len(missing) <= (1 - ALIKE) * len(self._whole):
             what = f"the function {function_name(function)}"
             self._application.note_mismatch(what, missing, new)
         return None
@@ -361,7 +362,7 @@ class _Placer:
         self, function: ConcreteFunction, fitting: _Fitting, batch: _Batch
     ) -> ConcreteFunction:
         check_devices(self._devices)  # the script may have hidden or split some
-        if is_compiled(function):
+        if is_compiled(function) or tf.config.optimizer.get_jit():
             say_dropped("jit_compile")
         flat, drawing, problem, plan = fitting.flat, fitting.drawing, self.problem, self._plan
         drawn: list[tf.Tensor] = []

@@ -24,7 +24,7 @@ from enplace.frameworks.tensorflow.capture import (
     fix_seeds,
 )
 from enplace.frameworks.tensorflow.graph import node_of, reached
-from enplace.frameworks.tensorflow.step import LoadError, Step
+from enplace.frameworks.tensorflow.step import CALLABLE, LoadError, Step
 from enplace.frameworks.tensorflow.tf1 import (
     LOSS,
     UPDATES,
@@ -184,7 +184,7 @@ def callables_by_run() -> Iterator[None]:
 
     with (
         patch.object(SESSION, "make_callable", make_callable),
-        patch.object(SESSION, "_make_callable_from_options", make_from_options, create=True),
+        patch.object(SESSION, CALLABLE, make_from_options, create=True),
     ):
         yield
 

@@ -158,16 +158,17 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
 tf.config.set_visible_devices([], "GPU")
 """
-WISHES = {
-    "fit": ("loss_of, jit_compile=", "loss_of, steps_per_execution=4, jit_compile=True or "),
-    "custom": ("@tf.function", "@tf.function(jit_compile=True)"),
-}
+WISHES = [
+    ("fit", ("loss_of, jit_compile=", "loss_of, steps_per_execution=4, jit_compile=True or ")),
+    ("custom", ("@tf.function", "@tf.function(jit_compile=True)")),
+    ("custom", ("@tf.function", "tf.config.optimizer.set_jit(True)\n@tf.function")),
+]
 
 
-@pytest.mark.parametrize("style", WISHES)
-def test_what_a_script_asks_of_tensorflow_is_done_or_named_once(style, planned, run_placed):
+@pytest.mark.parametrize(("style", "change"), WISHES)
+def test_what_a_script_asks_of_tensorflow_is_done_or_named_once(style, change, planned, run_placed):
     """It configures TensorFlow after the plan is applied; no plan works with XLA, nor in loops."""
-    placed, stderr = run_placed(planned[style], style, PLACED + CONFIGURED, change=WISHES[style])
+    placed, stderr = run_placed(planned[style], style, PLACED + CONFIGURED, change=change)
     assert placed["as_planned"] == placed["checked"] > 100
     assert stderr.count("XLA does not compile") == 1
     assert stderr.count("steps_per_execution is 1") == (style == "fit")
@@ -352,6 +353,36 @@ def test_variables_that_one_op_uses_move_or_stay_together(tmp_path, run_python):
     assert "kept where their data is: weight_0" in summary
 
 
+MOSTLY_FROZEN = """
+import tensorflow as tf
+weight = tf.Variable(tf.ones((4, 4)))
+
+def model(x):
+    for _ in range(20):
+        x = tf.tanh(x)
+    return tf.reduce_mean((x @ weight) ** 2)
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+    weight.assign_sub(tape.gradient(loss, weight))
+
+step(tf.ones((3, 4)))
+tf.function(model)(tf.ones((3, 4)))
+"""
+
+
+def test_a_function_for_tests_is_no_second_step(tmp_path, run_python):
+    """It has most of the step's ops, but nobody expects it to run placed."""
+    script = tmp_path / "train.py"
+    script.write_text(MOSTLY_FROZEN)
+    write_scattered_plan(tmp_path, load(source_of(script)))
+    placed = run_python(tmp_path, "-c", f"{APPLY}{MOSTLY_FROZEN}print(applied)")
+    assert placed.stdout.startswith("step: "), placed.stderr
+    assert "does not fit" not in placed.stderr
+
+
 NOWHERE = """
 import enplace, enplace.frameworks.tensorflow.apply
 usual = enplace.frameworks.tensorflow.apply.place_graph
@@ -386,7 +417,7 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
     placed, stderr = run_placed(folder, "custom", TWO_PLANS)
     n_functions, summary = placed["other"]
     assert n_functions == 0
-    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in summary
+    assert "1 op of the plan is missing ('no_more'), 1 op is new" in summary
     assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] == 0
