@@ -52,6 +52,12 @@ SHARED_CACHES = (
     "too short, mostly where many small tensors are sent. Tune measures the cost of sending."
 )
 
+SHARED_TURNS = (
+    "These logical CPUs take turns, and the framework's own work takes its turn, too: a few "
+    "microseconds for each transfer. No prediction counts this work, so those of plans with many "
+    "transfers are too short."
+)
+
 SHARED_CORES = (
     "These hosts are processes of one machine. They share its cores, also with the threads that "
     "send between them, so predictions are often far too short. Measure on separate machines."
@@ -295,14 +301,19 @@ class MeasuredRun:
         """The reason why the prediction may be too short on these devices; empty if none is known.
 
         The machine model ignores what cores of one machine share, and that processes share cores.
-        Devices that run in turn on one chip do not share anything at the same time.
+        Devices that run in turn on one chip share it with the work of sending.
         """
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         tasks = {task_of(device.name) for device in used}
         at = {name.rpartition(":")[0] for task, name in self.cluster.hosts if task in tasks}
-        if len(used) < 2 or len(at) > 1 or any(d.kind != "cpu" or d.chip for d in used):
+        if len(used) < 2 or len(at) > 1 or any(d.kind != "cpu" for d in used):
             return ""
-        return SHARED_CACHES if len(tasks) == 1 else SHARED_CORES
+        if len(tasks) > 1:
+            return SHARED_CORES
+        if not any(d.chip for d in used):
+            return SHARED_CACHES
+        transfers = self.facts.get("transfers", 0)
+        return f"{SHARED_TURNS} This step has {count(transfers, 'transfer')}." if transfers else ""
 
     @property
     def about_batches(self) -> str:

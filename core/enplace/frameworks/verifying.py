@@ -18,7 +18,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.frameworks.devices import usual_devices
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import Replicas, measure_profile
-from enplace.frameworks.measured import MeasuredRun, median_us
+from enplace.frameworks.measured import SHARED_TURNS, MeasuredRun, median_us
 from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import source_of
@@ -203,8 +203,11 @@ class Verification:
     def _about_predictions(self) -> str:
         caveats = [check.run.caveat for check in self.checks if check.run and check.run.caveat]
         first = f"Predictions are more than {100 * POOR:.0f} % off."
+        stop = "Stop whatever else uses these devices, and verify again."
         if not caveats:
-            return f"{first} Stop whatever else uses these devices, and verify again."
+            return f"{first} {stop}"
+        if caveats[0].startswith(SHARED_TURNS):
+            return f"{first} {stop} {SHARED_TURNS}"
         cores = count_cores()
         return (
             f"{first} {caveats[0]} Logical CPUs that take turns are predicted better: there are "

@@ -154,11 +154,17 @@ def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
 
 def test_logical_cpus_that_run_at_once_have_a_caveat():
     assert "share caches, memory" in on_cpus().caveat
-    assert on_cpus(chip="CPU").caveat == ""
     assert make_run()[1].caveat == ""
     run = on_cpus()
     alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
     assert replace(run, plan=alone).caveat == ""
+
+
+def test_logical_cpus_that_take_turns_share_them_with_the_work_of_sending():
+    run = on_cpus(chip="CPU")
+    assert run.caveat == ""
+    run = replace(run, facts={**run.facts, "transfers": 1})
+    assert run.caveat.endswith("too short. This step has 1 transfer.")
 
 
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")

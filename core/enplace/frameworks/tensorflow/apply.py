@@ -333,7 +333,7 @@ class _Placer:
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not missing and not new:
             return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
-        if trains_too or not has_step and len(missing) <= (1 - ALIKE) * len(self._whole):
+        if trains_too or (not has_step and len(missing) <= (1 - ALIKE) * len(self._whole)):
             what = f"the function {function_name(function)}"
             self._application.note_mismatch(what, missing, new)
         return None

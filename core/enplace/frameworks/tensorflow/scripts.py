@@ -221,7 +221,7 @@ class Recorder:
         """Extract the step now: when the script has ended, its variables are gone."""
         try:
             self._found = step_of(self._name, function, [inputs])
-            self._compiled |= is_compiled(function)
+            self._compiled |= is_compiled(function) or bool(tf.config.optimizer.get_jit())
         except LoadError as error:
             self._why_not = f"{self._place()}: {error}"
         except Exception as error:

@@ -206,9 +206,14 @@ def test_a_strategy_with_one_replica_is_taken(tmp_path):
     assert step.batch_shapes[0] == (7, 4)
 
 
-def test_a_jit_compiled_function_is_recognised(tmp_path):
-    text = LOOP.replace("@tf.function", "@tf.function(jit_compile=True)")
-    assert load(source_of(script(tmp_path, text))).compiled
+@pytest.mark.parametrize(
+    "asked", ["@tf.function(jit_compile=True)", "tf.config.optimizer.set_jit(True)\n@tf.function"]
+)
+def test_a_function_that_xla_is_to_compile_is_recognised(tmp_path, asked):
+    try:
+        assert load(source_of(script(tmp_path, LOOP.replace("@tf.function", asked)))).compiled
+    finally:
+        tf.config.optimizer.set_jit(False)
 
 
 def test_a_script_sees_its_arguments_folder_and_name(tmp_path):
