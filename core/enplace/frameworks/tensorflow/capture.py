@@ -107,6 +107,14 @@ def batch_of(call: Iterable[Any]) -> Batch:
     return tuple(np.asarray(tensor.numpy()) for tensor in call if _is_plain(tensor))
 
 
+def most_alike(batches: Iterable[Batch]) -> list[Batch]:
+    """Return the batches of the shape that came most often."""
+    by_shape: dict[tuple[tuple[int, ...], ...], list[Batch]] = {}
+    for batch in batches:
+        by_shape.setdefault(tuple(part.shape for part in batch), []).append(batch)
+    return max(by_shape.values(), key=len, default=[])
+
+
 def fix_seeds(graph_def: GraphDef) -> None:
     """Give each random op without a seed one derived from its name."""
     for node in all_nodes(graph_def):

@@ -25,7 +25,14 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 import enplace
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.calls import Call, calls_handled
-from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
+from enplace.frameworks.tensorflow.capture import (
+    MAX_BATCHES_BYTES,
+    MAX_DRAWS,
+    N_BATCHES,
+    batch_of,
+    most_alike,
+    step_of,
+)
 from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.sessions import (
@@ -167,10 +174,8 @@ class Recorder:
             if in_session := self._sessions.step():
                 return in_session
             raise LoadError(self._why_not or self._why_never(), self._printed)
-        left_out = tuple(self._left_out)
-        return replace(
-            self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
-        )
+        batches, left_out = most_alike(self._batches), tuple(self._left_out)
+        return replace(self._found, batches=batches, left_out=left_out, compiled=self._compiled)
 
     def dropped(self, argument: str) -> None:
         """Remember whether the user's own step is compiled by XLA; see :func:`plain_keras`."""
@@ -214,8 +219,13 @@ class Recorder:
 
     def _is_done(self) -> bool:
         found = self._found
-        enough = found is not None and (found.iterator or len(self._batches) >= N_BATCHES)
+        enough = found is not None and (found.iterator or self._has_enough_batches())
         return bool(self._why_not or enough or self._sessions.is_done)
+
+    def _has_enough_batches(self) -> bool:
+        n_bytes = sum(part.nbytes for batch in self._batches for part in batch)
+        many = len(most_alike(self._batches)) >= N_BATCHES or len(self._batches) >= MAX_DRAWS
+        return many or n_bytes >= MAX_BATCHES_BYTES
 
     def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         """Extract the step now: when the script has ended, its variables are gone."""

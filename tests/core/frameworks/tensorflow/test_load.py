@@ -177,6 +177,17 @@ def test_the_step_is_for_the_batches_that_come_often_not_for_one_that_builds_the
     assert len(step.batches) == 8
 
 
+def test_a_step_for_batches_of_any_size_is_for_the_most_common_one(tmp_path):
+    signature = "[tf.TensorSpec((None, 4)), tf.TensorSpec((None, 2))]"
+    loop = LOOP.replace("@tf.function", f"@tf.function(input_signature={signature})")
+    loop = loop.replace("range(6)", "[0, 0, 5] * 5").replace(
+        "8 * i:8 * i + 8", "8 * i:min(8 * i + 8, 43)"
+    )
+    step = load(source_of(script(tmp_path, loop)))
+    assert [batch[0].shape for batch in step.batches] == [(8, 4)] * 8
+    assert step.batch_shapes == ((8, 4), (8, 2))
+
+
 ONE_REPLICA = """
 strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 with strategy.scope():
