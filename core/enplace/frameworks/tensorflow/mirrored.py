@@ -53,6 +53,7 @@ NO_STEP = (
 _MEANINGS = {
     "merge_call": "changes no variables inside of a branch or a loop on tensors, as this step does",
     "Unable to lift": "cannot copy a variable that is made in the step from the step's own tensors",
+    "DistributedVariable.handle": "does not share out the variables of a TensorFlow 1 session",
 }
 """Its errors about its own parts, by a word in them."""
 

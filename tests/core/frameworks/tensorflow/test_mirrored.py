@@ -152,6 +152,9 @@ def test_a_script_with_keras_2_is_timed(timed):
 
 def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(SESSION).startswith("it trains neither with fit of Keras nor")
+    older = SESSION.replace("tf.Graph().as_default(), ", "")
+    sessions = "tf.distribute does not share out the variables of a TensorFlow 1 session"
+    assert timed(f"tf.compat.v1.disable_eager_execution(){older}") == sessions
     odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
     assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
     ragged = LOOP.replace(
