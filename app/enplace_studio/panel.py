@@ -303,11 +303,13 @@ class Column(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.viewport().setAutoFillBackground(False)
+        self._rows: QVBoxLayout | None = None
 
     def fill(self, spacing: int = 8) -> QVBoxLayout:
         """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
         whole, column = QVBoxLayout(contents), QVBoxLayout()
+        self._rows = column
         whole.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
         whole.setSpacing(0)
         whole.addLayout(column)
@@ -329,6 +331,21 @@ class Column(QScrollArea):
             return 0
         _show_new(contents)
         return height_at(layout, width)
+
+    def end_between_rows(self, width: int, room: int) -> None:
+        """Be no higher than this, and so high that no row is cut until the user scrolls."""
+        contents = self.widget()
+        rows = self._rows
+        if contents is None or rows is None:
+            return
+        _show_new(contents)
+        end, most = -rows.spacing(), 0
+        for item in filter(None, map(rows.itemAt, range(rows.count()))):
+            wide = item.hasHeightForWidth()
+            high = item.heightForWidth(width - ROOM_OF_BAR) if wide else item.sizeHint().height()
+            end += rows.spacing() + high
+            most = end if end <= room else most
+        self.setMaximumHeight(most or room)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, 0)

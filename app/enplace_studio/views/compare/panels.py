@@ -197,6 +197,7 @@ class DiffersPanel(Panel):
         self.lines: list[Line] = []
         self._column = Column()
         self.body.addWidget(self._column, 1)
+        self.body.addStretch(0)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         copy_on_request(self, lambda: [(line.text,) for line in self.lines])
 
@@ -212,6 +213,7 @@ class DiffersPanel(Panel):
             if len(line.ops):
                 row.addWidget(self._selector(line.ops))
             column.addLayout(row)
+        self._end_between_lines()
         many = n_plans > FEWEST
         self.target.setText(f"A → {LETTERS[place]}  ▾")
         self.target.setVisible(many)
@@ -221,6 +223,13 @@ class DiffersPanel(Panel):
         for other in range(1, n_plans):
             action = self._targets.addAction(f"A → {LETTERS[other]}")
             action.triggered.connect(lambda _, other=other: self.target_wanted.emit(other))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._end_between_lines()
+
+    def _end_between_lines(self) -> None:
+        self._column.end_between_rows(self.inner_width, self.height() - self.around_height)
 
     def _selector(self, ops: IntArray) -> QPushButton:
         made = button("Select", lambda: self.ops_wanted.emit(ops.tolist()), kind="link")
