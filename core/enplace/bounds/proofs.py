@@ -95,6 +95,7 @@ def _keeps_constraints(problem: Problem, other: Problem) -> bool:
         and problem.splits == other.splits
         and problem.pins.items() >= other.pins.items()
         and problem.forbidden >= other.forbidden
+        and problem.locked >= other.locked
         and set(problem.together) >= set(other.together)
         and set(problem.before) >= set(other.before)
     )

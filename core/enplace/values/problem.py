@@ -60,6 +60,8 @@ class Problem:
         already contains a control edge for each; see :func:`order_problem`.
     unordered : Profile or None
         The profile without these control edges; None if there are none.
+    locked : frozenset of int
+        Devices that only run what is pinned to them.
 
     Raises
     ------
@@ -76,6 +78,7 @@ class Problem:
     splits: tuple[Split, ...] = ()
     before: tuple[tuple[int, int], ...] = ()
     unordered: Profile | None = None
+    locked: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -121,7 +124,16 @@ class Problem:
         allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
         for device in range(self.cluster.n_devices):
             allowed[self.unit[~op_allowed[:, device]], device] = False
+        if self.locked:
+            locked, has_pin = list(self.locked), np.zeros(allowed.shape, dtype=bool)
+            has_pin[self.unit[pinned], there] = True
+            allowed[:, locked] &= has_pin[:, locked]
         return allowed
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a person demanded anything."""
+        return bool(self.pins or self.together or self.forbidden or self.before or self.locked)
 
     @cached_property
     def device_sets(self) -> tuple[BoolArray, IntArray]:
@@ -156,9 +168,11 @@ class Problem:
         for op in chain(self.pins, *self.together, off_ops):
             if not 0 <= op < n_ops:
                 raise ProblemError(f"a pin or group names op number {op}, which does not exist")
-        for device in chain(self.pins.values(), off_devices):
+        for device in chain(self.pins.values(), off_devices, self.locked):
             if not 0 <= device < n_devices:
-                raise ProblemError(f"a pin names device number {device}, which does not exist")
+                raise ProblemError(
+                    f"a pin or lock names device number {device}, which does not exist"
+                )
 
     def _check_kinds(self) -> None:
         nowhere = np.flatnonzero(~np.isfinite(self.time_us).any(axis=1))
@@ -197,8 +211,8 @@ class Problem:
                     f"one device"
                 )
         raise UnplaceableOpError(
-            f"{self._names(members)} no device left; remove a pin, a forbidden device or the "
-            f"colocation"
+            f"{self._names(members)} no device left; remove a pin, a lock, a forbidden device or "
+            f"the colocation"
         )
 
     def _check_memory(self) -> None:
