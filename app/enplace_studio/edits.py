@@ -19,7 +19,7 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.whys import why_not
+from enplace_studio.whys import find_lock, why_not
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
@@ -68,13 +68,14 @@ def constrain(
     together: tuple[tuple[int, ...], ...] | None = None,
     forbidden: frozenset[tuple[int, int]] | None = None,
     before: Collection[tuple[int, int]] | None = None,
+    locked: frozenset[int] | None = None,
     plan: Plan | None = None,
 ) -> OpenProject:
     """Change constraints, and repair the current plan if it breaks one.
 
     Parameters
     ----------
-    pins, together, forbidden, before
+    pins, together, forbidden, before, locked
         As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
         Replaces the current plan.
@@ -83,21 +84,39 @@ def constrain(
     ------
     ProblemError
         If the constraints contradict each other.
+    PlanError
+        If they change what a locked device runs.
     """
     old = project.problem
+    if pins is not None:
+        _check_locks(project, pins, old.locked if locked is None else old.locked & locked)
     problem = old if before is None else order_problem(old, before)
-    if not (pins is None and together is None and forbidden is None):
+    if not (pins is None and together is None and forbidden is None and locked is None):
         problem = replace(
             problem,
             pins=dict(sorted((old.pins if pins is None else pins).items())),
             together=old.together if together is None else together,
             forbidden=old.forbidden if forbidden is None else forbidden,
+            locked=old.locked if locked is None else locked,
         )
     project = replace(project, problem=problem)
     if project.current is None:
         return project
     plan = _in_order(problem, plan or project.current.plan)
     return _with_plan(project, project.current, repair(problem, plan))
+
+
+def _check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
+    """Refuse other pins to a locked device than now."""
+    if locked:
+        for _, device in project.problem.pins.items() ^ pins.items():
+            if device in locked:
+                raise _locked_error(project, device)
+
+
+def _locked_error(project: OpenProject, device: int) -> PlanError:
+    where = project.device_label(device)
+    return PlanError(f"{where} is locked as it is; unlock it before you change what runs there")
 
 
 def _in_order(problem: Problem, plan: Plan) -> Plan:
@@ -150,6 +169,8 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     if project.current is None:
         raise PlanError("there is no plan to change yet; press Solve first")
     whole = unit_ops(project.problem, ops)
+    if (locked := find_lock(project.problem, whole, device)) is not None:
+        raise _locked_error(project, locked)
     if why := why_not(project.problem, whole, device):
         raise PlanError(f"choose another device; {why.tip}")
     moving = set(whole.tolist())
@@ -253,6 +274,7 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
         cluster=cluster,
         pins={op: there[device] for op, device in problem.pins.items() if there[device] >= 0},
         forbidden=frozenset((op, there[d]) for op, d in problem.forbidden if there[d] >= 0),
+        locked=frozenset(there[d] for d in problem.locked if there[d] >= 0),
     )
 
 
@@ -348,7 +370,7 @@ def _simulate_entry(
         carried = old if agree else _on_cluster(old, problem.cluster)
         same = carried.pins == problem.pins and carried.together == problem.together
         same &= carried.forbidden == problem.forbidden and carried.splits == problem.splits
-        same &= carried.before == problem.before
+        same &= carried.before == problem.before and carried.locked == problem.locked
         own = problem
         if not same:
             own = with_profile(replace(carried, cluster=problem.cluster), _costs_for(old, problem))
@@ -449,8 +471,8 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
 
 
 def unpinned(problem: Problem) -> Problem:
-    """Return the problem without its pins; the same one as long as nothing else changes."""
-    if not problem.pins:
+    """Return the problem without pins and locks; the same one as long as nothing else changes."""
+    if not problem.pins and not problem.locked:
         return problem
     constraints = problem.together, problem.forbidden, problem.splits, problem.before
     return _without_pins(problem.profile, problem.cluster, *constraints, problem.unordered)

@@ -129,13 +129,12 @@ def find_preview(
 ) -> Preview:
     """Simulate the plan of a schedule with ops on another device; explain the change if asked."""
     moved = unit_ops(problem, ops)
+    if why := why_not(problem, moved, device):
+        return Preview(np.inf, np.inf, before.peak_bytes, False, why.tip, whys=(why,))
     try:
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
-        why = why_not(problem, moved, device)
-        text = str(error) if why is None else why.tip
-        found = () if why is None else (why,)
-        return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=found)
+        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
     step_us = after.makespan_us
     delta_us = step_us - before.makespan_us
     reason = explain_step(before, after) if explain else ""

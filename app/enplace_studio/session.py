@@ -134,6 +134,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
         project.together,
         project.forbidden,
         project.splits,
+        locked=project.locked,
     )
     problem = order_problem(bare, project.before)
     model = Problem(project.profile, problem.cluster) if project.splits else problem
@@ -171,7 +172,7 @@ def _constraints_to(name: str, constraints: tuple[Constraint, ...]) -> dict[str,
 
 def _is_row(row: Any, kind: str) -> bool:
     names = isinstance(row, list) and bool(row) and all(isinstance(n, str) for n in row)
-    return names and (kind == "colocate" or len(row) == 2)
+    return names and (kind in ("colocate", "lock") or len(row) == 2)
 
 
 def open_copy(path: Path) -> Opened:
@@ -287,6 +288,7 @@ def to_project(
         tuple((entry.name, entry.plan) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,
+        opened.problem.locked,
     )
 
 

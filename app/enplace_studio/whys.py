@@ -8,6 +8,7 @@ import numpy as np
 
 from enplace.text import count, ms, size
 from enplace.values.arrays import IntArray
+from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
@@ -110,7 +111,21 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
         why = "you forbade it"
         text = f"{_some(problem, np.array(kept_off))} must not run there: {why}"
         return Why("must not run there", "", why, text, tuple(kept_off))
+    if (locked := find_lock(problem, ops, device)) is not None:
+        why = f"{device_label(problem.cluster.devices[locked].name)} is locked"
+        return Why("must not run there", "", why, why)
     return None
+
+
+def find_lock(problem: Problem, ops: IntArray, device: int) -> int | None:
+    """Return the locked device that ops may not leave, or join, for another; None if none is."""
+    if not problem.locked:
+        return None
+    units = set(problem.unit[ops].tolist())
+    home = {int(problem.unit[op]): d for op, d in problem.pins.items() if d in problem.locked}
+    left = {home[unit] for unit in units & home.keys()} - {device}
+    added = device in problem.locked and any(home.get(unit) != device for unit in units)
+    return min(left) if left else device if added else None
 
 
 def _some(problem: Problem, ops: IntArray) -> str:
