@@ -426,6 +426,20 @@ class Document(QObject):
         title = "import constraints"
         return self._edit(title, lambda project: constraints.adopt(project, constrained))
 
+    def import_plan(self, entry: PlanEntry, constrained: Problem) -> bool:
+        """Show a plan from a file, under the constraints of a problem of the plan's graph."""
+
+        def add(project: OpenProject) -> OpenProject:
+            if constrained.splits == project.problem.splits:
+                project = replace(project, problem=constrained)
+            else:
+                graphs = {**project.graphs, constrained.splits: constrained}
+                project = replace(project, graphs=graphs)
+            named = edits.renamed(entry, edits.unused_name(project, entry.name))
+            return edits.with_plan(project, named, choose=True)
+
+        return self._edit(f"import plan “{entry.name}”", add)
+
     def set_cluster(self, cluster: Cluster) -> bool:
         """Switch to another cluster.
 
@@ -436,8 +450,12 @@ class Document(QObject):
             there = edits.set_cluster(project, cluster, *project.scale)
             return constraints.keep_lost(project, there)
 
+        return self._switch(f"switch to {cluster_title(cluster)}", switch)
+
+    def _switch(self, title: str, change: Callable[[OpenProject], OpenProject]) -> bool:
+        """Make an edit that may lead to another cluster; tell what constraints it switches off."""
         n_off = len(self._project.off) if self._project is not None else 0
-        done = self._edit(f"switch to {cluster_title(cluster)}", switch)
+        done = self._edit(title, change)
         if done and self._project is not None and (lost := len(self._project.off) - n_off):
             what = count(lost, "constraint")
             self.noticed.emit(f"Switched off {what} on devices that this cluster does not have")
@@ -525,7 +543,7 @@ class Document(QObject):
         def show(project: OpenProject) -> OpenProject:
             return constraints.keep_lost(project, edits.choosing(project, entry))
 
-        return self._edit(f"show “{entry.name}”", show)
+        return self._switch(f"show “{entry.name}”", show)
 
     # Undo
 

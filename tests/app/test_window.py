@@ -31,7 +31,7 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.text import ms
 from enplace.values.result import Result
-from enplace.writers import write_plan, write_project
+from enplace.writers import write_plan, write_profile, write_project
 from enplace.writers.clusters import cluster_text
 from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
@@ -584,17 +584,17 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
 
 
-def drop(window, path):
-    """Drop a file on the window, as a file manager does that would rather move it."""
+def drop(window, *paths, says):
+    """Drop files on the window, as a file manager does that would rather move it."""
     data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(path))])
+    data.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
     actions = Qt.DropAction.CopyAction | Qt.DropAction.MoveAction
     no_key = Qt.KeyboardModifier.NoModifier
     where = QPointF(200, 200)
     enter = QDragEnterEvent(where.toPoint(), actions, data, Qt.MouseButton.LeftButton, no_key)
     QApplication.sendEvent(window, enter)
     assert enter.isAccepted()
-    assert window.toast.text == f"Drop {path.name} to open it."
+    assert window.toast.text == f"Drop to {says}."
     event = QDropEvent(where, actions, data, Qt.MouseButton.LeftButton, no_key)
     event.setDropAction(Qt.DropAction.MoveAction)
     QApplication.sendEvent(window, event)
@@ -606,19 +606,61 @@ def drop(window, path):
 def test_a_plan_that_is_dropped_on_the_window_is_added(window, tmp_path):
     problem, n_plans = window.document.problem, len(window.document.plans)
     write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
-    drop(window, tmp_path / "mine.json")
+    drop(window, tmp_path / "mine.json", says="import mine.json")
     assert len(window.document.plans) == n_plans + 1
     assert window.document.current.name == "mine"
+
+
+def test_several_plans_are_all_added_with_their_constraints(window, tmp_path):
+    problem = window.document.problem
+    pinned = replace(problem, pins={0: 1}, forbidden=frozenset({(2, 1)}))
+    plan = plan_of(pinned, {"a": 1, "b": 0, "c": 0})
+    write_plan(tmp_path / "one.json", Result(simulate(pinned, plan)))
+    locked = replace(problem, pins={1: 0, 2: 0}, locked=frozenset({0}))
+    write_plan(tmp_path / "two.json", Result(simulate(locked, plan)))
+    drop(window, tmp_path / "one.json", tmp_path / "two.json", says="import 2 files")
+    assert [entry.name for entry in window.document.plans][-2:] == ["one", "two"]
+    now = window.document.problem
+    assert (now.pins, now.forbidden, now.locked) == ({0: 1, 1: 0, 2: 0}, {(2, 1)}, {0})
+    window.document.undo_stack.undo()
+    assert (window.document.problem.pins, window.document.problem.locked) == ({0: 1}, frozenset())
+
+
+def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, tmp_path):
+    problem = window.document.problem
+    free = replace(problem, forbidden=frozenset({(0, 0)}))
+    write_plan(
+        tmp_path / "other.json", Result(simulate(free, plan_of(free, dict.fromkeys("abc", 1))))
+    )
+    window.document.place([0], 0)
+    mine = window.document.problem
+    import_plan(window, tmp_path / "other.json")
+    assert window.document.current.name == "other"
+    assert window.document.problem.pins == mine.pins
+    assert "contradict yours" in window.banner.text
+
+
+def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, tmp_path):
+    model = profile_of({"x": 1, "y": 1})
+    write_profile(tmp_path / "new.enplace", model)
+    write_profile(tmp_path / "other.enplace", model)
+    problem = session.open_profile(model).project.problem
+    write_plan(tmp_path / "p.json", Result(simulate(problem, plan_of(problem, {"x": 0, "y": 1}))))
+    paths = [tmp_path / name for name in ("p.json", "new.enplace", "other.enplace")]
+    drop(window, *paths, says="open new.enplace and import 1 file")
+    assert window.document.problem.profile.op_names == ("x", "y")
+    assert window.document.current.name == "p"
+    assert "Left out other.enplace" in window.banner.text
 
 
 def test_constraints_and_clusters_can_be_dropped_too(window, tmp_path):
     (tmp_path / "team.json").write_text(
         json.dumps({"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]})
     )
-    drop(window, tmp_path / "team.json")
+    drop(window, tmp_path / "team.json", says="import team.json")
     assert window.document.problem.pins == {0: 1}
     write_atomically(tmp_path / "four.json", cluster_text(cluster_of(4)))
-    drop(window, tmp_path / "four.json")
+    drop(window, tmp_path / "four.json", says="import four.json")
     assert len(window.document.project.cluster.gpus) == 4
 
 
@@ -626,7 +668,7 @@ def test_a_plan_without_its_model_says_to_open_that_first(make_window, window, t
     problem = window.document.problem
     write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
     empty = make_window()
-    drop(empty, tmp_path / "mine.json")
+    drop(empty, tmp_path / "mine.json", says="import mine.json")
     assert empty.banner.text == "Mine.json belongs to a model; open that first."
     assert empty.document.problem is None
 
