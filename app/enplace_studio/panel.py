@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
-from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent
+from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent, QPaintEvent
 from PySide6.QtWidgets import (
+    QComboBox,
     QFormLayout,
     QFrame,
     QHBoxLayout,
@@ -18,6 +19,9 @@ from PySide6.QtWidgets import (
     QScrollArea,
     QSizePolicy,
     QSpinBox,
+    QStyle,
+    QStyleOptionComboBox,
+    QStylePainter,
     QToolButton,
     QToolTip,
     QVBoxLayout,
@@ -270,6 +274,31 @@ class ElidedLabel(QLabel):
         if shown != self.text():
             self.setText(shown)
             self.setToolTip("" if shown == self.whole else plain_tip(self.whole))
+
+
+class ElidedCombo(QComboBox):
+    """A box in which a choice that does not fit ends in an ellipsis."""
+
+    def shown_text(self) -> str:
+        """Return the choice as far as it fits."""
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        field = self.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox,
+            option,
+            QStyle.SubControl.SC_ComboBoxEditField,
+            self,
+        )
+        elide, room = Qt.TextElideMode.ElideRight, field.width() - 2 * BORDER
+        return self.fontMetrics().elidedText(self.currentText(), elide, room)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        option.currentText = self.shown_text()
+        with QStylePainter(self) as painter:
+            painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+            painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
 
 
 def label(text: str, role: str = "") -> QLabel:

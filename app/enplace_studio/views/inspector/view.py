@@ -341,7 +341,7 @@ class InspectorView(ScrollPanel):
         places: dict[int, QVBoxLayout] = {}
         for device in where.others[:MOST_REASONS]:
             places[device] = QVBoxLayout()
-            places[device].setSpacing(2)
+            places[device].setSpacing(self._shows.spacing())
             self._shows.addLayout(places[device])
 
         def explain(device: int, preview: Preview) -> None:
