@@ -196,8 +196,8 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     Pinned ops may go to any device, forbidden ones to that device; ordered ops run when they did
     before the edits. Of a lock, one group of ops leaves the device, or goes there. A plan that does
     not fit is no gain for one that does. None where this says nothing: for colocated ops, which
-    could go anywhere each on its own, for an order that the plan was solved with, and if the plan
-    breaks a constraint.
+    could go anywhere each on its own, for an order that the plan was solved with, for a lock from
+    which no single group gains, and if the plan breaks a constraint.
     """
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
@@ -214,7 +214,9 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
             continue
         if schedule.fits or not current.schedule.fits:
             steps_us.append(schedule.makespan_us)
-    return min(steps_us)
+    best_us = min(steps_us)
+    is_known = constraint.kind != "lock" or best_us < steps_us[0]  # several groups may gain more
+    return best_us if is_known else None
 
 
 def _follows(problem: Problem, plan: Plan) -> bool:

@@ -113,7 +113,7 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
         return Why("must not run there", "", why, text, tuple(kept_off))
     if (locked := find_lock(problem, ops, device)) is not None:
         why = f"{device_label(problem.cluster.devices[locked].name)} is locked"
-        return Why("must not run there", "", why, why)
+        return Why("must not run there", "", why, why, tuple(ops.tolist()))
     return None
 
 

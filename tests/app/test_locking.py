@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from PySide6.QtWidgets import QWidget
 
 from documents import add_plan, chain_document, document_of
 from enplace.placing.run import place
@@ -12,9 +13,12 @@ from enplace.writers import write_constraints, write_project
 from enplace_studio import session
 from enplace_studio.constraints import describe, list_constraints, step_without
 from enplace_studio.device_menu import device_menu
+from enplace_studio.dragging import describe_drop
 from enplace_studio.project import start_project
+from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.views.plans.facts import why_stale
 from enplace_studio.views.timeline.canvas import TimelineCanvas
+from enplace_studio.whys import why_not
 from problems import cluster_of, profile_of
 
 
@@ -77,6 +81,16 @@ def test_what_a_locked_device_runs_cannot_be_changed_by_hand(document, qtbot):
     assert document.previews.get([2], 0).why_not == "GPU 0 is locked"
 
 
+def test_a_locked_device_says_so_on_its_chip_and_to_a_drag(document):
+    around = QWidget()
+    chips = DeviceBar(document, around)
+    document.lock(0)
+    shown = [item.runs[0].text for _, item in chips.legend() if item.device is not None]
+    assert shown == ["GPU 0, locked", "GPU 1"]
+    assert describe_drop(document, [2], 0).text == "may not run on GPU 0:\nGPU 0 is locked"
+    assert why_not(document.problem, np.array([2]), 0).ops == (2,)
+
+
 def test_no_method_adds_to_a_locked_device():
     """Ten ops in a row: on two GPUs, most of them belong on the one that is locked."""
     names = [f"op_{i}" for i in range(10)]
@@ -92,6 +106,11 @@ def test_the_price_of_a_lock_is_what_one_group_would_save(document):
     document.lock(1)
     (lock,) = list_constraints(document.problem, document.project.grouping)
     assert step_without(document.project, lock) < document.schedule.makespan_us
+    document.unlock(1)
+    document.place([2], 0, pin=False)
+    document.lock(1)
+    (lock,) = list_constraints(document.problem, document.project.grouping)
+    assert step_without(document.project, lock) is None, "all is best on one GPU"
 
 
 def test_a_saved_lock_is_still_one(document, tmp_path):

@@ -135,6 +135,8 @@ class DeviceBar(TipWidget):
             return []
         devices = range(project.problem.cluster.n_devices)
         names = [project.device_label(device) for device in devices[:MOST_CHIPS]]
+        for device in project.problem.locked & {*range(len(names))}:
+            names[device] += ", locked"
         chips = [self._chip(device, name, whole) for device, name in enumerate(names)]
         if len(devices) > MOST_CHIPS:
             more = f"and {len(devices) - MOST_CHIPS} more in the menu"
