@@ -53,7 +53,14 @@ from enplace_studio.views.inspector.facts import (
 )
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.where import DeviceGrid
-from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line, WhyLine
+from enplace_studio.views.inspector.widgets import (
+    COLUMN_PX,
+    USUAL_GAIN,
+    USUAL_TIME,
+    Columns,
+    Line,
+    WhyLine,
+)
 from enplace_studio.whys import Mark, Why, why_here
 
 LEAST_PX, USUAL_PX = 200, 300
@@ -250,6 +257,7 @@ class InspectorView(ScrollPanel):
             among=[each.what for each in among],
             device=limit.device,
             where=limit.where,
+            usual=USUAL_GAIN if gap is None else USUAL_TIME,
         )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         line.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
