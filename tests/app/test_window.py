@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QPointF, QRect, QSettings, Qt, QUrl
 from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
@@ -863,6 +864,27 @@ def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, q
     assert document.current is first
     kinds["Groups"][0].run()
     assert document.selection
+
+
+def test_the_palette_locks_devices_and_keeps_the_selection_off_them(window):
+    from enplace_studio.commands import all_commands
+
+    def run(title):
+        found = all_commands(window.menus, window.studio)["Devices"]
+        next(command for command in found if command.title == title).run()
+
+    document = window.document
+    document.select([2])
+    run("Lock GPU 0 as it is")
+    assert document.problem.locked == {0}
+    run("Unlock GPU 0")
+    assert document.problem.locked == frozenset()
+    run("Keep the selection off GPU 0")
+    assert document.problem.forbidden == {(2, 0)}
+    run("Allow the selection on GPU 0 again")
+    assert document.problem.forbidden == frozenset()
+    run("Select what runs on GPU 0")
+    assert document.selection == set(np.flatnonzero(document.current.plan.device == 0).tolist())
 
 
 def test_the_key_sheet_names_every_shortcut(window, qtbot):

@@ -98,7 +98,9 @@ class SearchBar(QFrame):
         completer.setWidget(self.line)
         completer.activated.connect(self.line.setText)
         completer.highlighted.connect(self.line.setText)
-        completer.popup().installEventFilter(self)
+        popup = completer.popup()
+        assert popup is not None
+        popup.installEventFilter(self)
         return completer
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
@@ -106,6 +108,7 @@ class SearchBar(QFrame):
         if isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Tab:
             if event.type() == QEvent.Type.KeyPress:
                 popup = self.completer.popup()
+                assert popup is not None
                 self.line.setText(self._ways_on.stringList()[max(popup.currentIndex().row(), 0)])
                 popup.hide()
             return True
