@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,7 +24,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
 from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
-from enplace_studio.shortened import shorten_among
+from enplace_studio.shortened import GAP, shorten_among
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import (
@@ -45,6 +46,8 @@ LEAST_NAME_PX, MOST_NAME_PX = 24, 160
 """Widths of the name of a plan in the row that chooses them."""
 _CHOICE = "  ▾"
 _NAME_LENGTH = 22
+_DANGLING = re.compile(rf"[\s,]+{GAP}$")
+"""What would stand between the last word that is shown and the ellipsis."""
 
 
 def share_room(wanted: Sequence[int], room: int) -> list[int]:
@@ -118,6 +121,7 @@ class Chooser(QWidget):
         for name, made, width in zip(names, self.buttons, widths, strict=True):
             name = shorten_among(name, names, metrics.horizontalAdvance, width)
             name = metrics.elidedText(name, Qt.TextElideMode.ElideRight, width)
+            name = _DANGLING.sub(GAP, name)
             made.setText(f"{name}{_CHOICE}".replace("&", "&&"))
 
     def _add_plan(
@@ -209,6 +213,7 @@ class DiffersPanel(Panel):
             row = QHBoxLayout()
             text = label(line.text)
             text.setWordWrap(True)
+            text.setMinimumHeight(self.target.sizeHint().height())  # as high as with a button
             row.addWidget(text, 1)
             if len(line.ops):
                 row.addWidget(self._selector(line.ops))

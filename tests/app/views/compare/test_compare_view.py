@@ -390,6 +390,18 @@ def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
     assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
 
 
+def test_a_shortened_name_ends_with_a_word(open_view):
+    document = three_plans()
+    for entry in document.plans:
+        document.rename_plan(entry, f"{entry.name}, with a long tail, and more of it")
+    view = open_view(document, width=700)
+    view.compare(document.plans)
+    settle(view)
+    shown = [button.text().removesuffix("  ▾") for button in view.chooser.buttons]
+    assert all(text.endswith("…") for text in shown)
+    assert not [text for text in shown if text.endswith((", …", ",…", " …"))]
+
+
 def test_names_that_need_less_than_their_share_leave_it_to_longer_ones():
     assert share_room([40, 30, 50], 200) == [40, 30, 50]
     assert share_room([40, 90, 200], 200) == [40, 80, 80]
