@@ -149,6 +149,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
     off, locks = _constraints_from(shell.get("off")), _constraints_from(shell.get("locks"))
+    locks = tuple(each for each in locks if each.kind == "lock")  # older ones are pins alone
     opened = OpenProject(
         problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
     )

@@ -1,5 +1,6 @@
 """A device locked as it is."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -118,6 +119,17 @@ def test_a_saved_lock_is_still_one(document, tmp_path):
     write_project(tmp_path / "p.enplace", session.to_project(document.project, {}))
     document.open(session.open_file(tmp_path / "p.enplace").project)
     assert listed(document) == ["GPU 0 as it is"]
+
+
+def test_a_lock_of_an_older_project_is_its_pins(document, tmp_path):
+    document.pin_here([0, 1])
+    project = session.to_project(document.project, {})
+    rows = [["a", "GPU:0"], ["b", "GPU:0"]]
+    shell = {**project.view[session.SHELL], "locks": [["pin", rows]]}
+    write_project(tmp_path / "p.enplace", replace(project, view={session.SHELL: shell}))
+    document.open(session.open_file(tmp_path / "p.enplace").project)
+    assert listed(document) == ["a on GPU 0", "b on GPU 0"]
+    assert document.project.locks == ()
 
 
 def test_an_empty_device_is_locked_too_and_a_lock_needs_a_plan(document, qtbot):
