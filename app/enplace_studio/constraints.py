@@ -39,7 +39,8 @@ def list_constraints(
         Which pins belong to the lock of a device; of other locks, all pins to the device do.
     """
     held = _held_locks(problem, locks)
-    pins = [pin for pin in problem.pins.items() if pin[0] not in _locked_ops(problem, held)]
+    locked = _locked_ops(problem, held)
+    pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
     names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
     numbers = np.arange(problem.profile.n_ops)
     part = np.where(grouping.group >= 0, grouping.group, -1 - numbers).tolist()
