@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
+from enplace.values.pins import FREE
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import IntArray, Profile
@@ -35,26 +35,64 @@ def list_constraints(
         Pins that are one constraint if all of them hold.
     """
     held = [lock for lock in locks if _holds(problem, lock)]
-    locked = {problem.profile.index[name] for lock in held for name, _ in lock.rows}
-    pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
-    names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    numbers = np.arange(problem.profile.n_ops)
-    part = np.where(grouping.group >= 0, grouping.group, -1 - numbers).tolist()
-    places = list(range(len(devices)))
+    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
+    pins, forbidden, before = _join_pairs(problem, grouping, held)
     return [
         *held,
-        *_join("pin", pins, (part, places), (names, devices)),
-        *_join("forbid", problem.forbidden, (part, places), (names, devices)),
-        *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
-        *_join("before", problem.before, (part, part), (names, names)),
+        *_named("pin", pins, ops, devices),
+        *_named("forbid", forbidden, ops, devices),
+        *(Constraint("colocate", (tuple(ops[op] for op in g),)) for g in problem.together if g),
+        *_named("before", before, ops, ops),
     ]
 
 
 @lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
-    """Name the action that solves, with the number of constraints as the pane counts them."""
-    n = len(list_constraints(project.problem, project.grouping, project.locks))
+    """Name the action that solves, with the number of constraints as the pane lists them."""
+    problem, together = project.problem, project.problem.together
+    held = [lock for lock in project.locks if _holds(problem, lock)]
+    joined = _join_pairs(problem, project.grouping, held)
+    n = len(held) + sum(map(len, joined)) + sum(map(bool, together))
     return f"Solve around {count(n, 'constraint')}" if n else "Solve"
+
+
+def _join_pairs(
+    problem: Problem, grouping: Grouping, held: Sequence[Constraint]
+) -> tuple[list[IntArray], ...]:
+    """Find the pairs of each constraint: pins that no lock holds, forbidden devices, orders."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[[problem.profile.index[name] for lock in held for name, _ in lock.rows]] = FREE
+    pinned = np.flatnonzero(pinned_to != FREE)
+    own = grouping.n_groups + np.arange(problem.profile.n_ops)
+    part = np.where(grouping.group >= 0, grouping.group, own)
+    places = np.arange(problem.cluster.n_devices)
+    return (
+        _join(np.column_stack([pinned, pinned_to[pinned]]), part, places),
+        _join(_in_order(problem.forbidden), part, places),
+        _join(_in_order(problem.before), part, part),
+    )
+
+
+def _in_order(pairs: Iterable[tuple[int, int]]) -> IntArray:
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+
+
+def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
+    """Join all pairs, given in order, whose ends are in the same parts."""
+    if not len(pairs):
+        return []
+    first, then = pairs.T
+    code = first_part[first] * (int(then_part.max()) + 1) + then_part[then]
+    by_code = np.argsort(code, kind="stable")
+    found = np.split(pairs[by_code], np.flatnonzero(np.diff(code[by_code])) + 1)
+    return sorted(found, key=lambda rows: rows[0].tolist())
+
+
+def _named(
+    kind: str, joined: list[IntArray], ops: Sequence[str], others: Sequence[str]
+) -> Iterable[Constraint]:
+    for pairs in joined:
+        yield Constraint(kind, tuple((ops[a], others[b]) for a, b in pairs.tolist()))
 
 
 def _holds(problem: Problem, lock: Constraint) -> bool:
@@ -63,19 +101,6 @@ def _holds(problem: Problem, lock: Constraint) -> bool:
         name in ops and problem.pins.get(ops[name], -1) == devices.get(device)
         for name, device in lock.rows
     )
-
-
-def _join(
-    kind: str,
-    pairs: Iterable[tuple[int, int]],
-    parts: tuple[list[int], list[int]],
-    names: tuple[Any, Any],
-) -> Sequence[Constraint]:
-    """Make one constraint of all pairs whose ends are in the same parts."""
-    found: defaultdict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
-    for first, then in sorted(pairs):
-        found[parts[0][first], parts[1][then]].append((names[0][first], names[1][then]))
-    return [Constraint(kind, tuple(rows)) for rows in found.values()]
 
 
 def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray]:
@@ -128,13 +153,14 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
     pairs = {(ops[a], devices[b]) for a, b in rows}
     if kind == "forbid":
         return replace(problem, forbidden=problem.forbidden - pairs)
-    return replace(problem, pins=dict(pair for pair in problem.pins.items() if pair not in pairs))
+    return replace(problem, pins=dict(problem.pins.items() - pairs))
 
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
     """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
     device, ops = plan.device.tolist(), problem.profile.index
-    moved = {op for op, wanted in problem.pins.items() if device[op] != wanted}
+    wanted = problem.pinned_to
+    moved = set(np.flatnonzero((wanted != FREE) & (wanted != plan.device)).tolist())
     locked = {ops[name] for lock in locks if _holds(problem, lock) for name, _ in lock.rows}
     together = [{device[op] for op in group} for group in problem.together]
     kinds = {
@@ -280,15 +306,16 @@ def lock(project: OpenProject, device: int) -> OpenProject:
     where = project.device_label(device)
     if project.current is None:
         raise PlanError("there is no plan to keep yet; press Solve first")
-    names, pins = project.problem.profile.op_names, dict(project.problem.pins)
-    here = np.flatnonzero(project.current.plan.device == device).tolist()
-    free = [op for op in here if op not in pins]
+    names, pinned_to = project.problem.profile.op_names, project.problem.pinned_to
+    here = project.current.plan.device == device
+    free = np.flatnonzero(here & (pinned_to == FREE)).tolist()
     if not free:
-        raise PlanError(f"all ops on {where} are pinned" if here else f"no op runs on {where}")
-    pins.update(dict.fromkeys(free, device))
+        raise PlanError(
+            f"all ops on {where} are pinned" if here.any() else f"no op runs on {where}"
+        )
     name = project.problem.cluster.devices[device].name
     made = Constraint("pin", tuple((names[op], name) for op in free))
-    return replace(edits.constrain(project, pins=pins), locks=(*project.locks, made))
+    return replace(edits.pin_here(project, free), locks=(*project.locks, made))
 
 
 def locks_of(project: OpenProject, device: int) -> list[Constraint]:
@@ -323,4 +350,4 @@ def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
 
 
 def _constraints_of(problem: Problem) -> tuple[Any, ...]:
-    return dict(problem.pins), problem.together, problem.forbidden, problem.before
+    return problem.pins, problem.together, problem.forbidden, problem.before

@@ -41,6 +41,13 @@ def give_away(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def is_permutation(numbers: IntArray) -> bool:
+    """Whether an array holds each number below its length once."""
+    if ((numbers < 0) | (numbers >= len(numbers))).any():
+        return False
+    return bool((np.bincount(numbers, minlength=len(numbers)) == 1).all())
+
+
 def inverse(order: IntArray) -> IntArray:
     """Find the position of each number in a permutation."""
     position = np.empty(len(order), dtype=np.int64)

@@ -15,6 +15,7 @@ from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
 from enplace.values.device_names import device_label
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -157,8 +158,7 @@ def make_facts(
     def total(values: NDArray[np.generic]) -> FloatArray:
         return np.bincount(group, weights=values, minlength=n).astype(np.float64)
 
-    pinned = np.zeros(profile.n_ops)
-    pinned[list(problem.pins)] = 1
+    pinned = problem.pinned_to != FREE
     stage, n_stages = np.full(n, -1), np.zeros(n, dtype=np.int64)
     if stages is not None:
         stage, n_stages = _longest(stages.of_op[grouped], group, time_us, n)

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -389,7 +390,7 @@ class InspectorView(ScrollPanel):
 
     def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
         document, chosen = self._document, frozenset(ops.tolist())
-        pinned = sum(op in problem.pins for op in chosen)
+        pinned = int(np.count_nonzero(problem.pinned_to[ops] != FREE))
         together = any(op in chosen for group in problem.together for op in group)
         has_plan = document.current is not None
         actions: list[Action] = [
