@@ -28,7 +28,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.op_menu import new_menu
-from enplace_studio.panel import Need, ScrollPanel, call_later, label, paragraph, plain_tip
+from enplace_studio.panel import Need, ScrollPanel, label, paragraph, plain_tip
 from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
@@ -43,6 +43,7 @@ from enplace_studio.reasons import (
     sum_waits,
 )
 from enplace_studio.tables import copy_on_request
+from enplace_studio.turns import call_later
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
