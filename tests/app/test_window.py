@@ -151,7 +151,7 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     qtbot.waitUntil(lambda: window.document.current is not None)
     assert window.document.current is window.document.project.expert
     assert not window.document.modified
-    assert window.status_line.step.text().startswith("Predicted step ")
+    qtbot.waitUntil(lambda: window.status_line.step.text().startswith("Predicted step "))
 
 
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
