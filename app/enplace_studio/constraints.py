@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -15,6 +14,7 @@ from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
+from enplace.values.pins import FREE
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import IntArray, Profile
@@ -39,42 +39,80 @@ def list_constraints(
         Which pins belong to the lock of a device; of other locks, all pins to the device do.
     """
     held = _held_locks(problem, locks)
-    locked = _locked_ops(problem, held)
-    pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
-    names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    numbers = np.arange(problem.profile.n_ops)
-    part = np.where(grouping.group >= 0, grouping.group, -1 - numbers).tolist()
-    places = list(range(len(devices)))
+    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
+    pins, forbidden, before = _join_pairs(problem, grouping, held)
     return [
         *held,
-        *_join("pin", pins, (part, places), (names, devices)),
-        *_join("forbid", problem.forbidden, (part, places), (names, devices)),
-        *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
-        *_join("before", problem.before, (part, part), (names, names)),
+        *_named("pin", pins, ops, devices),
+        *_named("forbid", forbidden, ops, devices),
+        *(Constraint("colocate", (tuple(ops[op] for op in g),)) for g in problem.together if g),
+        *_named("before", before, ops, ops),
     ]
 
 
 @lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
-    """Name the action that solves, with the number of constraints as the pane counts them."""
-    n = len(list_constraints(project.problem, project.grouping, project.locks))
+    """Name the action that solves, with the number of constraints as the pane lists them."""
+    problem, together = project.problem, project.problem.together
+    held = _held_locks(problem, project.locks)
+    joined = _join_pairs(problem, project.grouping, held)
+    n = len(held) + sum(map(len, joined)) + sum(map(bool, together))
     return f"Solve around {count(n, 'constraint')}" if n else "Solve"
 
 
 def _held_locks(problem: Problem, locks: Sequence[Constraint]) -> list[Constraint]:
     """List the locks of a problem, by device."""
-    names = [device.name for device in problem.cluster.devices]
-    known = {lock.rows[0][0]: lock for lock in locks if _holds(problem, lock)}
-    return [
-        known.get(names[device]) or _lock_of(problem, device, problem.pins)
-        for device in sorted(problem.locked)
-    ]
+    known = {device_in(lock): lock for lock in locks if _holds(problem, lock)}
+    found = []
+    for device in sorted(problem.locked):
+        own = known.get(problem.cluster.devices[device].name)
+        found.append(own or _lock_of(problem, device, np.flatnonzero(problem.pinned_to == device)))
+    return found
 
 
-def _lock_of(problem: Problem, device: int, pins: Iterable[int]) -> Constraint:
-    """Make the lock of a device, to which those of some ops belong that are pinned there."""
-    ops = [problem.profile.op_names[op] for op in pins if problem.pins[op] == device]
-    return Constraint("lock", ((problem.cluster.devices[device].name, *ops),))
+def _lock_of(problem: Problem, device: int, ops: IntArray) -> Constraint:
+    """Make the lock of a device, to which the pins of some ops belong."""
+    names = [problem.profile.op_names[op] for op in ops.tolist()]
+    return Constraint("lock", ((problem.cluster.devices[device].name, *names),))
+
+
+def _join_pairs(
+    problem: Problem, grouping: Grouping, held: Sequence[Constraint]
+) -> tuple[list[IntArray], ...]:
+    """Find the pairs of each constraint: pins that no lock holds, forbidden devices, orders."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[_locked_ops(problem, held)] = FREE
+    pinned = np.flatnonzero(pinned_to != FREE)
+    own = grouping.n_groups + np.arange(problem.profile.n_ops)
+    part = np.where(grouping.group >= 0, grouping.group, own)
+    places = np.arange(problem.cluster.n_devices)
+    return (
+        _join(np.column_stack([pinned, pinned_to[pinned]]), part, places),
+        _join(_in_order(problem.forbidden), part, places),
+        _join(_in_order(problem.before), part, part),
+    )
+
+
+def _in_order(pairs: Iterable[tuple[int, int]]) -> IntArray:
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+
+
+def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
+    """Join all pairs, given in order, whose ends are in the same parts."""
+    if not len(pairs):
+        return []
+    first, then = pairs.T
+    code = first_part[first] * (int(then_part.max()) + 1) + then_part[then]
+    by_code = np.argsort(code, kind="stable")
+    found = np.split(pairs[by_code], np.flatnonzero(np.diff(code[by_code])) + 1)
+    return sorted(found, key=lambda rows: rows[0].tolist())
+
+
+def _named(
+    kind: str, joined: list[IntArray], ops: Sequence[str], others: Sequence[str]
+) -> Iterable[Constraint]:
+    for pairs in joined:
+        yield Constraint(kind, tuple((ops[a], others[b]) for a, b in pairs.tolist()))
 
 
 def _holds(problem: Problem, lock: Constraint) -> bool:
@@ -85,21 +123,8 @@ def _holds(problem: Problem, lock: Constraint) -> bool:
     )
 
 
-def _locked_ops(problem: Problem, locks: Sequence[Constraint]) -> set[int]:
-    return {problem.profile.index[name] for lock in locks for name in lock.rows[0][1:]}
-
-
-def _join(
-    kind: str,
-    pairs: Iterable[tuple[int, int]],
-    parts: tuple[list[int], list[int]],
-    names: tuple[Any, Any],
-) -> Sequence[Constraint]:
-    """Make one constraint of all pairs whose ends are in the same parts."""
-    found: defaultdict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
-    for first, then in sorted(pairs):
-        found[parts[0][first], parts[1][then]].append((names[0][first], names[1][then]))
-    return [Constraint(kind, tuple(rows)) for rows in found.values()]
+def _locked_ops(problem: Problem, locks: Sequence[Constraint]) -> list[int]:
+    return [problem.profile.index[name] for lock in locks for name in lock.rows[0][1:]]
 
 
 def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray]:
@@ -162,7 +187,7 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
     pairs = {(ops[a], devices[b]) for a, b in _pairs_of(constraint)}
     if kind == "forbid":
         return replace(problem, forbidden=problem.forbidden - pairs)
-    pins = dict(pair for pair in problem.pins.items() if pair not in pairs)
+    pins = dict(problem.pins.items() - pairs)
     return replace(problem, pins=pins, locked=locked)
 
 
@@ -176,9 +201,9 @@ def _pairs_of(constraint: Constraint) -> list[tuple[str, ...]]:
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
     """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
-    device = plan.device.tolist()
-    moved = {op for op, wanted in problem.pins.items() if device[op] != wanted}
-    locked = _locked_ops(problem, _held_locks(problem, locks))
+    device, wanted = plan.device.tolist(), problem.pinned_to
+    moved = set(np.flatnonzero((wanted != FREE) & (wanted != plan.device)).tolist())
+    locked = set(_locked_ops(problem, _held_locks(problem, locks)))
     there = {d: np.flatnonzero(plan.device == d) for d in problem.locked}
     added = any(find_lock(problem, ops_there, d) is not None for d, ops_there in there.items())
     together = [{device[op] for op in group} for group in problem.together]
@@ -349,10 +374,9 @@ def lock(project: OpenProject, device: int) -> OpenProject:
     """
     if project.current is None:
         raise PlanError("there is no plan to keep yet; press Solve first")
-    pins = dict(project.problem.pins)
-    here = np.flatnonzero(project.current.plan.device == device).tolist()
-    free = [op for op in here if op not in pins]
-    pins.update(dict.fromkeys(free, device))
+    here = project.current.plan.device == device
+    free = np.flatnonzero(here & (project.problem.pinned_to == FREE))
+    pins = {**project.problem.pins, **dict.fromkeys(free.tolist(), device)}
     locked = edits.constrain(project, pins=pins, locked=project.problem.locked | {device})
     made = _lock_of(locked.problem, device, free)
     return replace(locked, locks=(*project.locks, made))
@@ -385,4 +409,4 @@ def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
 
 
 def _constraints_of(problem: Problem) -> tuple[Any, ...]:
-    return (dict(problem.pins), problem.together, problem.forbidden, problem.before, problem.locked)
+    return problem.pins, problem.together, problem.forbidden, problem.before, problem.locked

@@ -13,6 +13,7 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
+from enplace.values.pins import FREE, Pins
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
@@ -25,7 +26,7 @@ from enplace_studio.whys import find_lock, why_not
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
     """Return the ops with all those that must share their device."""
     wanted = np.zeros(problem.n_units, dtype=bool)
-    wanted[problem.unit[np.fromiter(ops, dtype=np.int64)]] = True
+    wanted[problem.unit[_numbers(ops)]] = True
     return np.flatnonzero(wanted[problem.unit])
 
 
@@ -94,7 +95,7 @@ def constrain(
     if not (pins is None and together is None and forbidden is None and locked is None):
         problem = replace(
             problem,
-            pins=dict(sorted((old.pins if pins is None else pins).items())),
+            pins=old.pins if pins is None else pins,
             together=old.together if together is None else together,
             forbidden=old.forbidden if forbidden is None else forbidden,
             locked=old.locked if locked is None else locked,
@@ -173,14 +174,12 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
         raise _locked_error(project, locked)
     if why := why_not(project.problem, whole, device):
         raise PlanError(f"choose another device; {why.tip}")
-    moving = set(whole.tolist())
-    pins = {op: d for op, d in project.problem.pins.items() if op not in moving}
+    pinned_to = _pinned(project.problem, whole, FREE)
     if pin:
-        pins.update(dict.fromkeys(map(int, ops), device))
+        pinned_to[_numbers(ops)] = device
+    same = np.array_equal(pinned_to, project.problem.pinned_to)
     moved = move(project.current.plan, whole, device)
-    after = constrain(
-        project, pins=None if pins == dict(project.problem.pins) else pins, plan=moved
-    )
+    after = constrain(project, pins=None if same else Pins(pinned_to), plan=moved)
     if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
         label = project.problem.cluster.devices[device].name
@@ -192,17 +191,26 @@ def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Pin ops to the devices the current plan gives them."""
     if project.current is None:
         raise PlanError("there is no plan to pin to yet; press Solve first")
-    device = project.current.plan.device
-    return constrain(
-        project, pins={**project.problem.pins, **{int(op): int(device[op]) for op in ops}}
-    )
+    pinned = _numbers(ops)
+    there = project.current.plan.device[pinned]
+    return constrain(project, pins=Pins(_pinned(project.problem, pinned, there)))
+
+
+def _pinned(problem: Problem, ops: IntArray, device: int | IntArray) -> IntArray:
+    """Return where all ops are pinned if these are pinned to a device, or free."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[ops] = device
+    return pinned_to
+
+
+def _numbers(ops: Collection[int]) -> IntArray:
+    return np.fromiter(ops, dtype=np.int64, count=len(ops))
 
 
 def unpin(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Let a placer decide about these ops, and those that must share their device, again."""
-    free = set(unit_ops(project.problem, ops).tolist())
-    pins = {op: device for op, device in project.problem.pins.items() if op not in free}
-    return project if len(pins) == len(project.problem.pins) else constrain(project, pins=pins)
+    pins = Pins(_pinned(project.problem, unit_ops(project.problem, ops), FREE))
+    return project if pins == project.problem.pins else constrain(project, pins=pins)
 
 
 def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent, QPaintEvent
 from PySide6.QtWidgets import (
     QComboBox,
@@ -408,50 +408,6 @@ class TipWidget(QWidget):
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
-
-
-class _Turn:
-    """A turn of the event loop, which one slot may have."""
-
-    def __init__(self) -> None:
-        self.is_taken = False
-
-    def take(self) -> None:
-        self.is_taken = True
-        QTimer.singleShot(0, self._end)
-
-    def _end(self) -> None:
-        self.is_taken = False
-
-
-_turn = _Turn()
-
-
-def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:
-    """Call a slot once after any number of changes, when the event that caused them is over.
-
-    Several signals follow one edit, and a click may replace the button that was clicked. Slots that
-    wait for the same edit have a turn of the event loop each: the window takes input and paints
-    in between.
-
-    Returns
-    -------
-    QTimer
-        Starting it calls the slot too.
-    """
-    timer = QTimer(owner, singleShot=True, interval=0)
-
-    def run() -> None:
-        if _turn.is_taken:
-            timer.start()
-        else:
-            _turn.take()
-            slot()
-
-    timer.timeout.connect(run)
-    for change in changes:
-        change.connect(timer.start)
-    return timer
 
 
 def set_role(widget: QLabel, role: str) -> None:

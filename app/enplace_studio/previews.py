@@ -18,6 +18,7 @@ from enplace_studio.background import Background
 from enplace_studio.edits import moved_schedule, unit_ops
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import explain_step
+from enplace_studio.turns import take_turn
 from enplace_studio.whys import Why, why_not, why_there
 
 LIMIT = 64
@@ -80,6 +81,7 @@ class Previews(QObject):
             schedule = self._project.current.schedule
             # A drag waits for this, and shows no reason.
             self._keep(key, find_preview(self._project.problem, schedule, *key, explain=False))
+            take_turn()
         return self._known.get(key)
 
     def start(self, ops: Collection[int], device: int) -> None:

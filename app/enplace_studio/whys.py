@@ -9,6 +9,7 @@ import numpy as np
 from enplace.text import count, ms, size
 from enplace.values.arrays import IntArray
 from enplace.values.device_names import device_label
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
@@ -121,11 +122,13 @@ def find_lock(problem: Problem, ops: IntArray, device: int) -> int | None:
     """Return the locked device that ops may not leave, or join, for another; None if none is."""
     if not problem.locked:
         return None
-    units = set(problem.unit[ops].tolist())
-    home = {int(problem.unit[op]): d for op, d in problem.pins.items() if d in problem.locked}
-    left = {home[unit] for unit in units & home.keys()} - {device}
-    added = device in problem.locked and any(home.get(unit) != device for unit in units)
-    return min(left) if left else device if added else None
+    held = np.isin(problem.pinned_to, list(problem.locked))
+    home = np.full(problem.n_units, FREE)
+    home[problem.unit[held]] = problem.pinned_to[held]
+    there = home[problem.unit[ops]]
+    left = there[(there != FREE) & (there != device)]
+    added = device in problem.locked and bool((there != device).any())
+    return int(left.min()) if len(left) else device if added else None
 
 
 def _some(problem: Problem, ops: IntArray) -> str:

@@ -305,7 +305,7 @@ def test_an_edit_signals_only_what_changed(document, qtbot):
 
 
 def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
-    monkeypatch.setattr("enplace_studio.document.UNDO_BYTES", 3 * 150 * 40)
+    monkeypatch.setattr("enplace_studio.document.UNDO_BYTES", 3 * 50 * 40)
     document = chain_document()
     assert document.undo_stack.undoLimit() == 40
     for number in range(41):

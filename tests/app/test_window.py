@@ -152,7 +152,7 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     qtbot.waitUntil(lambda: window.document.current is not None)
     assert window.document.current is window.document.project.expert
     assert not window.document.modified
-    assert window.status_line.step.text().startswith("Predicted step ")
+    qtbot.waitUntil(lambda: window.status_line.step.text().startswith("Predicted step "))
 
 
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
@@ -415,41 +415,44 @@ def test_pins_change_the_text_of_the_solve_button(window):
     assert window.header.solve_button.text() == "Solve"
 
 
-def test_number_keys_pin_the_selection(window):
+def test_number_keys_pin_the_selection(window, qtbot):
     window.document.select([2])
     press(window, Qt.Key.Key_1)
     assert window.document.problem.pins == {2: 0}
-    assert window.toast.text == "Pinned c to GPU 0: −0.021 ms."
+    qtbot.waitUntil(lambda: window.toast.text == "Pinned c to GPU 0: −0.021 ms.")
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {}
 
 
-def test_the_toast_takes_back_its_own_edit_or_is_gone(window):
+def test_the_toast_takes_back_its_own_edit_or_is_gone(window, qtbot):
     for op, key in ((2, Qt.Key.Key_1), (1, Qt.Key.Key_2)):
         window.document.select([op])
         press(window, key)
-    assert window.toast.isVisibleTo(window)
+    qtbot.waitUntil(lambda: window.toast.isVisibleTo(window))
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {2: 0}
     assert not window.toast.isVisibleTo(window)
 
 
-def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window):
+def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window, qtbot):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     window.document.open(document.project)
     step = window.status_line.step
-    assert step.text() == "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    text = "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    qtbot.waitUntil(lambda: step.text() == text)
     assert step.property("role") == "bad"
 
 
-def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window):
+def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window, qtbot):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
     window.document.open(document.project)
     window.document.select([1])
     press(window, Qt.Key.Key_1)
-    assert window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+    qtbot.waitUntil(
+        lambda: window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+    )
 
 
 def test_every_stop_of_the_tab_key_has_a_name_for_screen_readers(window, qtbot):
@@ -494,9 +497,9 @@ def test_a_refused_request_is_explained_in_the_banner_until_the_next_edit(window
     assert not window.banner.isVisible()
 
 
-def test_the_status_line_names_the_unsaved_change(window):
+def test_the_status_line_names_the_unsaved_change(window, qtbot):
     window.document.place([2], 0)
-    assert "pin “c” to GPU 0" in window.status_line.unsaved.whole
+    qtbot.waitUntil(lambda: "pin “c” to GPU 0" in window.status_line.unsaved.whole)
 
 
 @pytest.mark.parametrize(("choice", "closes"), [(BUTTON.Cancel, False), (BUTTON.Discard, True)])

@@ -11,7 +11,7 @@ import numpy as np
 
 from enplace.errors import PlanError
 from enplace.text import count
-from enplace.values.arrays import FloatArray, freeze_arrays, longest_rise
+from enplace.values.arrays import FloatArray, freeze_arrays, is_permutation, longest_rise
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
@@ -119,7 +119,7 @@ class Plan:
             raise PlanError("a plan needs one device and one position for each op")
         if self.subgraph is not None and self.subgraph.shape != self.device.shape:
             raise PlanError("a plan with subgraphs needs one for each op")
-        if not np.array_equal(np.sort(self.position), np.arange(len(self.position))):
+        if not is_permutation(self.position):
             raise PlanError("the positions of a plan must be a permutation of the ops")
         if self.policy not in POLICIES or self.links not in LINK_POLICIES:
             raise PlanError(

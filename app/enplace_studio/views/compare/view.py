@@ -18,10 +18,11 @@ from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, call_later, paragraph
+from enplace_studio.panel import Panel, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
 from enplace_studio.titles import model_title
+from enplace_studio.turns import call_later
 from enplace_studio.views.compare.bars import WaterfallBars
 from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
