@@ -28,6 +28,8 @@ from enplace.values.problem import Problem, order_problem
 NAME, VERSION = "enplace-constraints", 1
 KINDS = ("pin", "forbid", "colocate", "before", "lock")
 """Keys of the file: the kinds of constraints."""
+_LENGTHS = {"colocate": 0, "lock": 1}
+"""Names in a row, if not two; 0 for any number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +117,16 @@ def rows_of(data: Mapping[str, Any], key: str) -> list[list[str]]:
     Raises
     ------
     FileError
-        If they are not lists of names.
+        If they are not lists of as many names as the kind has.
     """
     rows = take(dict(data), key, list, "", [])
     for i, row in enumerate(rows):
         if not isinstance(row, list) or not row or not all(isinstance(n, str) for n in row):
             raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}; correct it")
+        length = _LENGTHS.get(key, 2)
+        if length not in (0, len(row)):
+            wanted = "two names" if length == 2 else "one name"
+            raise FileError(f"{key}[{i}]: must be {wanted}, not {len(row)}; correct it")
     return rows
 
 
@@ -133,9 +139,7 @@ def _pairs(
 ) -> list[tuple[int, int]]:
     """Read rows of two names; leave out those with an unknown one."""
     found = []
-    for i, row in enumerate(rows_of(data, key)):
-        if len(row) != 2:
-            raise FileError(f"{key}[{i}]: must be two names, not {len(row)}; correct it")
+    for row in rows_of(data, key):
         pair = _number(row[0], first, unknown), _number(row[1], second, unknown)
         if min(pair) >= 0:
             found.append(pair)
