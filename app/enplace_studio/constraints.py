@@ -158,16 +158,14 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
     """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
-    device, ops = plan.device.tolist(), problem.profile.index
-    wanted = problem.pinned_to
-    moved = set(np.flatnonzero((wanted != FREE) & (wanted != plan.device)).tolist())
-    locked = {ops[name] for lock in locks if _holds(problem, lock) for name, _ in lock.rows}
-    together = [{device[op] for op in group} for group in problem.together]
+    device, ops, wanted = plan.device, problem.profile.index, problem.pinned_to
+    moved, locked = (wanted != FREE) & (wanted != device), np.zeros(len(device), dtype=bool)
+    locked[[ops[name] for lock in locks if _holds(problem, lock) for name, _ in lock.rows]] = True
     kinds = {
-        "pins": bool(moved - locked),
-        "lock": bool(moved & locked),
+        "pins": (moved & ~locked).any(),
+        "lock": (moved & locked).any(),
         "exclusions": any(device[op] == there for op, there in problem.forbidden),
-        "colocation": any(len(devices) > 1 for devices in together),
+        "colocation": any(len(np.unique(device[list(g)])) > 1 for g in problem.together),
     }
     return [kind for kind, broken in kinds.items() if broken]
 
