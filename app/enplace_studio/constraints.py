@@ -201,17 +201,16 @@ def _pairs_of(constraint: Constraint) -> list[tuple[str, ...]]:
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
     """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
-    device, wanted = plan.device.tolist(), problem.pinned_to
-    moved = set(np.flatnonzero((wanted != FREE) & (wanted != plan.device)).tolist())
-    locked = set(_locked_ops(problem, _held_locks(problem, locks)))
-    there = {d: np.flatnonzero(plan.device == d) for d in problem.locked}
+    device, wanted = plan.device, problem.pinned_to
+    moved, locked = (wanted != FREE) & (wanted != device), np.zeros(len(device), dtype=bool)
+    locked[_locked_ops(problem, _held_locks(problem, locks))] = True
+    there = {d: np.flatnonzero(device == d) for d in problem.locked}
     added = any(find_lock(problem, ops_there, d) is not None for d, ops_there in there.items())
-    together = [{device[op] for op in group} for group in problem.together]
     kinds = {
-        "pins": bool(moved - locked),
-        "lock": bool(moved & locked) or added,
+        "pins": (moved & ~locked).any(),
+        "lock": (moved & locked).any() or added,
         "exclusions": any(device[op] == there for op, there in problem.forbidden),
-        "colocation": any(len(devices) > 1 for devices in together),
+        "colocation": any(len(np.unique(device[list(g)])) > 1 for g in problem.together),
     }
     return [kind for kind, broken in kinds.items() if broken]
 

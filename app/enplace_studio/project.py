@@ -69,6 +69,9 @@ class Constraint:
     kind: str
     rows: tuple[tuple[str, ...], ...]
 
+    def __hash__(self) -> int:
+        return hash((self.kind, self.rows[:1], len(self.rows)))  # there may be thousands of rows
+
 
 @dataclass(frozen=True, eq=False)
 class OpenProject:
