@@ -162,7 +162,8 @@ def _find_partition(
         return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
 
     best = find(rule)
-    if rule.pipeline == "interleaved" and not (rule.two_level and machines):
+    if rule.pipeline == "interleaved":
+        best = replace(best, load_us=load_us(best), optimal=False, bound_us=0.0)
         apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
         apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
         best = min((best, apart), key=lambda found: _find_makespan_us(problem, found, rule))
