@@ -178,6 +178,14 @@ def test_samples_that_wait_for_room_may_be_faster_than_at_an_even_pace():
     assert [ends[i] - ends[i - 2] for i in range(2, 40)] == pytest.approx([53] * 38)
 
 
+def test_a_schedule_that_cannot_wait_for_room_says_that_1f1b_is_faster():
+    problem = chain_of([(9, 2, 4), (6, 12, 1), (8, 6, 2)], 9, 3)
+    values = load_values(LoadRule(pipeline="zb-h1"))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
+    assert plan.value_us > 26.6
+    assert "with --pipeline 1f1b, a sample would take 0.026 ms" in plan.note
+
+
 def test_samples_that_wait_for_room_may_repeat_what_they_do_after_seven():
     """Seven take 92; those that come before are soon as regular, and do not count."""
     problem = chain_of([(3, 8, 2), (2, 6, 1), (1, 3, 4)], 8, 3)
