@@ -89,12 +89,14 @@ def apply(
     order: bool = True,
     pipeline: str | None = None,
     microbatches: int = 8,
+    own_statistics: bool = False,
 ) -> Any:
     """Run the training of this process according to ``plan.json``.
 
     Call it at the start of a training script, which needs no other change. If several frameworks
     are installed, import the script's one before. With a ``pipeline`` such as ``"1f1b"``, each
-    batch is cut into so many micro-batches. For TensorFlow, see
+    batch is cut into so many micro-batches; they may take their own statistics in batch
+    normalisation. For TensorFlow, see
     :func:`enplace.frameworks.tensorflow.apply.apply`.
 
     Raises
@@ -108,4 +110,4 @@ def apply(
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
-    return registry.framework_in_use().apply(path, order, pipeline, microbatches)
+    return registry.framework_in_use().apply(path, order, pipeline, microbatches, own_statistics)

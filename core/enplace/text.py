@@ -20,6 +20,7 @@ WORDS = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
 
 MINUS = "−"
 MAX_WORD = 120
+MOST_OPS = 3
 MAX_LISTED = 24
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -162,6 +163,13 @@ def listed(names: Collection[str]) -> str:
     """Join names with commas; of very many, only the first."""
     some = list(names)[:MAX_LISTED]
     return f"{', '.join(some)}{', ...' if len(names) > MAX_LISTED else ''}"
+
+
+def listed_ops(names: Collection[str]) -> str:
+    """Name the first few ops, and say how many others there are."""
+    some = listed([f"'{name}'" for name in list(names)[:MOST_OPS]])
+    more = len(names) - MOST_OPS
+    return some + (f" and {count(more, 'other op')}" if more > 0 else "")
 
 
 def table(rows: list[list[str]], numbers: str) -> str:

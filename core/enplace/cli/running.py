@@ -71,6 +71,11 @@ run_options = all_of(
     help="Cut each batch into so many micro-batches. [default: 8]",
 )
 @click.option(
+    "--own-statistics",
+    is_flag=True,
+    help="Let each micro-batch take its own means and sums in batch normalisation and the like.",
+)
+@click.option(
     "--data-parallel",
     is_flag=True,
     help="Time data parallelism even where it takes long to start, because the model has many ops.",
@@ -83,6 +88,7 @@ def run(
     profile_file: str | None,
     pipeline: str | None,
     microbatches: int | None,
+    own_statistics: bool,
     data_parallel: bool,
     devices: str | None,
     trust: bool,
@@ -95,7 +101,7 @@ def run(
     follow each other through the devices; the gradients are added up and the variables change once.
     Exit status 1 if the model did not run as planned.
     """
-    wanted = _microbatches(pipeline, microbatches, no_order)
+    wanted = _microbatches(pipeline, microbatches, own_statistics, no_order)
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.microbatches import check_runnable
     from enplace.frameworks.tuning_process import runs_on
@@ -133,16 +139,19 @@ def run(
     )
 
 
-def _microbatches(pipeline: str | None, number: int | None, no_order: bool) -> Microbatches | None:
+def _microbatches(
+    pipeline: str | None, number: int | None, own_statistics: bool, no_order: bool
+) -> Microbatches | None:
     from enplace.frameworks.microbatches import Microbatches
 
     if pipeline is None:
-        if number is not None:
-            raise EnplaceError("--microbatches is for pipelines; add --pipeline")
+        if number is not None or own_statistics:
+            option = "--microbatches" if number is not None else "--own-statistics"
+            raise EnplaceError(f"{option} is for pipelines; add --pipeline")
         return None
     if no_order:
         raise EnplaceError("--pipeline is an order of micro-batches; leave out --no-order")
-    return Microbatches(pipeline, number or USUAL_MICROBATCHES)
+    return Microbatches(pipeline, number or USUAL_MICROBATCHES, own_statistics)
 
 
 @command("tune")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.text import count, finite, ms, percent, size, table
+from enplace.text import count, finite, listed_ops, ms, percent, size, table
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun
@@ -94,7 +94,18 @@ def _stages(run: MeasuredRun) -> str:
         )
     hint = "" if known else "\nGive --profile to see what was predicted."
     head = f"Pipeline: {kind}, {number} micro-batches, {run.pipeline['ops_cut']:,} ops cut"
-    return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}"
+    return f"\n\n{head}\n\n{table(rows, 'lrrrrrr')}{hint}{_own_statistics(run)}"
+
+
+def _own_statistics(run: MeasuredRun) -> str:
+    """Name ops whose statistics are those of each micro-batch."""
+    own = run.pipeline["own_statistics"]
+    if not own:
+        return ""
+    return (
+        f"\n\nEach micro-batch took its own mean or sum in {listed_ops(own)}, so the result is "
+        "not that of the whole batch. It was compared with the same micro-batches without the plan."
+    )
 
 
 def _result_rows(run: MeasuredRun) -> list[list[str]]:

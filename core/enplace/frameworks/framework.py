@@ -136,11 +136,12 @@ class Framework:
         order: bool,
         pipeline: str | None,
         microbatches: int,
+        own_statistics: bool,
     ) -> Any:
         """Apply a plan to the training of this process; only this imports the framework."""
         module, _, function = self.applier.partition(":")
         return getattr(importlib.import_module(module), function)(
-            path, order, pipeline, microbatches
+            path, order, pipeline, microbatches, own_statistics
         )
 
     @property

@@ -33,10 +33,14 @@ class Microbatches:
         One of :data:`~enplace.machine.pipeline.KINDS`.
     number : int
         Into how many micro-batches each batch is cut.
+    own_statistics : bool
+        Whether each micro-batch takes its own means and sums where samples depend on each other, as
+        in batch normalisation; the result is then not that of the whole batch.
     """
 
     schedule: str
     number: int
+    own_statistics: bool = False
 
     def __post_init__(self) -> None:
         if self.schedule not in KINDS:

@@ -25,7 +25,15 @@ from enplace.machine.loads import COMPUTE, IN, OUT
 from enplace.machine.passes import backward_ops
 from enplace.machine.patterns import CLOSE, Item, Use, find_starts, least_period_us, wait_for_room
 from enplace.machine.pipeline_memory import find_memory
-from enplace.machine.room import Room, busiest_us, find_room, order_with_room, stay_share_us
+from enplace.machine.room import (
+    ROUNDING,
+    Room,
+    busiest_us,
+    find_cycle,
+    find_room,
+    order_with_room,
+    stay_share_us,
+)
 from enplace.machine.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
@@ -42,12 +50,6 @@ REDUCE = 3
 
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
-
-CYCLES = 60
-"""Samples that wait for room repeat what they do after a few; a multiple of most such numbers."""
-
-ROUNDING = 1e-12
-"""Times that differ by a smaller share are equal but for rounding."""
 
 LONGER = 1.02
 """Factor by which periods grow if no pattern is found at the pace of the busiest device."""
@@ -287,7 +289,7 @@ class _Play:
         """Return the time that each further microbatch adds to a full pipeline."""
         if len(self._patterns) == 1 and not self._in_turns and self._patterns[0].is_tight:
             return self._patterns[0].period_us / self._together
-        return self._measured_us()
+        return self._measured_us() if self._room is None else self._repeated_us()
 
     def _measured_us(self) -> float:
         """Return the same, measured between a number of microbatches and twice as many.
@@ -300,13 +302,26 @@ class _Play:
         if self._in_turns:
             together = math.lcm(together, len({stage.devices for stage in self.stages}))
         rounds = min(8 * n_stages + 8, MOST_SLOTS // n_stages // together)
-        if self._room is not None:
-            rounds = -(-rounds // CYCLES) * CYCLES
         enough = together * max(1, rounds)
         once, twice = (self.run(n)[1] for n in (enough, 2 * enough))
         added_us = (us - once[m - enough, s] for (m, s), us in twice.items() if m == 2 * enough - 1)
-        least_us = 0.0 if self._room is None else busiest_us(self.stages)
-        return max(least_us, max(added_us) / enough)
+        return max(added_us) / enough
+
+    def _repeated_us(self) -> float:
+        """Return the same where samples wait for room, and do the same again after a few others.
+
+        There are more and more microbatches, within :data:`MOST_SLOTS`, until they do.
+        """
+        n = 16 * len(self.stages) + 16
+        while True:
+            done_us = self.run(n)[1]
+            late_us = np.array([done_us[m, 0] for m in range(n // 2, n)])
+            cycle = find_cycle(late_us)
+            if cycle or 2 * n * len(self.stages) > MOST_SLOTS:
+                break
+            n *= 2
+        cycle = cycle or len(late_us) - 1
+        return max(busiest_us(self.stages), float(late_us[-1] - late_us[-1 - cycle]) / cycle)
 
     def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:
         """Find when everything happens, and when each microbatch has passed each stage."""

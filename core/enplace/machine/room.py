@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from enplace.machine.pipeline_memory import counts_whole_nodes, sample_bytes
 from enplace.machine.stages import Stage
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
+
+ROUNDING = 1e-12
+"""Times that differ by a smaller share are equal but for rounding."""
 
 Room = Mapping[int, int]
 """For each device, how many samples it may hold."""
@@ -77,6 +83,20 @@ def order_with_room(stages: Sequence[Stage], room: Room, n: int) -> list[tuple[i
         next_one[s] += 1
         order.append((m, s))
     return order
+
+
+def find_cycle(begun_us: FloatArray) -> int:
+    """Find after how many samples the times between them repeat; 0 if they do not.
+
+    Parameters
+    ----------
+    begun_us : float array, shape (n_samples,)
+        When each sample has passed a stage.
+    """
+    for n in range(1, len(begun_us) // 2 + 1):
+        if np.ptp(begun_us[n:] - begun_us[:-n]) <= ROUNDING * begun_us[-1]:
+            return n
+    return 0
 
 
 def _turns(stages: Sequence[Stage]) -> dict[int, tuple[int, int]]:

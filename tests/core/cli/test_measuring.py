@@ -258,6 +258,7 @@ def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplac
         (["run", "train.py", "train.py"], "train.py"),
         (["run", "train.py", "p.json"], "p.json"),
         (["run", "train.py", "p.json", "--microbatches", "4"], "add --pipeline"),
+        (["run", "train.py", "p.json", "--own-statistics"], "add --pipeline"),
         (["run", "train.py", "p.json", "--pipeline", "1f1b", "--no-order"], "leave out --no-order"),
     ],
 )

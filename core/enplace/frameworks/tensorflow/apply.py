@@ -74,6 +74,7 @@ def apply(
     order: bool = True,
     pipeline: str | None = None,
     microbatches: int = 8,
+    own_statistics: bool = False,
 ) -> Application:
     """Run the training of this process as a plan says, from now on.
 
@@ -95,6 +96,9 @@ def apply(
         as the rest at the end of the data, run whole.
     microbatches : int
         Into how many micro-batches to cut each batch.
+    own_statistics : bool
+        Whether each micro-batch may take its own means and sums where samples depend on each other,
+        as in batch normalisation. The result is then not that of the whole batch.
 
     Returns
     -------
@@ -115,7 +119,7 @@ def apply(
         samples depend on each other.
     """
     _check_tensorflow()
-    wanted = None if pipeline is None else Microbatches(pipeline, microbatches)
+    wanted = None if pipeline is None else Microbatches(pipeline, microbatches, own_statistics)
     if wanted and not order:
         raise PipelineError("a pipeline is an order of micro-batches; leave out order=False")
     application = Application(os.fspath(path))

@@ -5,6 +5,11 @@ reads what the part of the same micro-batch made, so nothing is joined on the wa
 samples, such as a weight's gradient, is added up part by part: at any time there is one sum and one
 part's share. All other ops stay whole. So variables change once, and the result is that of the
 whole step up to the order of sums.
+
+Samples depend on each other where a layer computes statistics of the batch. If asked to, each
+micro-batch then takes its own instead, as GPipe does: a mean is that of its samples, and a sum that
+of its samples times the number of micro-batches. All gradients are then exact for these statistics,
+and what is not cut, such as a moving average, gets the mean over the micro-batches.
 """
 
 from __future__ import annotations
@@ -24,11 +29,19 @@ from tensorflow.python.framework.importer import import_graph_def
 from enplace.errors import PipelineError
 from enplace.frameworks.tensorflow.graph import has_effect, node_of, reached
 from enplace.frameworks.tensorflow.rewrite import VARIABLES, sort_nodes
-from enplace.frameworks.tensorflow.sample_axes import AVERAGED, Cut, OpView, find_cut
+from enplace.frameworks.tensorflow.sample_axes import (
+    AVERAGED,
+    FLOATS,
+    OWN,
+    SUMMED,
+    Cut,
+    OpView,
+    find_cut,
+)
 from enplace.frameworks.tensorflow.shapes import TensorShape
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.names.passes import is_in_backward_scope
-from enplace.text import count, listed
+from enplace.text import count, listed, listed_ops
 from enplace.values.splits import part_names
 from enplace.values.splits.graph import join_name
 
@@ -38,11 +51,11 @@ _SHAPES = ("Rank", "Shape", "ShapeN", "Size")
 _OF_SHAPES = "BroadcastGradientArgs"
 """Computes a few axes, whose number TensorFlow does not know before."""
 
+_REPEATING = ("BroadcastTo", "Tile")
+"""Repeat a tensor as often as the second input says."""
+
 _MOST_NUMBERS = 64
 """Most entries of a shape, a permutation or the like."""
-
-_SHOWN = 3
-"""Most ops that a message names."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,8 @@ class CutGraph:
         Number of ops that were cut.
     mixing : tuple of str
         Ops that need all micro-batches before the next op can begin with the first.
+    own : tuple of str
+        Ops whose mean or sum is that of each micro-batch.
     """
 
     graph_def: GraphDef
@@ -89,6 +104,7 @@ class CutGraph:
     parts: int
     n_cut: int
     mixing: tuple[str, ...]
+    own: tuple[str, ...] = ()
 
 
 def cut_graph(
@@ -97,6 +113,8 @@ def cut_graph(
     batch: Mapping[str, Sequence[int]],
     parts: int,
     wanted: Iterable[str],
+    *,
+    own_statistics: bool = False,
 ) -> CutGraph:
     """Cut a flat graph into micro-batches.
 
@@ -110,6 +128,8 @@ def cut_graph(
         Number of micro-batches.
     wanted : iterable of str
         Tensors that must be there as a whole.
+    own_statistics : bool
+        Whether each micro-batch takes its own means and sums where samples depend on each other.
 
     Raises
     ------
@@ -117,7 +137,12 @@ def cut_graph(
         If the batch has no such number of equal parts.
     """
     samples = _count_samples(batch, parts)
-    return _Cutting(graph_def, shapes, batch, samples, parts).run(wanted)
+    wanted, own = tuple(wanted), frozenset[str]()
+    while True:
+        found = _Cutting(graph_def, shapes, batch, samples, parts, own).run(wanted)
+        if not own_statistics or own.issuperset(found.mixing):
+            return found
+        own |= set(found.mixing)  # those whose statistics need statistics come to light one by one
 
 
 def check_pipeline(cut: CutGraph) -> None:
@@ -131,13 +156,11 @@ def check_pipeline(cut: CutGraph) -> None:
     if not cut.n_cut:
         raise PipelineError("no op of the model works on the samples one by one; run it whole")
     if cut.mixing:
-        names = listed([f"'{name}'" for name in cut.mixing[:_SHOWN]])
-        more = len(cut.mixing) - _SHOWN
         raise PipelineError(
-            f"samples of a batch depend on each other in {names}"
-            + (f" and {count(more, 'other op')}" if more > 0 else "")
-            + ", so micro-batches cannot follow each other through the devices; run without "
-            "--pipeline, or take such layers (batch normalisation, for example) out of the model"
+            f"samples of a batch depend on each other in {listed_ops(cut.mixing)}"
+            ", so micro-batches cannot follow each other through the devices; run without "
+            "--pipeline, or take such layers out of the model; if they are batch normalisation, "
+            "--own-statistics lets each micro-batch use its own, which changes the result"
         )
 
 
@@ -165,12 +188,17 @@ class _Cutting:
         batch: Mapping[str, Sequence[int]],
         samples: int,
         parts: int,
+        own: frozenset[str],
     ) -> None:
         self._old, self._shapes, self._parts, self._samples = graph_def, shapes, parts, samples
         self._nodes = {node.name: node for node in graph_def.node}
         self._values = _known_values(graph_def, shapes)
         self._axis: dict[str, int] = {}
         """Axis of the samples of each tensor that has them along one."""
+        self._wants_own = own
+        self._own: dict[str, list[str]] = {}
+        """The tensors of the parts, where each goes on with its own."""
+        self._trained = self._find_trained()
         self._cuts: dict[str, Cut] = {}
         self._new: dict[str, NodeDef] = {}
         self._origin: dict[str, Origin] = {}
@@ -197,7 +225,13 @@ class _Cutting:
         del new.node[:]
         new.node.extend(self._new.values())
         mixing = self._mixing()
-        return CutGraph(new, self._origin, renamed, self._parts, len(self._cuts), mixing)
+        own = tuple(name for name in self._cuts if name in self._wants_own)
+        return CutGraph(new, self._origin, renamed, self._parts, len(self._cuts), mixing, own)
+
+    def _find_trained(self) -> set[str]:
+        """Find the ops of both passes, without those that only update variables."""
+        backward = [name for name in self._nodes if is_in_backward_scope(name)]
+        return reached(backward or self._nodes, lambda name: map(node_of, self._nodes[name].input))
 
     def _check_shape(self, tensor: str, shape: Sequence[int]) -> None:
         """Let no batch of another shape pass: shapes of parts are fixed."""
@@ -213,7 +247,7 @@ class _Cutting:
     def _become_constant(self, node: NodeDef) -> bool:
         """Replace an op that reads the shape of samples by what it reads."""
         data = _data(node)
-        if not any(tensor in self._axis for tensor in data):
+        if not any(tensor in self._axis or tensor in self._own for tensor in data):
             return False
         found = [_shape_read(node.op, self._shapes[tensor]) for tensor in data]
         if any(each is None for each in found):
@@ -228,7 +262,7 @@ class _Cutting:
     def _find_cut(self, node: NodeDef) -> Cut | None:
         data = _data(node)
         if not any(tensor in self._axis for tensor in data):
-            return None
+            return self._copy_for_own(node)
         made = outputs_of(node.name, self._shapes)
         known = {tensor: self._shape(tensor) for tensor in (*data, *made)}
         if any(shape is None for shape in known.values()):
@@ -248,6 +282,22 @@ class _Cutting:
             view.shapes[i][axis] for i, axis in enumerate(cut.inputs) if axis is not None
         ] + [view.made[i][axis] for i, axis in enumerate(cut.outputs) if axis >= 0]
         return None if any(length % self._parts for length in lengths) else cut
+
+    def _copy_for_own(self, node: NodeDef) -> Cut | None:
+        """Let each part do what follows from its own statistics, up to the variables' gradients."""
+        data, made = _data(node), outputs_of(node.name, self._shapes)
+        follows = any(tensor in self._own for tensor in data) and node.name in self._trained
+        if not follows or not self._has_floats(node) or has_effect(node.op):
+            return None
+        if node.op in _REPEATING and self._repeats_for_samples(data, made[0]):
+            return Cut((None, None), (0,), {1: 0})
+        return Cut((None,) * len(data), (OWN,) * len(made))
+
+    def _repeats_for_samples(self, data: Sequence[str], made: str) -> bool:
+        """Whether an op repeats one row for each sample, a known number of times."""
+        one, many = self._shape(data[0]) or (), self._shape(made) or ()
+        rows = one[:1] == (1,) and many[:1] == (self._samples,) and len(one) == len(many)
+        return rows and data[1] in self._values
 
     def _shape(self, tensor: str) -> tuple[int, ...] | None:
         if tensor in self._values:
@@ -290,6 +340,28 @@ class _Cutting:
         for output, axis in enumerate(cut.outputs):
             if axis >= 0:
                 self._axis[f"{node.name}:{output}"] = axis
+            elif axis == OWN or (node.name in self._wants_own and self._has_floats(node)):
+                self._keep_own(node.name, output, axis)
+
+    def _has_floats(self, node: NodeDef) -> bool:
+        """Whether an op makes floats only, whose mean is of the same type."""
+        made = outputs_of(node.name, self._shapes)
+        return all(self._shapes[tensor].dtype.as_datatype_enum in FLOATS for tensor in made)
+
+    def _keep_own(self, op: str, output: int, axis: int) -> None:
+        """Let each part go on with what it made; a sum counts for all parts."""
+        tensor = f"{op}:{output}"
+        kind = self._shapes[tensor].dtype
+        made = [f"{name}:{output}" for name in self._names(op)]
+        if axis == SUMMED:
+            times = f"{join_name(op, output)}/parts"
+            for part, share in enumerate(made):
+                by = self._constant(times, self._parts, kind, Origin(op))
+                scaled = _node(f"{times}_{part}", "Mul", [share, by])
+                scaled.attr["T"].type = kind.as_datatype_enum
+                self._add(scaled, Origin(op, part))
+                made[part] = f"{scaled.name}:0"
+        self._own[tensor] = made
 
     def _names(self, op: str) -> list[str]:
         return part_names(op, self._parts)
@@ -313,7 +385,7 @@ class _Cutting:
     def _shares(self, op: str, tensor: str, axis: int | None) -> list[str]:
         """Return the share of a tensor that each part of an op takes."""
         if axis is None:
-            return [self._whole(tensor, op)] * self._parts
+            return self._own.get(tensor) or [self._whole(tensor, op)] * self._parts
         source = node_of(tensor)
         if source in self._cuts and self._axis.get(tensor) == axis:
             return [f"{name}:{_slot(tensor)}" for name in self._names(source)]
@@ -343,14 +415,15 @@ class _Cutting:
         name = join_name(op, output)
         if name not in self._new:
             axis = self._cuts[op].outputs[output]
-            made = [f"{part}:{output}" for part in self._names(op)]
+            own = self._own.get(_full(tensor))
+            made = own or [f"{part}:{output}" for part in self._names(op)]
             kind = self._shapes[_full(tensor)].dtype
             if axis >= 0:
                 at = self._constant(f"{name}/axis", axis, tf.int32, Origin(op, self._parts - 1))
                 join = _node(name, "ConcatV2", [*made, at], N=len(made))
                 join.attr["Tidx"].type = tf.int32.as_datatype_enum
             else:
-                join = self._added_up(name, op, made, kind, axis == AVERAGED)
+                join = self._added_up(name, op, made, kind, bool(own) or axis == AVERAGED)
             join.attr["T"].type = kind.as_datatype_enum
             self._add(join, Origin(op, self._parts - 1))
         return f"{name}:0"
@@ -406,8 +479,9 @@ class _Cutting:
     def _is_variable(self, name: str) -> bool:
         """Whether a node is a variable; in the graph of a traced function, it is captured."""
         node = self._nodes[name]
-        resource = node.attr["dtype"].type == tf.resource.as_datatype_enum
-        return node.op in VARIABLES or (node.op == "Placeholder" and resource)
+        if node.op != "Placeholder":  # to ask another op for this attribute would add it
+            return node.op in VARIABLES
+        return bool(node.attr["dtype"].type == tf.resource.as_datatype_enum)
 
     def _is_sum(self, tensor: str) -> bool:
         return self._cuts[node_of(tensor)].outputs[_slot(tensor)] < 0
@@ -424,7 +498,8 @@ def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]
         if node.op in _SHAPES:
             found = [_shape_read(node.op, shapes[tensor]) for tensor in _data(node)]
             if all(each is not None for each in found):
-                kind = tf.int64 if node.attr["out_type"].type == tf.int64 else tf.int32
+                is_long = node.op != "Rank" and node.attr["out_type"].type == tf.int64
+                kind = tf.int64 if is_long else tf.int32
                 known |= {
                     f"{name}:{i}": np.array(each, kind.as_numpy_dtype)
                     for i, each in enumerate(found)

@@ -39,6 +39,7 @@ from enplace.frameworks.tensorflow.step import Step
 from enplace.frameworks.tensorflow.trace import OpTrace
 from enplace.machine.passes import optimiser_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
+from enplace.names.passes import is_in_backward_scope
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
 from enplace.values.measurement import Measurement
@@ -94,7 +95,8 @@ def pipeline_step(
     """
     batch = dict(zip(_batch_tensors(step), step.batch_shapes, strict=True))
     shapes = tensor_shapes(step)
-    cut = cut_graph(step.graph_def, shapes, batch, wanted.number, step.outputs)
+    own = wanted.own_statistics
+    cut = cut_graph(step.graph_def, shapes, batch, wanted.number, step.outputs, own_statistics=own)
     new = replace(
         step,
         graph_def=cut.graph_def,
@@ -126,7 +128,8 @@ def pipeline_function(
         The tensors of a batch, and their shapes.
     """
     shapes = shapes_of_function(function, flat, flat.graph_def, batch)
-    cut = cut_graph(flat.graph_def, shapes, batch, wanted.number, flat.outputs)
+    own = wanted.own_statistics
+    cut = cut_graph(flat.graph_def, shapes, batch, wanted.number, flat.outputs, own_statistics=own)
     outputs = tuple(cut.renamed.get(name, name) for name in flat.outputs)
     new = replace(flat, graph_def=cut.graph_def, outputs=outputs)
     new_shapes = shapes_of_function(function, new, new.graph_def, batch)
@@ -201,6 +204,7 @@ def describe_pipeline(
         "microbatches": pipeline.cut.parts,
         "samples": samples,
         "ops_cut": pipeline.cut.n_cut,
+        "own_statistics": [name for name in pipeline.cut.own if not is_in_backward_scope(name)],
         "devices": rows,
     }
 

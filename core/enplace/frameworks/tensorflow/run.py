@@ -101,6 +101,9 @@ def run_plan(
 ) -> MeasuredRun:
     """Run steps placed, the same steps unplaced, and the same steps as TensorFlow would by itself.
 
+    Where micro-batches have their own statistics, the unplaced steps are cut into them as well, so
+    that again only placement and order can make results differ.
+
     Without ``compare``, or if the model fits only with the plan, there is nothing to compare with:
     differences and TensorFlow's own step time are NaN.
 
@@ -157,13 +160,15 @@ def run_plan(
         check_devices(target, devices, sorted(set(placed_on.values())))
 
         as_planned = _imported(step, graph)
-        free = _imported(whole) if compare else as_planned
+        alike = step if microbatches is not None and microbatches.own_statistics else whole
+        free = _imported(alike) if compare else as_planned
         placed = _Way("Running the plan", step, devices.config, as_planned, is_placed=True)
-        plain = _Way("Running without the plan", whole, _anywhere(devices.config), free)
-        stock = _Way("Running TensorFlow by itself", whole, _stock(devices), free)
+        plain = _Way("Running without the plan", alike, _anywhere(devices.config), free)
+        itself = free if alike is whole or not compare else _imported(whole)
+        stock = _Way("Running TensorFlow by itself", whole, _stock(devices), itself)
         before, after = steps - steps // 2, steps // 2
         rounds = may_round(plan, problem.cluster) or pipeline is not None
-        other_bits = _nudged(whole) if rounds else whole
+        other_bits = _nudged(alike) if rounds else alike
         nudged = _Way(
             "Running with changed last bits of the variables", other_bits, plain.config, free
         )

@@ -27,8 +27,9 @@ Axes = tuple[int | None, ...]
 
 FLOATS = (types_pb2.DT_HALF, types_pb2.DT_BFLOAT16, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
-SUMMED, AVERAGED = -1, -2
-"""Stand for an output's axis: the parts' outputs are added up, or their mean is taken."""
+SUMMED, AVERAGED, OWN = -1, -2, -3
+"""Stand for an output's axis: the parts' outputs are added up, or their mean is taken, or each part
+goes on with its own, and only what is not cut takes their mean."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Cut:
     inputs : tuple of (int or None)
         Axis along which each input is cut; None for inputs that every part gets whole.
     outputs : tuple of int
-        Axis along which each output is cut, or :data:`SUMMED` or :data:`AVERAGED`.
+        Axis along which each output is cut, or :data:`SUMMED`, :data:`AVERAGED` or :data:`OWN`.
     sizes : mapping of int to int
         Inputs that are a shape, by number, and the entry that counts samples: a part gets its share
         of it.

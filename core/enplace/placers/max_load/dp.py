@@ -170,6 +170,9 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     """Contract a problem for a rule; logical GPUs of one chip become separate GPUs."""
     separate = tuple(replace(device, chip="") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
+    if rule.pipeline == "interleaved":
+        # The stages of an accelerator would have replicas on different others.
+        rule = replace(rule, replicate=False)
     return _task_of(problem, rule, contract(problem, rule))
 
 

@@ -36,6 +36,9 @@ SLOWED = "samples follow each other more slowly than they could, so that fewer a
 
 ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
 
+PLAINLY = 1e-3
+"""Share by which another schedule must be faster to be mentioned."""
+
 MOST_TRIES = 6
 """Most searches with less and less memory, for a pipeline that fits."""
 
@@ -65,7 +68,7 @@ def find_fitting(
         return free
     if _find_excess(problem, free, rule) <= 1.0:
         return free  # the best of all that fit for one sample
-    found = _find_cautiously(problem, rule, find)
+    found, plain_us = _find_cautiously(problem, rule, find), np.inf
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
         found = slow_down(problem, free, rule, below=found)
         plain = replace(rule, pipeline="1f1b", recompute=False)
@@ -74,6 +77,7 @@ def find_fitting(
                 problem, plain, seed=seed, along_order=along_order, stopped=stopped
             )
             found = slow_down(problem, first, rule, below=found)
+            plain_us = np.inf if NOTHING_FITS in first.note else first.load_us
         found = replace(found, bound_us=free.bound_us, optimal=False)
     if keeps_pace(rule):
         found = partition_at_pace(
@@ -82,6 +86,8 @@ def find_fitting(
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
     slowed = SLOWED if found.pace_us else ""
+    if plain_us < found.load_us * (1 - PLAINLY):
+        slowed = _join(slowed, f"with --pipeline 1f1b, a sample would take {ms(plain_us)}")
     return replace(found, note=_join(found.note, slowed, _cost_of_samples(free.load_us, rule)))
 
 
@@ -162,7 +168,8 @@ def _find_partition(
         return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
 
     best = find(rule)
-    if rule.pipeline == "interleaved" and not (rule.two_level and machines):
+    if rule.pipeline == "interleaved":
+        best = replace(best, load_us=load_us(best), optimal=False, bound_us=0.0)
         apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
         apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
         best = min((best, apart), key=lambda found: _find_makespan_us(problem, found, rule))

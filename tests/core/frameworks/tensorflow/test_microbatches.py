@@ -88,15 +88,26 @@ def graph_of(op, shape):
     return graph, y.name
 
 
-def cut(graph, shape, wanted, parts=PARTS):
-    return cut_graph(graph.as_graph_def(), shapes_in(graph), {"x:0": shape}, parts, wanted)
+def cut(graph, shape, wanted, parts=PARTS, *, own_statistics=False):
+    batch = {"x:0": shape}
+    return cut_graph(
+        graph.as_graph_def(),
+        shapes_in(graph),
+        batch,
+        parts,
+        wanted,
+        own_statistics=own_statistics,
+    )
 
 
-def run(graph_def, tensor, shape):
-    values = np.random.default_rng(1).random(shape).astype("float32")
+def run(graph_def, tensor, shape=(), given=None):
+    values = np.random.default_rng(1).random(shape).astype("float32") if given is None else given
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         with v1.Session(graph=graph, config=plain_config()) as session:
+            for op in graph.get_operations():
+                if op.type == "AssignVariableOp":
+                    session.run(op)
             return session.run(tensor, {"x:0": values})
 
 
@@ -179,6 +190,58 @@ def test_an_op_that_mixes_samples_is_named():
         check_pipeline(found)
     graph, wanted = graph_of(normalised(2), SHAPE)
     check_pipeline(cut(graph, SHAPE, [wanted]))
+
+
+def trained_with_batch_normalisation(x):
+    """Return the loss, all gradients, and the statistics that a moving average would take."""
+
+    def variable(name, *shape):
+        start = np.random.default_rng(len(name)).random(shape).astype("float32")
+        return v1.get_variable(name, initializer=start, use_resource=True)
+
+    weights, statistics, y = [], [], x
+    for layer in range(2):
+        weights += [variable(f"weights{layer}", 4, 4), variable(f"g{layer}", 4)]
+        weights.append(variable(f"b{layer}", 4))
+        y = tf.reshape(tf.reshape(y, (-1, 4)) @ weights[-3], (-1, *SHAPE[1:]))
+        mean = tf.reduce_mean(y, (0, 1), keepdims=True)
+        variance = tf.reduce_mean(tf.square(y), (0, 1), keepdims=True) - tf.square(mean)
+        y = tf.nn.batch_normalization(y, mean, variance, weights[-1], weights[-2], 1e-3)
+        y = tf.nn.tanh(y)
+        statistics += [mean, variance]
+    loss = tf.reduce_mean(tf.square(y - tf.reduce_sum(x, 2, keepdims=True)))
+    found = [loss, *statistics, *v1.gradients(loss, weights)]
+    return tf.concat([tf.reshape(each, [-1]) for each in found], 0)
+
+
+def test_micro_batches_may_take_their_own_statistics():
+    """The result is then the mean of what each micro-batch gives as a batch of its own."""
+    graph, wanted = graph_of(trained_with_batch_normalisation, SHAPE)
+    assert cut(graph, SHAPE, [wanted]).mixing
+    given, batch = graph.as_graph_def(), {"x:0": SHAPE}
+    found = cut_graph(given, shapes_in(graph), batch, PARTS, [wanted], own_statistics=True)
+    assert given == graph.as_graph_def()  # it was cut several times
+    check_pipeline(found)
+    assert {"Mean", "Mean_1", "Mean_2", "Mean_3"} < {*found.own}
+    values = np.random.default_rng(1).random(SHAPE).astype("float32")
+    alone, of_one = graph_of(trained_with_batch_normalisation, (SHAPE[0] // PARTS, *SHAPE[1:]))
+    each = [run(alone.as_graph_def(), of_one, given=part) for part in np.split(values, PARTS)]
+    own = run(found.graph_def, found.renamed[wanted], given=values)
+    np.testing.assert_allclose(own, np.mean(each, axis=0), rtol=1e-4, atol=1e-5)
+    whole = run(graph.as_graph_def(), wanted, given=values)
+    assert not np.allclose(own, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_own_statistics_are_only_means_and_sums():
+    """Each sample is compared with all others, so there is nothing for a micro-batch alone."""
+
+    def compare(x):
+        y = tf.reshape(x, (8, 24)) @ v1.get_variable("w", (24, 3), use_resource=True)
+        return tf.nn.softmax(tf.matmul(y, y, transpose_b=True, name="pairs"))
+
+    graph, wanted = graph_of(compare, SHAPE)
+    with pytest.raises(PipelineError, match="'pairs'"):
+        check_pipeline(cut(graph, SHAPE, [wanted], own_statistics=True))
 
 
 def test_what_only_depends_on_the_batch_may_mix_samples():

@@ -231,11 +231,20 @@ def test_a_plan_without_profile_runs_as_a_pipeline_without_a_prediction(steps, t
     assert "Give --profile" in describe_run(run, "cpu:2")
 
 
-def test_batch_normalisation_is_named_and_refused(tmp_path, two_cpus):
+def test_batch_normalisation_needs_leave_to_use_statistics_of_micro_batches(tmp_path, two_cpus):
     step = step_of_model(tmp_path, NORMALISED)
+    problem = problem_of(step, two_cpus)
     with pytest.raises(PipelineError, match=r"batch_normalization\S*/moments/mean") as caught:
-        made(step, problem_of(step, two_cpus), "1f1b", two_cpus)
+        made(step, problem, "1f1b", two_cpus)
     assert "\n" not in str(caught.value)
+    assert "--own-statistics" in str(caught.value)
+    wanted = Microbatches("1f1b", PARTS, own_statistics=True)
+    run = run_plan(step, problem, two_stages(problem), two_cpus, 2, microbatches=wanted)
+    assert run.as_planned
+    assert run.order_violations == 0
+    assert run.first_step_difference < 1e-6  # from the same micro-batches without the plan
+    text = describe_run(run, "cpu:2")
+    assert re.search(r"took its own mean or sum in '\S*batch_normalization\S*/moments/mean'", text)
 
 
 def test_a_plan_with_splits_or_replicas_is_refused(steps, two_cpus):

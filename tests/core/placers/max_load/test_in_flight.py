@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from enplace.machine.loads import max_load_us
-from enplace.machine.pipeline import simulate_pipeline
+from enplace.machine.pipeline import simulate_pipeline, time_with_room_us
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.in_flight import find_fullest, find_pace_us
+from enplace.placing.candidates import unordered
 from enplace.placing.options import load_values
 from enplace.readers.plans import complete_plan, read_plan
 from enplace.summary import describe_pace
@@ -27,16 +28,18 @@ SIZES = st.lists(
 """For each layer: time forward, time backward, and bytes of its output."""
 
 
-def chain_of(layers, capacity, gpus, gradients=None):
+def chain_of(layers, capacity, gpus, gradients=None, outputs=None):
     """Return layers in a row, forward and backward, whose outputs are kept for the way back.
 
-    ``gradients`` lists from which layer to which they go, if not from each to the one before.
+    ``gradients`` lists from which layer to which they go, if not from each to the one before, and
+    ``outputs`` the same for the way forward.
     """
     n = len(layers)
     forward, backward = [f"f{i}" for i in range(n)], [f"b{i}" for i in range(n)]
     times = {name: layers[i][0] for i, name in enumerate(forward)}
     times |= {name: layers[i][1] for i, name in enumerate(backward)}
-    edges = [(a, b, layers[i][2]) for i, (a, b) in enumerate(pairwise(forward))]
+    outputs = list(pairwise(range(n))) if outputs is None else outputs
+    edges = [(f"f{a}", f"f{b}", layers[a][2]) for a, b in outputs]
     edges += [(f"f{i}", f"b{i}", layers[i][2]) for i in range(n)]
     gradients = [(i + 1, i) for i in range(n - 1)] if gradients is None else gradients
     edges += [(f"b{a}", f"b{b}", 0) for a, b in gradients]
@@ -173,6 +176,33 @@ def test_samples_that_wait_for_room_may_be_faster_than_at_an_even_pace():
     assert (found.peak_bytes <= 9).all()
     ends = [slot.finish_us for slot in found.computing[0] if slot.backward]
     assert [ends[i] - ends[i - 2] for i in range(2, 40)] == pytest.approx([53] * 38)
+
+
+def test_a_schedule_that_cannot_wait_for_room_says_that_1f1b_is_faster():
+    problem = chain_of([(9, 2, 4), (6, 12, 1), (8, 6, 2)], 9, 3)
+    values = load_values(LoadRule(pipeline="zb-h1"))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
+    assert plan.value_us > 26.6
+    assert "with --pipeline 1f1b, a sample would take 0.026 ms" in plan.note
+
+
+def test_samples_that_wait_for_room_may_repeat_what_they_do_after_seven():
+    """Seven take 92; those that come before are soon as regular, and do not count."""
+    problem = chain_of([(3, 8, 2), (2, 6, 1), (1, 3, 4)], 8, 3)
+    (plan,) = unordered(problem, np.array([0, 1, 2] * 2), "")
+    assert time_with_room_us(problem, plan, LoadRule(), np.inf) == pytest.approx(92 / 7, rel=1e-9)
+
+
+def test_samples_do_not_wait_for_room_beside_a_branch():
+    """The second layer reads nothing of the first, so it begins samples before the first does."""
+    layers = [(3, 9, 3), (6, 1, 3), (6, 4, 1)]
+    problem = chain_of(layers, 6, 3, outputs=[(0, 2), (1, 2)])
+    device = np.array([0, 1, 2] * 2)
+    pace_us = find_pace_us(problem, device, LoadRule())
+    (plan,) = unordered(problem, device, "")
+    found = simulate_pipeline(problem, replace(plan, pace_us=pace_us), "1f1b", 16)
+    assert found.time_per_sample_us <= pace_us * (1 + 1e-9)
+    assert (found.peak_bytes <= 6).all()
 
 
 def test_nothing_is_proven_where_samples_do_not_return_through_all_stages():

@@ -306,6 +306,20 @@ def test_unequal_machines_get_the_best_partition_in_any_order(problem, network_u
     assert partition_over_machines(problem, rule).load_us == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("two_level", [False, True])
+def test_interleaved_stages_have_no_replicas_on_each_other(two_level):
+    """A stage would be a replica of another one on the same GPU."""
+    times = {"a": 6.0, "b": 3.0, "back": 5.0}
+    profile = profile_of(times, [("a", "b", 1), ("b", "back", 1)])
+    profile = replace(profile, measured=Measurement(backward=[2]))
+    problem = Problem(profile, two_machines(1 + two_level, 1.0))
+    rule = LoadRule(pipeline="interleaved", replicate=True, two_level=two_level)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    assert plan.value_us == pytest.approx(14 / len(plan.replicas[0]))
+    found = simulate_pipeline(problem, plan, "interleaved", 16)
+    assert found.time_per_sample_us == pytest.approx(plan.value_us)
+
+
 def test_machines_may_have_different_numbers_of_devices():
     """A machine of one GPU on a slow network runs a; a machine of two GPUs runs b and c."""
     profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 1), ("b", "c", 1)])
