@@ -46,7 +46,7 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
 
-BALANCE_PHASES, PROMISING = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200)), 1.2
+BALANCE_PHASES, PROMISING = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200)), 1.05
 """Share of the time at which each phase of balances ends, if there is one, and moves for each unit
 in it; and how much longer than the best plan those of the first phase may be for a second."""
 
@@ -154,18 +154,22 @@ class PhasedSearch:
                 by_blocks = min(found, key=by_key)
 
     def _balance(self, level: Level) -> list[LevelPlan]:
-        """Anneal balances for as long as that finds better plans; return what they found."""
+        """Anneal balances for as long as that finds better plans; return the best of each thread.
+
+        These may be worse than the best plan so far, or exceed memory, which no balance knows of.
+        """
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
+        goal = best.excess_bytes, best.makespan_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
-            before = min(found, key=by_key)
             found = self._run_phase(found, [balance_step(sweeps)] * THREADS, end)
-            after = min(found, key=by_key)
-            if after.key > (best.excess_bytes, best.makespan_us * PROMISING) or after is before:
+            after = min(found, key=by_key).key
+            if after >= goal:
                 break
-        return [min(best, state, key=by_key) for state in found]
+            goal = min(best.key, after)
+        return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""
@@ -175,8 +179,15 @@ class PhasedSearch:
     def _move_blocks(
         self, level: Level, end: float, states: list[LevelPlan], others: tuple[Plan, ...]
     ) -> list[LevelPlan]:
-        """Move blocks of the best schedule so far, or of other plans if that gains nothing."""
+        """Move blocks of the best schedule so far, or of other plans if that gains nothing.
+
+        Shorter states that exceed memory come first: blocks may move until they fit.
+        """
         links, starts = list(LINKS), self._states_on(level, states)
+        best_us = self.incumbent.schedule.makespan_us
+        exceeding = [
+            state for state in starts[1:] if state.excess_bytes and state.makespan_us < best_us
+        ]
         states = [self._best_for_blocks(starts, serve) for serve in LINKS]
         if not _is_near(states[1], states[0]):
             states[1], links[1] = states[0], links[0]
@@ -186,6 +197,7 @@ class PhasedSearch:
             restarting(
                 blocks_step(serve, THRESHOLD),
                 [
+                    *exceeding[thread::THREADS],
                     state,
                     *(scattered(state, seed) for seed in seeds[thread::THREADS]),
                     *(state_of(level, plan) for plan in others[thread::THREADS]),
