@@ -46,9 +46,13 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
 
-BALANCE_PHASES, PROMISING = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200)), 1.05
+BALANCE_PHASES = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
 """Share of the time at which each phase of balances ends, if there is one, and moves for each unit
-in it; and how much longer than the best plan those of the first phase may be for a second."""
+in it."""
+
+PROMISING, WINNING = 1.05, 0.9
+"""How long those of the first phase may be for a second, as a multiple of the best plan before; and
+how short the best of them must be for a further phase though the last one gained nothing."""
 
 FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
 """Steps that a thread takes in a phase without a time limit: enough to cover this many ops, within
@@ -168,7 +172,7 @@ class PhasedSearch:
             after = min(found, key=by_key).key
             if after >= goal:
                 break
-            goal = min(best.key, after)
+            goal = max(min(best.key, after), (best.excess_bytes, best.makespan_us * WINNING))
         return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:

@@ -38,9 +38,12 @@ ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread
 MOST_MOVES = 8_000_000
 """The most moves when a balance is annealed."""
 
-WEIGHTS, UNITS_OF_BAND = (0.01, 0.6), (3, 100)
-"""Ranges of the weights of sending and of crowding in a balance, and of a device's units in each
-band of time."""
+WEIGHTS = ((4.0, 0.01, 0.003), (120.0, 0.6, 0.6))
+"""The least and the most units of a device in each band of time, weight of sending, and weight of
+crowding of a balance."""
+
+SIMILAR, SPREAD = 0.3, 0.5
+"""How often these are drawn near those that the best balance so far is from, and how near."""
 
 WARM, HOT, COLD = 0.4, (2.0, 0.3), 0.01
 """How often a balance is annealed from the placement at hand instead of a random one; the first
@@ -59,7 +62,8 @@ class LevelPlan:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
-    One that has not been simulated is worse than any that has.
+    One that has not been simulated is worse than any that has. ``weights`` are those of the balance
+    that it is from: units of a band, sending and crowding.
     """
 
     level: Level
@@ -69,6 +73,7 @@ class LevelPlan:
     excess_bytes: int = UNKNOWN
     engine: str = LISTS
     ranked: bool = True
+    weights: FloatArray | None = None
 
     @property
     def key(self) -> tuple[int, float]:
@@ -162,8 +167,12 @@ def balance_step(sweeps: int) -> Step:
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         draw, problem = np.random.default_rng(seed), state.level.problem
         n_units, work_us = problem.n_units, problem.time_us.min(axis=1)
-        drawn = n_units / problem.cluster.n_devices / _draw_log(draw, *UNITS_OF_BAND)
-        n_bands, unit_us = max(int(drawn), 2), work_us.sum() / n_units
+        weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
+        if state.weights is not None and draw.random() < SIMILAR:
+            weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
+        units_of_band, sending, crowding = weights.tolist()
+        n_bands = max(int(n_units / problem.cluster.n_devices / units_of_band), 2)
+        unit_us = work_us.sum() / n_units
         when = _middle_us(problem) if draw.random() < 0.5 else _start_us(state)
         warm = draw.random() < WARM
         device = state.device.copy() if warm else _random_placement(problem, draw)
@@ -171,8 +180,8 @@ def balance_step(sweeps: int) -> Step:
             band=_bands(when, work_us, n_bands),
             length_us=max(work_us.sum() / problem.cluster.n_devices / n_bands, 1e-3),
             pace=_pace(problem.cluster),
-            sending=_draw_log(draw, *WEIGHTS),
-            crowding=_draw_log(draw, *WEIGHTS) if draw.random() < 0.5 else 0.0,
+            sending=sending,
+            crowding=crowding,
             hot=HOT[warm] * unit_us,
             cold=COLD * unit_us,
             moves=min(sweeps * n_units, MOST_MOVES),
@@ -180,14 +189,9 @@ def balance_step(sweeps: int) -> Step:
         anneal_balance(state.level.machine, balance, device, draw, stop)
         by_ranks = LevelPlan(state.level, state.order, device)
         found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
-        return min(state, replace(found, engine=BALANCE), key=by_key)
+        return min(state, replace(found, engine=BALANCE, weights=weights), key=by_key)
 
     return step
-
-
-def _draw_log(draw: np.random.Generator, low: float, high: float) -> float:
-    """Draw a number whose logarithm is evenly distributed."""
-    return float(np.exp(draw.uniform(np.log(low), np.log(high))))
 
 
 def _pace(cluster: Cluster) -> FloatArray:
