@@ -19,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,10 +121,12 @@ class Reader:
     """Someone who does what pages say, in a folder, from top to bottom.
 
     Commands of Enplace run in this process, which saves the seconds that they take to start. One
-    that was typed before is not run again: what it wrote is still there.
+    that was typed before is not run again: what it wrote is still there. ``enplace profile`` starts
+    TensorFlow anew; ``enplace run`` finds it imported if there is a function ``run_python``.
     """
 
     folder: Path
+    run_python: Callable[..., subprocess.CompletedProcess[str]] | None = None
     said: str = ""
     typed: dict[str, str] = field(default_factory=dict)
     names: dict[str, object] = field(default_factory=dict)
@@ -147,6 +150,8 @@ class Reader:
             return self.typed[command]
         plain = command.startswith("enplace ")
         do = self._in_this_process if plain else self._as_typed
+        if command.startswith("enplace run ") and self.run_python:
+            do = self._in_a_warm_process
         returned, out, err = do(quick(command))
         told = f"{block.where}: {command}\n{out}\n{err}"
         assert returned == status, told
@@ -158,6 +163,11 @@ class Reader:
 
     def _as_typed(self, command: str) -> tuple[int, str, str]:
         done = shell(command, self.folder)
+        return done.returncode, done.stdout, done.stderr
+
+    def _in_a_warm_process(self, command: str) -> tuple[int, str, str]:
+        assert self.run_python is not None
+        done = self.run_python(self.folder, "-m", *shlex.split(command))
         return done.returncode, done.stdout, done.stderr
 
     def _in_this_process(self, command: str) -> tuple[int, str, str]:

@@ -2,7 +2,7 @@
 
 One process imports TensorFlow, and starts nothing of it; every script runs in a fork of that
 process, and workers that it starts are forks too. Tests of what happens before TensorFlow is
-imported start Python anew instead, and pages of the manual start everything as users do.
+imported start Python anew instead, and so do pages of the manual that measure a script.
 """
 
 from __future__ import annotations

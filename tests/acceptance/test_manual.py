@@ -35,14 +35,14 @@ OTHERS = [page for page in pages() if page not in (*MODEL, MEASURES) and blocks_
 
 
 @pytest.fixture
-def reader(tmp_path, monkeypatch):
+def reader(tmp_path, monkeypatch, run_python):
     """A reader with a folder and settings of their own."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     folder = tmp_path / "checkout"
     folder.mkdir()
     prepare(folder)
-    return Reader(folder)
+    return Reader(folder, run_python)
 
 
 @pytest.mark.parametrize(

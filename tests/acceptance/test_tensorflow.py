@@ -1,7 +1,7 @@
 """From an unchanged model to a measured run of a plan, with the commands that a user types.
 
 Commands and workers are processes of their own, as always, but forked from one that has imported
-TensorFlow; tests of the README start them anew. The devices are two logical CPUs.
+TensorFlow; tests of the README start that of ``profile`` anew. The devices are two logical CPUs.
 """
 
 import json

@@ -20,7 +20,7 @@ from enplace.values.problem import Problem
 from enplace.values.result import Result
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(planned=planned_problems())
 def test_no_random_schedule_beats_the_bound(planned):
     problem, plan = planned

@@ -127,7 +127,7 @@ def test_half_duplex_devices_send_one_tensor_at_a_time():
     assert schedule.makespan_us == 18
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(problem=problems(), data=st.data())
 def test_the_kernel_equals_the_reference(problem, data):
     """Favourite children are arbitrary or absent; memory is ample."""
