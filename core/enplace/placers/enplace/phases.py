@@ -158,10 +158,7 @@ class PhasedSearch:
                 by_blocks = min(found, key=by_key)
 
     def _balance(self, level: Level) -> list[LevelPlan]:
-        """Anneal balances for as long as that finds better plans; return the best of each thread.
-
-        These may be worse than the best plan so far, or exceed memory, which no balance knows of.
-        """
+        """Anneal balances for as long as that finds better plans; return the best of them."""
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
@@ -169,7 +166,8 @@ class PhasedSearch:
         goal = best.excess_bytes, best.makespan_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
             found = self._run_phase(found, [balance_step(sweeps)] * THREADS, end)
-            after = min(found, key=by_key).key
+            best_found = min(found, key=by_key)
+            found, after = [best_found] * THREADS, best_found.key
             if after >= goal:
                 break
             goal = max(min(best.key, after), (best.excess_bytes, best.makespan_us * WINNING))
@@ -183,15 +181,8 @@ class PhasedSearch:
     def _move_blocks(
         self, level: Level, end: float, states: list[LevelPlan], others: tuple[Plan, ...]
     ) -> list[LevelPlan]:
-        """Move blocks of the best schedule so far, or of other plans if that gains nothing.
-
-        Shorter states that exceed memory come first: blocks may move until they fit.
-        """
+        """Move blocks of the best schedule so far, or of other plans if that gains nothing."""
         links, starts = list(LINKS), self._states_on(level, states)
-        best_us = self.incumbent.schedule.makespan_us
-        exceeding = [
-            state for state in starts[1:] if state.excess_bytes and state.makespan_us < best_us
-        ]
         states = [self._best_for_blocks(starts, serve) for serve in LINKS]
         if not _is_near(states[1], states[0]):
             states[1], links[1] = states[0], links[0]
@@ -201,7 +192,6 @@ class PhasedSearch:
             restarting(
                 blocks_step(serve, THRESHOLD),
                 [
-                    *exceeding[thread::THREADS],
                     state,
                     *(scattered(state, seed) for seed in seeds[thread::THREADS]),
                     *(state_of(level, plan) for plan in others[thread::THREADS]),
