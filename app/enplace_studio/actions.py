@@ -86,9 +86,7 @@ def _ordered(studio: Studio) -> bool:
 
 def _constrained(studio: Studio) -> bool:
     problem = studio.document.problem
-    return problem is not None and bool(
-        problem.pins or problem.together or problem.forbidden or problem.before
-    )
+    return problem is not None and problem.is_constrained
 
 
 def _several(studio: Studio) -> bool:

@@ -1,4 +1,4 @@
-"""Everything that the command palette can do: actions, methods, plans, colours, groups and ops."""
+"""Everything that the command palette can do: actions, methods, plans, devices, groups and ops."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def all_commands(menus: Menus, studio: Studio) -> dict[str, list[Command]]:
         "Commands": list(_actions(menus)),
         "Methods": list(_methods(studio)),
         "Plans": list(_plans(studio)),
+        "Devices": list(_devices(studio)),
         **{title: list(found) for title, found in _of_views(studio)},
         "Groups": list(_groups(studio)),
     }
@@ -125,6 +126,30 @@ def _plans(studio: Studio) -> Iterable[Command]:
                 partial(document.choose_plan, entry),
                 headline(entry.plan, entry.schedule),
             )
+
+
+def _devices(studio: Studio) -> Iterable[Command]:
+    """Yield what the menus of devices offer."""
+    document = studio.document
+    project, schedule = document.project, document.schedule
+    if project is None or schedule is None:
+        return
+    problem, chosen = project.problem, document.selection
+    n_here = np.bincount(schedule.plan.device, minlength=problem.cluster.n_devices).tolist()
+    for device, n_ops in enumerate(n_here):
+        where, note = project.device_label(device), count(n_ops, "op")
+        here = np.flatnonzero(schedule.plan.device == device).tolist()
+        yield Command(f"Select what runs on {where}", partial(document.select, here), note)
+        if device in problem.locked:
+            yield Command(f"Unlock {where}", partial(document.unlock, device), note)
+        else:
+            yield Command(f"Lock {where} as it is", partial(document.lock, device), note)
+        if any((op, device) in problem.forbidden for op in chosen):
+            allow = partial(document.allow, chosen, device)
+            yield Command(f"Allow the selection on {where} again", allow)
+        elif chosen:
+            keep_off = partial(document.forbid, chosen, device)
+            yield Command(f"Keep the selection off {where}", keep_off)
 
 
 def _of_views(studio: Studio) -> Iterable[tuple[str, Iterable[Command]]]:

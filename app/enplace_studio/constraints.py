@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,17 @@ from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
+from enplace.values.pins import FREE
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio import edits
 from enplace_studio.project import Constraint, OpenProject
+from enplace_studio.whys import find_lock
+
+MOST_GROUPS = 20
+"""Most groups whose moves are tried for what a lock costs."""
 
 
 @lru_cache(maxsize=2)  # several views ask after every edit
@@ -32,50 +36,95 @@ def list_constraints(
     Parameters
     ----------
     locks
-        Pins that are one constraint if all of them hold.
+        Which pins belong to the lock of a device; of other locks, all pins to the device do.
     """
-    held = [lock for lock in locks if _holds(problem, lock)]
-    locked = {problem.profile.index[name] for lock in held for name, _ in lock.rows}
-    pins = [pin for pin in problem.pins.items() if pin[0] not in locked]
-    names, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    numbers = np.arange(problem.profile.n_ops)
-    part = np.where(grouping.group >= 0, grouping.group, -1 - numbers).tolist()
-    places = list(range(len(devices)))
+    held = _held_locks(problem, locks)
+    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
+    pins, forbidden, before = _join_pairs(problem, grouping, held)
     return [
         *held,
-        *_join("pin", pins, (part, places), (names, devices)),
-        *_join("forbid", problem.forbidden, (part, places), (names, devices)),
-        *(Constraint("colocate", (tuple(names[op] for op in g),)) for g in problem.together if g),
-        *_join("before", problem.before, (part, part), (names, names)),
+        *_named("pin", pins, ops, devices),
+        *_named("forbid", forbidden, ops, devices),
+        *(Constraint("colocate", (tuple(ops[op] for op in g),)) for g in problem.together if g),
+        *_named("before", before, ops, ops),
     ]
 
 
 @lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
-    """Name the action that solves, with the number of constraints as the pane counts them."""
-    n = len(list_constraints(project.problem, project.grouping, project.locks))
+    """Name the action that solves, with the number of constraints as the pane lists them."""
+    problem, together = project.problem, project.problem.together
+    held = _held_locks(problem, project.locks)
+    joined = _join_pairs(problem, project.grouping, held)
+    n = len(held) + sum(map(len, joined)) + sum(map(bool, together))
     return f"Solve around {count(n, 'constraint')}" if n else "Solve"
 
 
-def _holds(problem: Problem, lock: Constraint) -> bool:
-    ops, devices = problem.profile.index, problem.cluster.index
-    return all(
-        name in ops and problem.pins.get(ops[name], -1) == devices.get(device)
-        for name, device in lock.rows
+def _held_locks(problem: Problem, locks: Sequence[Constraint]) -> list[Constraint]:
+    """List the locks of a problem, by device."""
+    known = {device_in(lock): lock for lock in locks if _holds(problem, lock)}
+    found = []
+    for device in sorted(problem.locked):
+        own = known.get(problem.cluster.devices[device].name)
+        found.append(own or _lock_of(problem, device, np.flatnonzero(problem.pinned_to == device)))
+    return found
+
+
+def _lock_of(problem: Problem, device: int, ops: IntArray) -> Constraint:
+    """Make the lock of a device, to which the pins of some ops belong."""
+    names = [problem.profile.op_names[op] for op in ops.tolist()]
+    return Constraint("lock", ((problem.cluster.devices[device].name, *names),))
+
+
+def _join_pairs(
+    problem: Problem, grouping: Grouping, held: Sequence[Constraint]
+) -> tuple[list[IntArray], ...]:
+    """Find the pairs of each constraint: pins that no lock holds, forbidden devices, orders."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[_locked_ops(problem, held)] = FREE
+    pinned = np.flatnonzero(pinned_to != FREE)
+    own = grouping.n_groups + np.arange(problem.profile.n_ops)
+    part = np.where(grouping.group >= 0, grouping.group, own)
+    places = np.arange(problem.cluster.n_devices)
+    return (
+        _join(np.column_stack([pinned, pinned_to[pinned]]), part, places),
+        _join(_in_order(problem.forbidden), part, places),
+        _join(_in_order(problem.before), part, part),
     )
 
 
-def _join(
-    kind: str,
-    pairs: Iterable[tuple[int, int]],
-    parts: tuple[list[int], list[int]],
-    names: tuple[Any, Any],
-) -> Sequence[Constraint]:
-    """Make one constraint of all pairs whose ends are in the same parts."""
-    found: defaultdict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
-    for first, then in sorted(pairs):
-        found[parts[0][first], parts[1][then]].append((names[0][first], names[1][then]))
-    return [Constraint(kind, tuple(rows)) for rows in found.values()]
+def _in_order(pairs: Iterable[tuple[int, int]]) -> IntArray:
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+
+
+def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
+    """Join all pairs, given in order, whose ends are in the same parts."""
+    if not len(pairs):
+        return []
+    first, then = pairs.T
+    code = first_part[first] * (int(then_part.max()) + 1) + then_part[then]
+    by_code = np.argsort(code, kind="stable")
+    found = np.split(pairs[by_code], np.flatnonzero(np.diff(code[by_code])) + 1)
+    return sorted(found, key=lambda rows: rows[0].tolist())
+
+
+def _named(
+    kind: str, joined: list[IntArray], ops: Sequence[str], others: Sequence[str]
+) -> Iterable[Constraint]:
+    for pairs in joined:
+        yield Constraint(kind, tuple((ops[a], others[b]) for a, b in pairs.tolist()))
+
+
+def _holds(problem: Problem, lock: Constraint) -> bool:
+    ops, (device, *names) = problem.profile.index, lock.rows[0]
+    place = problem.cluster.index.get(device)
+    return place in problem.locked and all(
+        name in ops and problem.pins.get(ops[name]) == place for name in names
+    )
+
+
+def _locked_ops(problem: Problem, locks: Sequence[Constraint]) -> list[int]:
+    return [problem.profile.index[name] for lock in locks for name in lock.rows[0][1:]]
 
 
 def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray]:
@@ -89,6 +138,8 @@ def _find_ops(profile: Profile, constraint: Constraint) -> tuple[IntArray, IntAr
     ends: list[list[str]] = [[row[0] for row in rows], []]
     if constraint.kind == "colocate":
         ends[0] = [name for row in rows for name in row]
+    elif constraint.kind == "lock":
+        ends[0] = list(rows[0][1:])
     elif constraint.kind == "before":
         ends[1] = [row[1] for row in rows]
     first, then = (np.unique([index[n] for n in names if n in index]) for names in ends)
@@ -98,6 +149,10 @@ def _find_ops(profile: Profile, constraint: Constraint) -> tuple[IntArray, IntAr
 def describe(project: OpenProject, constraint: Constraint) -> str:
     """Describe a constraint in a few words: ``encoder / layer 0 on GPU 1``."""
     first, then = ops_of(project.problem, constraint)
+    index, device = project.problem.cluster.index, device_in(constraint)
+    where = project.device_label(index[device]) if device in index else device
+    if constraint.kind == "lock":
+        return f"{where} as it is"
     if not len(first) or (constraint.kind == "before" and not len(then)):
         return f"{constraint.rows[0][0]}, for another graph"  # switched off there
     what = project.describe(first.tolist())
@@ -107,12 +162,13 @@ def describe(project: OpenProject, constraint: Constraint) -> str:
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
         return f"{what.removesuffix(inside)} before {project.describe(then.tolist())}"
-    index = project.problem.cluster.index
-    device = constraint.rows[0][1]
-    where = project.device_label(index[device]) if device in index else device
-    if constraint in project.locks:
-        return f"{where} as it is"
     return f"{what} {'on' if constraint.kind == 'pin' else 'off'} {where}"
+
+
+def device_in(constraint: Constraint) -> str:
+    """Return the name of the device that a constraint is about; empty if it is about none."""
+    at = {"pin": 1, "forbid": 1, "lock": 0}.get(constraint.kind)
+    return "" if at is None else constraint.rows[0][at]
 
 
 def without(problem: Problem, constraint: Constraint) -> Problem:
@@ -125,23 +181,36 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
     if kind == "before":
         gone = {(ops[a], ops[b]) for a, b in rows}
         return order_problem(problem, [pair for pair in problem.before if pair not in gone])
-    pairs = {(ops[a], devices[b]) for a, b in rows}
+    locked = problem.locked
+    if kind == "lock":
+        locked -= {devices[rows[0][0]]}
+    pairs = {(ops[a], devices[b]) for a, b in _pairs_of(constraint)}
     if kind == "forbid":
         return replace(problem, forbidden=problem.forbidden - pairs)
-    return replace(problem, pins=dict(pair for pair in problem.pins.items() if pair not in pairs))
+    pins = dict(problem.pins.items() - pairs)
+    return replace(problem, pins=pins, locked=locked)
+
+
+def _pairs_of(constraint: Constraint) -> list[tuple[str, ...]]:
+    """Return the ops of a constraint with what each has: of a lock, its pins."""
+    if constraint.kind == "lock":
+        device, *ops = constraint.rows[0]
+        return [(op, device) for op in ops]
+    return list(constraint.rows)
 
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
     """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
-    device, ops = plan.device.tolist(), problem.profile.index
-    moved = {op for op, wanted in problem.pins.items() if device[op] != wanted}
-    locked = {ops[name] for lock in locks if _holds(problem, lock) for name, _ in lock.rows}
-    together = [{device[op] for op in group} for group in problem.together]
+    device, wanted = plan.device, problem.pinned_to
+    moved, locked = (wanted != FREE) & (wanted != device), np.zeros(len(device), dtype=bool)
+    locked[_locked_ops(problem, _held_locks(problem, locks))] = True
+    there = {d: np.flatnonzero(device == d) for d in problem.locked}
+    added = any(find_lock(problem, ops_there, d) is not None for d, ops_there in there.items())
     kinds = {
-        "pins": bool(moved - locked),
-        "lock": bool(moved & locked),
+        "pins": (moved & ~locked).any(),
+        "lock": (moved & locked).any() or added,
         "exclusions": any(device[op] == there for op, there in problem.forbidden),
-        "colocation": any(len(devices) > 1 for devices in together),
+        "colocation": any(len(np.unique(device[list(g)])) > 1 for g in problem.together),
     }
     return [kind for kind, broken in kinds.items() if broken]
 
@@ -150,9 +219,10 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     """Find the best step time, in us, if only the ops of a constraint move once it is gone.
 
     Pinned ops may go to any device, forbidden ones to that device; ordered ops run when they did
-    before the edits. A plan that does not fit is no gain for one that does. None where this says
-    nothing: for colocated ops, which could go anywhere each on its own, for an order that the plan
-    was solved with, and if the plan breaks a constraint.
+    before the edits. Of a lock, one group of ops leaves the device, or goes there. A plan that does
+    not fit is no gain for one that does. None where this says nothing: for colocated ops, which
+    could go anywhere each on its own, for an order that the plan was solved with, for a lock from
+    which no single group gains, and if the plan breaks a constraint.
     """
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
@@ -169,7 +239,9 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
             continue
         if schedule.fits or not current.schedule.fits:
             steps_us.append(schedule.makespan_us)
-    return min(steps_us)
+    best_us = min(steps_us)
+    is_known = constraint.kind != "lock" or best_us < steps_us[0]  # several groups may gain more
+    return best_us if is_known else None
 
 
 def _follows(problem: Problem, plan: Plan) -> bool:
@@ -194,14 +266,31 @@ def _candidates(
         if plan.policy == "strict":
             position = follow_graph(freed.profile, position)
         return [lambda: simulate(freed, replace(plan, position=position))]
-    ops = edits.unit_ops(freed, ops_of(freed, constraint)[0].tolist())
-    index = freed.cluster.index
-    named = [index[constraint.rows[0][1]]]
-    devices = named if constraint.kind == "forbid" else range(freed.cluster.n_devices)
-    return [
-        (lambda device=device: simulate(freed, edits.move(plan, ops, device)))  # type: ignore[misc]
-        for device in devices
-    ]
+    named, everywhere = freed.cluster.index[device_in(constraint)], range(freed.cluster.n_devices)
+    moves: list[tuple[Collection[int], int]]
+    if constraint.kind == "lock":
+        moves = [
+            (ops, device)
+            for ops in _longest_groups(project)
+            for device in (everywhere if (plan.device[ops] == named).all() else [named])
+        ]
+    else:
+        ops = ops_of(freed, constraint)[0]
+        moves = [(ops, d) for d in ([named] if constraint.kind == "forbid" else everywhere)]
+    return [partial(_moved, freed, plan, ops, device) for ops, device in moves]
+
+
+def _longest_groups(project: OpenProject) -> list[IntArray]:
+    """Return the ops of the groups that compute longest."""
+    assert project.current is not None
+    schedule, grouping = project.current.schedule, project.grouping
+    length_us = schedule.op_finish_us - schedule.op_start_us
+    groups = [grouping.ops(number) for number in range(grouping.n_groups)]
+    return sorted(groups, key=lambda ops: -length_us[ops].sum())[:MOST_GROUPS]
+
+
+def _moved(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
+    return simulate(problem, edits.move(plan, edits.unit_ops(problem, ops), device))
 
 
 def switch_off(project: OpenProject, constraint: Constraint) -> OpenProject:
@@ -218,11 +307,15 @@ def switch_on(project: OpenProject, constraint: Constraint) -> OpenProject:
     EnplaceError
         If it contradicts others, or the ops or devices that it names are gone.
     """
-    found = constrain_by_name(project.problem, {constraint.kind: list(map(list, constraint.rows))})
+    rows = {constraint.kind: list(map(list, constraint.rows))}
+    if constraint.kind == "lock":
+        device = device_in(constraint)
+        rows = {"pin": list(map(list, _pairs_of(constraint))), "lock": [[device]]}
+    found = constrain_by_name(project.problem, rows)
     if found.unknown:
         gone = found.unknown[0]
         raise EnplaceError(f"this graph or cluster has no {gone}; remove the constraint")
-    if constraint.kind == "pin":
+    if constraint.kind in ("pin", "lock"):
         _check_pins(project, constraint)
     return replace(adopt(project, found.problem), off=_off_without(project, constraint))
 
@@ -230,7 +323,8 @@ def switch_on(project: OpenProject, constraint: Constraint) -> OpenProject:
 def _check_pins(project: OpenProject, constraint: Constraint) -> None:
     """Refuse pins of ops that are pinned to another device by now."""
     problem = project.problem
-    for op, device in ((problem.profile.index[name], device) for name, device in constraint.rows):
+    for name, device in _pairs_of(constraint):
+        op = problem.profile.index[name]
         now = problem.pins.get(op, problem.cluster.index[device])
         if now != problem.cluster.index[device]:
             raise PinConflictError(
@@ -248,7 +342,7 @@ def keep_lost(old: OpenProject, new: OpenProject) -> OpenProject:
     lost = [
         each
         for each in list_constraints(old.problem, old.grouping, old.locks)
-        if each.kind in ("pin", "forbid") and there[before.index[each.rows[0][1]]] < 0
+        if (name := device_in(each)) and there[before.index[name]] < 0
     ]
     return replace(new, off=tuple(dict.fromkeys((*new.off, *lost))))
 
@@ -270,39 +364,29 @@ def _take_away(project: OpenProject, constraint: Constraint) -> OpenProject:
 
 
 def lock(project: OpenProject, device: int) -> OpenProject:
-    """Keep a device as it is: pin everything there that is not pinned yet.
+    """Keep a device as it is: pin everything there that is not pinned yet, and add nothing.
 
     Raises
     ------
     PlanError
-        If there is nothing to pin.
+        If there is no plan.
     """
-    where = project.device_label(device)
     if project.current is None:
         raise PlanError("there is no plan to keep yet; press Solve first")
-    names, pins = project.problem.profile.op_names, dict(project.problem.pins)
-    here = np.flatnonzero(project.current.plan.device == device).tolist()
-    free = [op for op in here if op not in pins]
-    if not free:
-        raise PlanError(f"all ops on {where} are pinned" if here else f"no op runs on {where}")
-    pins.update(dict.fromkeys(free, device))
-    name = project.problem.cluster.devices[device].name
-    made = Constraint("pin", tuple((names[op], name) for op in free))
-    return replace(edits.constrain(project, pins=pins), locks=(*project.locks, made))
-
-
-def locks_of(project: OpenProject, device: int) -> list[Constraint]:
-    """List the locks of a device that hold."""
-    name = project.problem.cluster.devices[device].name
-    mine = [each for each in project.locks if each.rows[0][1] == name]
-    return [each for each in mine if _holds(project.problem, each)]
+    here = project.current.plan.device == device
+    free = np.flatnonzero(here & (project.problem.pinned_to == FREE))
+    pins = {**project.problem.pins, **dict.fromkeys(free.tolist(), device)}
+    locked = edits.constrain(project, pins=pins, locked=project.problem.locked | {device})
+    made = _lock_of(locked.problem, device, free)
+    return replace(locked, locks=(*project.locks, made))
 
 
 def unlock(project: OpenProject, device: int) -> OpenProject:
     """Let placers change a locked device again; what was pinned before stays pinned."""
-    for each in locks_of(project, device):
-        project = remove(project, each)
-    return project
+    name = project.problem.cluster.devices[device].name
+    held = _held_locks(project.problem, project.locks)
+    mine = next((each for each in held if device_in(each) == name), None)
+    return project if mine is None else remove(project, mine)
 
 
 def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constraint, ...]:
@@ -319,8 +403,9 @@ def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
         together=constrained.together,
         forbidden=constrained.forbidden,
         before=constrained.before,
+        locked=constrained.locked,
     )
 
 
 def _constraints_of(problem: Problem) -> tuple[Any, ...]:
-    return dict(problem.pins), problem.together, problem.forbidden, problem.before
+    return problem.pins, problem.together, problem.forbidden, problem.before, problem.locked

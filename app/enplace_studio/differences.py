@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.machine import CriticalPath
-from enplace.values.arrays import longest_rise
+from enplace.values.plan import find_reordered
 from enplace.values.profile import CONTROL, IntArray
 from enplace.values.schedule import Schedule
 
@@ -30,18 +30,10 @@ def moved_ops(first: Schedule, second: Schedule) -> IntArray | None:
 
 
 def reordered_ops(first: Schedule, second: Schedule) -> IntArray:
-    """Find the fewest ops that, moved within their device, give the one order from the other.
-
-    Only ops that take time, and that both plans of a graph run on the same device, count.
-    """
-    device = second.plan.device
-    takes_time = first.op_finish_us > first.op_start_us
-    ops = np.flatnonzero(takes_time & (first.plan.device == device))
-    before = ops[np.lexsort((first.op_start_us[ops], device[ops]))]
-    after = ops[np.lexsort((second.op_start_us[ops], device[ops]))]
-    place = np.zeros(len(device), dtype=np.int64)
-    place[after] = np.arange(len(after))
-    return np.sort(np.delete(before, longest_rise(place[before].tolist())))
+    """Find the fewest ops that, moved within their device, give the one order from the other."""
+    one, other = first.plan, second.plan
+    device = np.where(one.device == other.device, one.device, -1)
+    return find_reordered(device, one.position, other.position)
 
 
 def sent_bytes(schedule: Schedule) -> int:

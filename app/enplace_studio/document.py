@@ -32,13 +32,14 @@ from enplace_studio.reasons import Gap
 from enplace_studio.relations import Relation, related
 from enplace_studio.requests import Requests
 from enplace_studio.stamping import Stamp
+from enplace_studio.turns import call_later, take_turn
 from enplace_studio.whys import Mark
 
 __all__ = ["Document", "PlanEntry"]
 
-FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 1500 << 20, 150
+FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 500 << 20, 50
 """Fewest and most edits that can be undone, the memory they may take, and what one keeps for each
-op: times, positions and memory of its schedule."""
+op: its device, pin and times, and the transfers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,8 @@ class Document(QObject):
         self._jumps = False
         """Whether the states on the way to another one are passed over."""
         self.previews = Previews(self)
+        self._notice: tuple[str, OpenProject | None, OpenProject | None] = ("", None, None)
+        self._noticing = call_later(self, self._give_notice)
 
     # The open project
 
@@ -230,6 +233,7 @@ class Document(QObject):
             self._set_stamp(None)
             self.point_at(())
             self.selection_changed.emit()
+            take_turn()
         self._set_gap(gap)
 
     def select_related(self, relation: Relation) -> bool:
@@ -426,6 +430,20 @@ class Document(QObject):
         title = "import constraints"
         return self._edit(title, lambda project: constraints.adopt(project, constrained))
 
+    def import_plan(self, entry: PlanEntry, constrained: Problem) -> bool:
+        """Show a plan from a file, under the constraints of a problem of the plan's graph."""
+
+        def add(project: OpenProject) -> OpenProject:
+            if constrained.splits == project.problem.splits:
+                project = replace(project, problem=constrained)
+            else:
+                graphs = {**project.graphs, constrained.splits: constrained}
+                project = replace(project, graphs=graphs)
+            named = edits.renamed(entry, edits.unused_name(project, entry.name))
+            return edits.with_plan(project, named, choose=True)
+
+        return self._edit(f"import plan “{entry.name}”", add)
+
     def set_cluster(self, cluster: Cluster) -> bool:
         """Switch to another cluster.
 
@@ -436,8 +454,12 @@ class Document(QObject):
             there = edits.set_cluster(project, cluster, *project.scale)
             return constraints.keep_lost(project, there)
 
+        return self._switch(f"switch to {cluster_title(cluster)}", switch)
+
+    def _switch(self, title: str, change: Callable[[OpenProject], OpenProject]) -> bool:
+        """Make an edit that may lead to another cluster; tell what constraints it switches off."""
         n_off = len(self._project.off) if self._project is not None else 0
-        done = self._edit(f"switch to {cluster_title(cluster)}", switch)
+        done = self._edit(title, change)
         if done and self._project is not None and (lost := len(self._project.off) - n_off):
             what = count(lost, "constraint")
             self.noticed.emit(f"Switched off {what} on devices that this cluster does not have")
@@ -525,7 +547,7 @@ class Document(QObject):
         def show(project: OpenProject) -> OpenProject:
             return constraints.keep_lost(project, edits.choosing(project, entry))
 
-        return self._edit(f"show “{entry.name}”", show)
+        return self._switch(f"show “{entry.name}”", show)
 
     # Undo
 
@@ -575,12 +597,20 @@ class Document(QObject):
         if new is old:
             return False
         self.undo_stack.push(_Change(self, old, new, title, drag))
-        if notice and old.current and new.current:
+        if notice:
+            # Adding up the memory takes a while, and may wait until the window has shown the edit.
+            self._notice = notice, old, new
+            self._noticing.start()
+        return True
+
+    def _give_notice(self) -> None:
+        """Say what an edit has changed, unless it has been undone by now."""
+        notice, old, new = self._notice
+        if old and new and self._project is new and old.current and new.current:
             delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
             lacking = lack(new.current.schedule)
             unfit = f", but it does not fit: {lacking}" if lacking else ""
             self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}{unfit}")
-        return True
 
     def _show(self, new: OpenProject) -> None:
         old, self._project = self._project, new
@@ -606,6 +636,7 @@ class Document(QObject):
             self._set_gap(None)  # it may be gone
             self.point_at(())
             self.current_changed.emit()
+        take_turn()
 
 
 def _shown(project: OpenProject | None) -> Schedule | None:

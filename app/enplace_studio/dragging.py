@@ -80,7 +80,7 @@ def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop
         return Drop(f"{name}: there is no plan yet, press Solve first", False)
     if not math.isfinite(preview.step_us):
         why = why_not(project.problem, unit_ops(project.problem, ops), device)
-        reason = "" if why is None else f"\n{why.about}: {why.figure}"
+        reason = "" if why is None else f":\n{why.figure}"
         return Drop(f"may not run on {name}{reason}", False)
     step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
     return Drop(f"{step}\n{peak_text(project, preview.peak_bytes, device)}", preview.fits)

@@ -13,19 +13,20 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
+from enplace.values.pins import FREE, Pins
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
 from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.whys import why_not
+from enplace_studio.whys import find_lock, why_not
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
     """Return the ops with all those that must share their device."""
     wanted = np.zeros(problem.n_units, dtype=bool)
-    wanted[problem.unit[np.fromiter(ops, dtype=np.int64)]] = True
+    wanted[problem.unit[_numbers(ops)]] = True
     return np.flatnonzero(wanted[problem.unit])
 
 
@@ -68,13 +69,14 @@ def constrain(
     together: tuple[tuple[int, ...], ...] | None = None,
     forbidden: frozenset[tuple[int, int]] | None = None,
     before: Collection[tuple[int, int]] | None = None,
+    locked: frozenset[int] | None = None,
     plan: Plan | None = None,
 ) -> OpenProject:
     """Change constraints, and repair the current plan if it breaks one.
 
     Parameters
     ----------
-    pins, together, forbidden, before
+    pins, together, forbidden, before, locked
         As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
         Replaces the current plan.
@@ -83,21 +85,39 @@ def constrain(
     ------
     ProblemError
         If the constraints contradict each other.
+    PlanError
+        If they change what a locked device runs.
     """
     old = project.problem
+    if pins is not None:
+        _check_locks(project, pins, old.locked if locked is None else old.locked & locked)
     problem = old if before is None else order_problem(old, before)
-    if not (pins is None and together is None and forbidden is None):
+    if not (pins is None and together is None and forbidden is None and locked is None):
         problem = replace(
             problem,
-            pins=dict(sorted((old.pins if pins is None else pins).items())),
+            pins=old.pins if pins is None else pins,
             together=old.together if together is None else together,
             forbidden=old.forbidden if forbidden is None else forbidden,
+            locked=old.locked if locked is None else locked,
         )
     project = replace(project, problem=problem)
     if project.current is None:
         return project
     plan = _in_order(problem, plan or project.current.plan)
     return _with_plan(project, project.current, repair(problem, plan))
+
+
+def _check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
+    """Refuse other pins to a locked device than now."""
+    if locked:
+        for _, device in project.problem.pins.items() ^ pins.items():
+            if device in locked:
+                raise _locked_error(project, device)
+
+
+def _locked_error(project: OpenProject, device: int) -> PlanError:
+    where = project.device_label(device)
+    return PlanError(f"{where} is locked as it is; unlock it before you change what runs there")
 
 
 def _in_order(problem: Problem, plan: Plan) -> Plan:
@@ -150,16 +170,16 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     if project.current is None:
         raise PlanError("there is no plan to change yet; press Solve first")
     whole = unit_ops(project.problem, ops)
+    if (locked := find_lock(project.problem, whole, device)) is not None:
+        raise _locked_error(project, locked)
     if why := why_not(project.problem, whole, device):
         raise PlanError(f"choose another device; {why.tip}")
-    moving = set(whole.tolist())
-    pins = {op: d for op, d in project.problem.pins.items() if op not in moving}
+    pinned_to = _pinned(project.problem, whole, FREE)
     if pin:
-        pins.update(dict.fromkeys(map(int, ops), device))
+        pinned_to[_numbers(ops)] = device
+    same = np.array_equal(pinned_to, project.problem.pinned_to)
     moved = move(project.current.plan, whole, device)
-    after = constrain(
-        project, pins=None if pins == dict(project.problem.pins) else pins, plan=moved
-    )
+    after = constrain(project, pins=None if same else Pins(pinned_to), plan=moved)
     if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
         label = project.problem.cluster.devices[device].name
@@ -171,17 +191,26 @@ def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Pin ops to the devices the current plan gives them."""
     if project.current is None:
         raise PlanError("there is no plan to pin to yet; press Solve first")
-    device = project.current.plan.device
-    return constrain(
-        project, pins={**project.problem.pins, **{int(op): int(device[op]) for op in ops}}
-    )
+    pinned = _numbers(ops)
+    there = project.current.plan.device[pinned]
+    return constrain(project, pins=Pins(_pinned(project.problem, pinned, there)))
+
+
+def _pinned(problem: Problem, ops: IntArray, device: int | IntArray) -> IntArray:
+    """Return where all ops are pinned if these are pinned to a device, or free."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[ops] = device
+    return pinned_to
+
+
+def _numbers(ops: Collection[int]) -> IntArray:
+    return np.fromiter(ops, dtype=np.int64, count=len(ops))
 
 
 def unpin(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Let a placer decide about these ops, and those that must share their device, again."""
-    free = set(unit_ops(project.problem, ops).tolist())
-    pins = {op: device for op, device in project.problem.pins.items() if op not in free}
-    return project if len(pins) == len(project.problem.pins) else constrain(project, pins=pins)
+    pins = Pins(_pinned(project.problem, unit_ops(project.problem, ops), FREE))
+    return project if pins == project.problem.pins else constrain(project, pins=pins)
 
 
 def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
@@ -253,6 +282,7 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
         cluster=cluster,
         pins={op: there[device] for op, device in problem.pins.items() if there[device] >= 0},
         forbidden=frozenset((op, there[d]) for op, d in problem.forbidden if there[d] >= 0),
+        locked=frozenset(there[d] for d in problem.locked if there[d] >= 0),
     )
 
 
@@ -348,7 +378,7 @@ def _simulate_entry(
         carried = old if agree else _on_cluster(old, problem.cluster)
         same = carried.pins == problem.pins and carried.together == problem.together
         same &= carried.forbidden == problem.forbidden and carried.splits == problem.splits
-        same &= carried.before == problem.before
+        same &= carried.before == problem.before and carried.locked == problem.locked
         own = problem
         if not same:
             own = with_profile(replace(carried, cluster=problem.cluster), _costs_for(old, problem))
@@ -449,8 +479,8 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
 
 
 def unpinned(problem: Problem) -> Problem:
-    """Return the problem without its pins; the same one as long as nothing else changes."""
-    if not problem.pins:
+    """Return the problem without pins and locks; the same one as long as nothing else changes."""
+    if not problem.pins and not problem.locked:
         return problem
     constraints = problem.together, problem.forbidden, problem.splits, problem.before
     return _without_pins(problem.profile, problem.cluster, *constraints, problem.unordered)

@@ -31,10 +31,10 @@ from enplace.readers import (
     read_project,
 )
 from enplace.readers.clusters import cluster_from
-from enplace.readers.constraints import ConstraintsFile, read_constraints
+from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
 from enplace.readers.samples import Sample, samples
 from enplace.text import count, ms, one_line
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import session
@@ -109,17 +109,17 @@ class Filing(QWidget):
 
     # Opening
 
-    def open_sample(self, sample: Sample) -> None:
-        """Open a bundled sample on its own cluster."""
+    def open_sample(self, sample: Sample, then: Callable[[], object] = _do_nothing) -> None:
+        """Open a bundled sample on its own cluster, then call ``then``."""
 
         def read() -> Opened:
             profile = session.open_file(sample.path).project.problem.profile
             return Opened(start_project(profile, cluster_from(sample.cluster, profile)))
 
-        self._open(read)
+        self._open(read, then=then)
 
-    def open_path(self, path: Path) -> None:
-        """Open any readable file; a bundled sample opens on its own cluster.
+    def open_path(self, path: Path, then: Callable[[], object] = _do_nothing) -> None:
+        """Open any readable file, then call ``then``; a bundled sample opens on its own cluster.
 
         A plan, constraints or a cluster are for the open model.
         """
@@ -127,12 +127,7 @@ class Filing(QWidget):
         if is_model(path):
             self.model_named.emit(path)
             return
-        parts = {
-            plans.NAME: self.import_plan,
-            constraints.NAME: self.import_constraints,
-            cluster_json.NAME: self._read_cluster,
-        }
-        if use := parts.get(_format_of(path)):
+        if use := self._use_of(path):
             if self._document.project is None:
                 self.failed.emit(f"{path.name} belongs to a model; open that first")
             else:
@@ -140,9 +135,53 @@ class Filing(QWidget):
             return
         for sample in samples():
             if sample.path == Path(os.path.realpath(path)):
-                self.open_sample(sample)
+                self.open_sample(sample, then)
                 return
-        self._open(lambda: session.open_file(path), path, then=lambda: self.recent.add(path))
+
+        def finish() -> None:
+            self.recent.add(path)
+            then()
+
+        self._open(lambda: session.open_file(path), path, then=finish)
+
+    def _use_of(self, path: Path) -> Callable[[Path], None] | None:
+        """Return what imports a file into the open model; None if it is opened itself."""
+        parts = {
+            plans.NAME: self.import_plan,
+            constraints.NAME: self.import_constraints,
+            cluster_json.NAME: self._read_cluster,
+        }
+        return parts.get(_format_of(path))
+
+    def open_paths(self, paths: Sequence[Path]) -> None:
+        """Open one model or project of several files, and import all that belong to a model."""
+        opened = [path for path in paths if self._use_of(path) is None]
+        parts = [path for path in paths if path not in opened]
+        clusters = [path for path in parts if self._use_of(path) == self._read_cluster]
+        left_out = [*opened[1:], *clusters[1:]]
+        parts = [path for path in parts if path not in left_out]
+
+        def use_parts() -> None:
+            for path in parts:
+                self.open_path(path)
+
+        if opened:
+            self.open_path(opened[0], use_parts)
+            if is_model(opened[0]):  # it must be measured first
+                left_out += parts
+        else:
+            use_parts()
+        if left_out:
+            names = _few([path.name for path in left_out])
+            self.failed.emit(f"left out {names}: one model and one cluster can be open at a time")
+
+    def use_text(self, paths: Sequence[Path]) -> str:
+        """Say what :meth:`open_paths` does with files: ``open a.enplace and import 2 files``."""
+        opened = [path for path in paths if self._use_of(path) is None]
+        n_parts = len(paths) - len(opened)
+        parts = paths[0].name if len(paths) == 1 else count(n_parts, "file")
+        texts = [f"open {opened[0].name}"] if opened else []
+        return " and ".join([*texts, *([f"import {parts}"] if n_parts else [])])
 
     def open_profile(self, profile: Profile, then: Callable[[], object] = _do_nothing) -> None:
         """Open a new measurement, not yet saved in a file; then call ``then``."""
@@ -420,27 +459,46 @@ class Filing(QWidget):
         if project is not None:
             self._background.start(
                 lambda: read_plan(path, project.model),
-                lambda found: self._complete(path, found),
+                lambda found: self._complete(path, project.model.measured_profile, found),
                 self._fail,
             )
 
-    def _complete(self, path: Path, found: PlanFile) -> None:
+    def _complete(self, path: Path, profile: Profile, found: PlanFile) -> None:
         """Place the missing ops, if the user agrees, and add the plan."""
-        if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
-            return
+        if not (found.missing or found.unknown) or self._accept_mismatch(path, found):
+            self._add_plan(path, profile, found)
 
-        def make() -> PlanEntry:
-            plan = complete_plan(found.problem, found)
-            return session.entry_for(found.problem, path.stem, plan, path.name)
-
-        self._background.start(make, self._add_plan, self._fail)
-
-    def _add_plan(self, entry: PlanEntry) -> None:
-        """Add an imported plan, unless another model is now open."""
+    def _add_plan(self, path: Path, profile: Profile, found: PlanFile) -> None:
+        """Add a plan and its constraints, unless another model is now open."""
         project = self._document.project
-        profile = entry.schedule.problem.measured_profile
-        if project is not None and (entry.plan.splits or profile is project.model.measured_profile):
-            self._document.add_plan(entry)
+        if project is None or project.model.measured_profile is not profile:
+            return
+        model = project.model
+
+        def make() -> tuple[PlanEntry, Problem, str]:
+            problem = split_problem(model, found.plan.splits)
+            faults = ""
+            try:
+                constrained = constrain(problem, found.constraints)
+                problem, faults = constrained.problem, _faults_of(constrained)
+            except EnplaceError as error:
+                faults = f"its constraints contradict yours, and are left out: {error}"
+            plan = complete_plan(problem, found)
+            return session.entry_for(problem, path.stem, plan, path.name), problem, faults
+
+        def add(made: tuple[PlanEntry, Problem, str]) -> None:
+            entry, problem, faults = made
+            now = self._document.project
+            if now is None or now.model is not model:  # edited since
+                self._add_plan(path, profile, found)
+                return
+            self._document.import_plan(entry, problem)
+            if faults:
+                self.failed.emit(one_line(f"{path.name}: {faults}"))
+            elif any(found.constraints.values()):
+                self.done.emit(f"Imported {path.name} with its constraints")
+
+        self._background.start(make, add, self._fail)
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
         box = _box(self.window())
@@ -505,22 +563,27 @@ class Filing(QWidget):
             self.import_constraints(path)
             return
         added = self._document.add_constraints(found.problem)
-        faults: list[str] = []
-        if n := len(found.unknown):
-            faults.append(
-                f"{count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
-                f"{_few(found.unknown)}; constraints with them were left out"
-            )
-        if n := len(found.overruled):
-            faults.append(
-                f"{count(n, 'op')} {'is' if n == 1 else 'are'} pinned to another device already: "
-                f"{_few(found.overruled)}; your pins stay"
-            )
-        if faults:
-            self.failed.emit(one_line(f"{path.name}: {'. '.join(faults)}"))
+        if faults := _faults_of(found):
+            self.failed.emit(one_line(f"{path.name}: {faults}"))
         else:
             none = f"{path.name} adds nothing to your constraints"
             self.done.emit(f"Imported {path.name}" if added else none)
+
+
+def _faults_of(found: ConstraintsFile) -> str:
+    """Say which constraints of a file do not hold; empty if all do."""
+    faults: list[str] = []
+    if n := len(found.unknown):
+        faults.append(
+            f"{count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
+            f"{_few(found.unknown)}; constraints with them were left out"
+        )
+    if n := len(found.overruled):
+        faults.append(
+            f"{count(n, 'op')} {'is' if n == 1 else 'are'} pinned to another device already: "
+            f"{_few(found.overruled)}; your pins stay"
+        )
+    return ". ".join(faults)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QMessageBox,
     QPushButton,
+    QSizePolicy,
     QWidget,
 )
 
@@ -137,8 +138,10 @@ class Offer(_Floating):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(14, 10, 10, 10)
         layout.setSpacing(10)
-        for widget in (self._text, self.cancel, self.accept):
-            layout.addWidget(widget)
+        layout.addWidget(self._text, 1)
+        for made in (self.cancel, self.accept):
+            made.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+            layout.addWidget(made)
 
     def show_offer(self, title: str, text: str, accept: str) -> None:
         """Show what would be done, what it costs, and a button with a name."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal, SignalInstance
-from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent
+from PySide6.QtCore import QEvent, QObject, QPointF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QHelpEvent, QMouseEvent, QPaintEvent
 from PySide6.QtWidgets import (
+    QComboBox,
     QFormLayout,
     QFrame,
     QHBoxLayout,
@@ -18,6 +19,9 @@ from PySide6.QtWidgets import (
     QScrollArea,
     QSizePolicy,
     QSpinBox,
+    QStyle,
+    QStyleOptionComboBox,
+    QStylePainter,
     QToolButton,
     QToolTip,
     QVBoxLayout,
@@ -272,6 +276,32 @@ class ElidedLabel(QLabel):
             self.setToolTip("" if shown == self.whole else plain_tip(self.whole))
 
 
+class ElidedCombo(QComboBox):
+    """A box in which a choice that does not fit ends in an ellipsis."""
+
+    def shown_text(self) -> str:
+        """Return the choice as far as it fits."""
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        field = self.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox,
+            option,
+            QStyle.SubControl.SC_ComboBoxEditField,
+            self,
+        )
+        elide, room = Qt.TextElideMode.ElideRight, field.width() - 2 * BORDER
+        return self.fontMetrics().elidedText(self.currentText(), elide, room)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        option.currentText = self.shown_text()
+        painter = QStylePainter(self)
+        painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+        painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+        painter.end()
+
+
 def label(text: str, role: str = "") -> QLabel:
     """Make a text with a role from the style sheet: ``title``, ``dim``, ``number``, ``good``..."""
     made = QLabel(text)
@@ -303,11 +333,13 @@ class Column(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.viewport().setAutoFillBackground(False)
+        self._rows: QVBoxLayout | None = None
 
     def fill(self, spacing: int = 8) -> QVBoxLayout:
         """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
         whole, column = QVBoxLayout(contents), QVBoxLayout()
+        self._rows = column
         whole.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
         whole.setSpacing(0)
         whole.addLayout(column)
@@ -329,6 +361,21 @@ class Column(QScrollArea):
             return 0
         _show_new(contents)
         return height_at(layout, width)
+
+    def end_between_rows(self, width: int, room: int) -> None:
+        """Be no higher than this, and so high that no row is cut until the user scrolls."""
+        contents = self.widget()
+        rows = self._rows
+        if contents is None or rows is None:
+            return
+        _show_new(contents)
+        end, most = -rows.spacing(), 0
+        for item in filter(None, map(rows.itemAt, range(rows.count()))):
+            wide = item.hasHeightForWidth()
+            high = item.heightForWidth(width - ROOM_OF_BAR) if wide else item.sizeHint().height()
+            end += rows.spacing() + high
+            most = end if end <= room else most
+        self.setMaximumHeight(most or room)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, 0)
@@ -361,50 +408,6 @@ class TipWidget(QWidget):
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
-
-
-class _Turn:
-    """A turn of the event loop, which one slot may have."""
-
-    def __init__(self) -> None:
-        self.is_taken = False
-
-    def take(self) -> None:
-        self.is_taken = True
-        QTimer.singleShot(0, self._end)
-
-    def _end(self) -> None:
-        self.is_taken = False
-
-
-_turn = _Turn()
-
-
-def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:
-    """Call a slot once after any number of changes, when the event that caused them is over.
-
-    Several signals follow one edit, and a click may replace the button that was clicked. Slots that
-    wait for the same edit have a turn of the event loop each: the window takes input and paints
-    in between.
-
-    Returns
-    -------
-    QTimer
-        Starting it calls the slot too.
-    """
-    timer = QTimer(owner, singleShot=True, interval=0)
-
-    def run() -> None:
-        if _turn.is_taken:
-            timer.start()
-        else:
-            _turn.take()
-            slot()
-
-    timer.timeout.connect(run)
-    for change in changes:
-        change.connect(timer.start)
-    return timer
 
 
 def set_role(widget: QLabel, role: str) -> None:

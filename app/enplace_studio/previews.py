@@ -18,6 +18,7 @@ from enplace_studio.background import Background
 from enplace_studio.edits import moved_schedule, unit_ops
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import explain_step
+from enplace_studio.turns import take_turn
 from enplace_studio.whys import Why, why_not, why_there
 
 LIMIT = 64
@@ -80,6 +81,7 @@ class Previews(QObject):
             schedule = self._project.current.schedule
             # A drag waits for this, and shows no reason.
             self._keep(key, find_preview(self._project.problem, schedule, *key, explain=False))
+            take_turn()
         return self._known.get(key)
 
     def start(self, ops: Collection[int], device: int) -> None:
@@ -129,13 +131,12 @@ def find_preview(
 ) -> Preview:
     """Simulate the plan of a schedule with ops on another device; explain the change if asked."""
     moved = unit_ops(problem, ops)
+    if why := why_not(problem, moved, device):
+        return Preview(np.inf, np.inf, before.peak_bytes, False, why.tip, whys=(why,))
     try:
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
-        why = why_not(problem, moved, device)
-        text = str(error) if why is None else why.tip
-        found = () if why is None else (why,)
-        return Preview(np.inf, np.inf, before.peak_bytes, False, text, whys=found)
+        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
     step_us = after.makespan_us
     delta_us = step_us - before.makespan_us
     reason = explain_step(before, after) if explain else ""

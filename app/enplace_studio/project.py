@@ -63,11 +63,14 @@ class Constraint:
     kind : str
         One of :data:`enplace.readers.constraints.KINDS`.
     rows : tuple of tuples of str
-        As in the file of constraints.
+        As in the file of constraints. Of a lock, one row with the device and its ops.
     """
 
     kind: str
     rows: tuple[tuple[str, ...], ...]
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.rows[:1], len(self.rows)))  # there may be thousands of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ class OpenProject:
     off : tuple of Constraint
         Constraints that the user has switched off.
     locks : tuple of Constraint
-        Pins made together, to keep a device as it is; listed as one while all of them hold.
+        Which pins belong to the lock of a device; others stay if it is unlocked.
     """
 
     problem: Problem

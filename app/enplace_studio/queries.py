@@ -21,6 +21,7 @@ from enplace.names.groups import Grouping
 from enplace.names.rules import find_device
 from enplace.names.titles import make_path, title
 from enplace.values.device_names import device_label
+from enplace.values.pins import FREE
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, Profile
 from enplace.values.schedule import Schedule
@@ -243,9 +244,7 @@ def _critical(project: OpenProject) -> BoolArray:
 
 
 def _pinned(project: OpenProject) -> BoolArray:
-    found = np.zeros(project.problem.profile.n_ops, dtype=bool)
-    found[list(project.problem.pins)] = True
-    return found
+    return project.problem.pinned_to != FREE
 
 
 def _crossing(project: OpenProject) -> BoolArray:

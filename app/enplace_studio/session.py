@@ -134,6 +134,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
         project.together,
         project.forbidden,
         project.splits,
+        locked=project.locked,
     )
     problem = order_problem(bare, project.before)
     model = Problem(project.profile, problem.cluster) if project.splits else problem
@@ -148,6 +149,7 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
     off, locks = _constraints_from(shell.get("off")), _constraints_from(shell.get("locks"))
+    locks = tuple(each for each in locks if each.kind == "lock")  # older ones are pins alone
     opened = OpenProject(
         problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
     )
@@ -171,7 +173,7 @@ def _constraints_to(name: str, constraints: tuple[Constraint, ...]) -> dict[str,
 
 def _is_row(row: Any, kind: str) -> bool:
     names = isinstance(row, list) and bool(row) and all(isinstance(n, str) for n in row)
-    return names and (kind == "colocate" or len(row) == 2)
+    return names and (kind in ("colocate", "lock") or len(row) == 2)
 
 
 def open_copy(path: Path) -> Opened:
@@ -287,6 +289,7 @@ def to_project(
         tuple((entry.name, entry.plan) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,
+        opened.problem.locked,
     )
 
 

@@ -13,8 +13,9 @@ from PySide6.QtCore import QEvent, QObject, QSettings, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QMainWindow, QStyle
 
 from enplace_studio.docks import GRIP_HEIGHT, Dock
-from enplace_studio.panel import NO_LIMIT, Need, Panel, call_later
+from enplace_studio.panel import NO_LIMIT, Need, Panel
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.view import View
 
 USUAL_WIDTH = 1440

@@ -36,12 +36,12 @@ def shorten_among(
 @lru_cache(maxsize=8)
 def _ways(names: tuple[str, ...]) -> list[Callable[[str], str]]:
     """List the ways to shorten, from none to leaving out all words that are shared."""
-    among = Counter(word for name in names for word in set(_words(abbreviated(name))))
+    among = Counter(word for name in names for word in set(_words(_shortest(name))))
     shared = [word for word, n in among.most_common() if n >= SHARED * len(names)]
-    first = {word: place for name in names for place, word in enumerate(_words(abbreviated(name)))}
+    first = {word: place for name in names for place, word in enumerate(_words(_shortest(name)))}
     shared.sort(key=lambda word: (-among[word], first[word]))
     cuts = [partial(_without, frozenset(shared[:n])) for n in range(len(shared) + 1)]
-    return [str, *cuts]
+    return [str, abbreviated, *cuts]
 
 
 def abbreviated(name: str) -> str:
@@ -51,10 +51,13 @@ def abbreviated(name: str) -> str:
     return name
 
 
+def _shortest(name: str) -> str:
+    return abbreviated(name).replace(_GRADIENTS, _NABLA)
+
+
 def brief(text: str, width_of: Callable[[str], float], width: float) -> str:
     """Abbreviate a text only as far as it must be to fit; the result may still be too wide."""
-    short = abbreviated(text)
-    ways = (text, short, short.replace(_GRADIENTS, _NABLA))
+    ways = (text, abbreviated(text), _shortest(text))
     return next((way for way in ways if width_of(way) <= width), ways[-1])
 
 
@@ -71,11 +74,9 @@ def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[s
 
 
 def _without(left_out: frozenset[str], name: str) -> str:
-    name = abbreviated(name)
-    if _GRADIENTS in left_out:
-        name = name.replace(_GRADIENTS, _NABLA)
-    words = _words(name)
-    return _joined(words, {at for at, word in enumerate(words[:-1]) if word in left_out})
+    words = _words(_shortest(name))
+    gone = left_out - {_NABLA}
+    return _joined(words, {at for at, word in enumerate(words[:-1]) if word in gone})
 
 
 def _words(name: str) -> list[str]:

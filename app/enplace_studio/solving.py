@@ -397,6 +397,7 @@ def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
         "orders": (len(problem.before), "order"),
         "off": (len({op for op, _ in problem.forbidden}), "op"),
         "together": (len(problem.together), "colocation"),
+        "locked": (len(problem.locked), "lock"),
     }
     found = {what: count(n, word) if n else f"no {word}s" for what, (n, word) in asked.items()}
     if problem.forbidden:

@@ -10,6 +10,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.names.blocks import find_blocks
 from enplace.text import count, listed, ms
+from enplace.values.pins import FREE, Pins
 from enplace.values.profile import IntArray
 from enplace_studio.edits import constrain
 from enplace_studio.previews import peak_text
@@ -72,15 +73,16 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
     """
     problem, first = project.problem, blocks[0].tolist()
     column = {op: at for at, op in enumerate(first)}
-    pins, forbidden = dict(problem.pins), set(problem.forbidden)
+    pinned_to, forbidden = problem.pinned_to.copy(), set(problem.forbidden)
     plan = project.current.plan if project.current else None
     if plan is not None:
         devices = plan.device.copy()
         devices[blocks] = devices[blocks[0]]
-        pins.update(zip(blocks.ravel().tolist(), devices[blocks].ravel().tolist(), strict=True))
+        pinned_to[blocks] = devices[blocks]
     else:
-        chosen = [(at, pins[op]) for op, at in column.items() if op in pins]
-        pins.update({int(op): device for at, device in chosen for op in blocks[:, at]})
+        chosen = pinned_to[blocks[0]] != FREE
+        pinned_to[blocks[:, chosen]] = pinned_to[blocks[0, chosen]]
+    pins = Pins(pinned_to)
     for op, device in problem.forbidden:
         if op in column:
             forbidden |= {(other, device) for other in blocks[:, column[op]].tolist()}

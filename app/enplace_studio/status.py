@@ -12,6 +12,7 @@ from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.previews import lack
 from enplace_studio.titles import short_title
+from enplace_studio.turns import call_later
 
 
 class StatusLine(QWidget):
@@ -30,13 +31,14 @@ class StatusLine(QWidget):
         layout.addStretch(1)
         layout.addWidget(self.unsaved, 2)
         layout.addWidget(self.solver_text)
-        for signal in (
+        call_later(
+            self,
+            self._show_document,
             document.opened,
             document.current_changed,
             document.file_changed,
             document.bounds.changed,
-        ):
-            signal.connect(self._show_document)
+        )
         solver.changed.connect(self._show_solver)
         self._show_document()
         self._show_solver()

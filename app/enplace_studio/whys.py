@@ -8,6 +8,8 @@ import numpy as np
 
 from enplace.text import count, ms, size
 from enplace.values.arrays import IntArray
+from enplace.values.device_names import device_label
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
@@ -110,7 +112,23 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
         why = "you forbade it"
         text = f"{_some(problem, np.array(kept_off))} must not run there: {why}"
         return Why("must not run there", "", why, text, tuple(kept_off))
+    if (locked := find_lock(problem, ops, device)) is not None:
+        why = f"{device_label(problem.cluster.devices[locked].name)} is locked"
+        return Why("must not run there", "", why, why, tuple(ops.tolist()))
     return None
+
+
+def find_lock(problem: Problem, ops: IntArray, device: int) -> int | None:
+    """Return the locked device that ops may not leave, or join, for another; None if none is."""
+    if not problem.locked:
+        return None
+    held = np.isin(problem.pinned_to, list(problem.locked))
+    home = np.full(problem.n_units, FREE)
+    home[problem.unit[held]] = problem.pinned_to[held]
+    there = home[problem.unit[ops]]
+    left = there[(there != FREE) & (there != device)]
+    added = device in problem.locked and bool((there != device).any())
+    return int(left.min()) if len(left) else device if added else None
 
 
 def _some(problem: Problem, ops: IntArray) -> str:

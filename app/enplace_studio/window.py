@@ -206,10 +206,10 @@ class MainWindow(QMainWindow):
             super().keyPressEvent(event)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        """Say that the file can be dropped here."""
-        if (path := _dropped_path(event)) is not None:
+        """Say what a drop here would do."""
+        if paths := _dropped_paths(event):
             _take_a_copy(event)
-            self.toast.show_text(f"Drop {path.name} to open it")
+            self.toast.show_text(f"Drop to {self.studio.files.use_text(paths)}")
 
     def dragMoveEvent(self, event: QDragMoveEvent) -> None:
         _take_a_copy(event)
@@ -218,12 +218,12 @@ class MainWindow(QMainWindow):
         self.toast.hide()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        """Open a dropped profile, project or model."""
-        if (path := _dropped_path(event)) is not None:
+        """Open a dropped model or project, and import dropped plans, constraints and clusters."""
+        if paths := _dropped_paths(event):
             _take_a_copy(event)
             self.toast.hide()
             # Only after the other program has been notified of the drop.
-            QTimer.singleShot(0, self, lambda: self.studio.files.open_path(path))
+            QTimer.singleShot(0, self, lambda: self.studio.files.open_paths(paths))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -244,7 +244,6 @@ def _take_a_copy(event: QDropEvent) -> None:
     event.accept()
 
 
-def _dropped_path(event: QDropEvent) -> Path | None:
-    """Return the dropped file, if it is on this machine."""
-    urls = event.mimeData().urls()
-    return Path(urls[0].toLocalFile()) if urls and urls[0].isLocalFile() else None
+def _dropped_paths(event: QDropEvent) -> list[Path]:
+    """Return the dropped files that are on this machine."""
+    return [Path(url.toLocalFile()) for url in event.mimeData().urls() if url.isLocalFile()]

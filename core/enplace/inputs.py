@@ -75,6 +75,7 @@ def make_problem(
     colocate: Iterable[str] = (),
     forbid: Iterable[Pair] = (),
     before: Iterable[Pair] = (),
+    lock: Iterable[str] = (),
     constraints: PathLike | None = None,
     dashes: str = "",
 ) -> Problem:
@@ -82,7 +83,7 @@ def make_problem(
 
     Parameters
     ----------
-    pins, colocate, forbid, before, constraints
+    pins, colocate, forbid, before, lock, constraints
         As ``--pin`` and so on of the command line: regexes of op names, and names of devices.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
@@ -92,7 +93,7 @@ def make_problem(
     EnplaceError
         If a file, a name or a constraint cannot be used.
     """
-    from enplace.names.rules import find_matching
+    from enplace.names.rules import find_device, find_matching
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem, order_problem
 
@@ -108,6 +109,7 @@ def make_problem(
         forbidden=frozenset(
             found for pair in forbid for found in _places(pair, profile, machine, f"{dashes}forbid")
         ),
+        locked=frozenset(find_device(name, machine, f"{dashes}lock") for name in lock),
     )
     pairs = [found for pair in before for found in _orders(pair, profile, f"{dashes}before")]
     problem = order_problem(problem, pairs)
@@ -170,9 +172,9 @@ def read_problem_and_plan(
         If a file or a name cannot be used.
     """
     from enplace.disk import naming
-    from enplace.readers import complete_plan, read_plan, read_plan_cluster
+    from enplace.readers import complete_plan, constrain, read_plan, read_plan_cluster
     from enplace.readers.clusters import cluster_from
-    from enplace.values.problem import Problem, order_problem
+    from enplace.values.problem import Problem
 
     profile = find_profile(profile)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
@@ -192,7 +194,7 @@ def read_problem_and_plan(
             stacklevel=2,
         )
     with naming(plan_file):
-        problem = order_problem(replace(found.problem, pins=found.pins), found.before)
+        problem = constrain(found.problem, found.constraints).problem
         return problem, complete_plan(problem, found)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from documents import add_plan, chain_document, document_of
-from enplace_studio.constraints import locks_of
+from enplace_studio.constraints import list_constraints
 from problems import cluster_of, profile_of
 
 
@@ -188,10 +188,24 @@ def test_what_is_on_the_cpu_stays_there_on_a_cluster_with_more_gpus():
     assert document.problem.forbidden == {(1, 4)}
     assert document.current.cluster is None
     assert document.current.plan.device.tolist() == [4, 1, 0]
-    assert locks_of(document.project, 1) == list(before.locks)
+    held = list_constraints(document.problem, document.project.grouping, document.project.locks)
+    assert [each for each in held if each.kind == "lock"] == list(before.locks)
     document.set_cluster(before.cluster)
     assert document.problem.pins == before.problem.pins
     assert document.current.plan.device.tolist() == [2, 1, 0]
+
+
+def test_showing_a_plan_for_a_smaller_cluster_says_what_is_switched_off(qtbot):
+    profile = profile_of(dict.fromkeys("ab", 10), [("a", "b", 8)], cpu={"a": 20})
+    document = document_of(profile, cluster_of(1, cpu_lanes=1), {"a": 1, "b": 0})
+    document.set_cluster(cluster_of(2))
+    add_plan(document, "two GPUs", {"a": 0, "b": 1})
+    document.pin_here([1])
+    with qtbot.waitSignal(document.noticed) as noticed:
+        assert document.choose_plan(document.plans[0])
+    assert document.project.cluster.n_devices == 2
+    assert noticed.args == ["Switched off 1 constraint on devices that this cluster does not have"]
+    assert [each.rows for each in document.project.off] == [(("b", "GPU:1"),)]
 
 
 def test_showing_a_plan_for_another_cluster_switches_back_to_it(document):
@@ -291,7 +305,7 @@ def test_an_edit_signals_only_what_changed(document, qtbot):
 
 
 def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
-    monkeypatch.setattr("enplace_studio.document.UNDO_BYTES", 3 * 150 * 40)
+    monkeypatch.setattr("enplace_studio.document.UNDO_BYTES", 3 * 50 * 40)
     document = chain_document()
     assert document.undo_stack.undoLimit() == 40
     for number in range(41):

@@ -63,7 +63,7 @@ def test_every_place_with_a_step_time_says_that_it_is_estimated(qtbot, show):
 
 def test_an_op_and_the_hint_of_a_plan_say_so_too():
     opened = document(estimated="A100")
-    assert "estimated step time" in tooltip(opened.project, opened.bounds, opened.current)
+    assert "estimated step time" in tooltip(opened.project, opened.bounds, opened.current, "")
     assert ("on a GPU, estimated", "0.010 ms") in op_facts(opened.problem, None, 0)
 
 

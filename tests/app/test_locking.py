@@ -1,14 +1,26 @@
 """A device locked as it is."""
 
-import pytest
+from dataclasses import replace
+from itertools import pairwise
 
-from documents import add_plan, chain_document
-from enplace.writers import write_project
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QWidget
+
+from documents import add_plan, chain_document, document_of
+from enplace.placing.run import place
+from enplace.readers import read_constraints
+from enplace.writers import write_constraints, write_project
 from enplace_studio import session
-from enplace_studio.constraints import describe, list_constraints
+from enplace_studio.constraints import describe, list_constraints, step_without
 from enplace_studio.device_menu import device_menu
+from enplace_studio.dragging import describe_drop
+from enplace_studio.project import start_project
+from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.views.plans.facts import why_stale
 from enplace_studio.views.timeline.canvas import TimelineCanvas
+from enplace_studio.whys import why_not
+from problems import cluster_of, profile_of
 
 
 @pytest.fixture
@@ -51,10 +63,55 @@ def test_a_lock_is_switched_off_and_on_and_removed_like_any_constraint(document)
     assert document.problem.pins == {}
 
 
-def test_a_lock_with_an_op_moved_away_falls_apart(document):
+def test_what_a_locked_device_runs_cannot_be_changed_by_hand(document, qtbot):
     document.lock(0)
-    document.place([1], 1)
-    assert listed(document) == ["a on GPU 0", "b on GPU 1"]
+    before = document.project
+    for change in (
+        lambda: document.place([1], 1),
+        lambda: document.place([1], 1, pin=False),
+        lambda: document.place([2], 0),
+        lambda: document.place([2], 0, pin=False),
+        lambda: document.unpin([0]),
+    ):
+        with qtbot.waitSignal(document.failed) as failed:
+            assert not change()
+        why = "GPU 0 is locked as it is; unlock it before you change what runs there"
+        assert failed.args == [why]
+        assert document.project is before
+    assert document.previews.get([1], 1).why_not == "GPU 0 is locked"
+    assert document.previews.get([2], 0).why_not == "GPU 0 is locked"
+
+
+def test_a_locked_device_says_so_on_its_chip_and_to_a_drag(document):
+    around = QWidget()
+    chips = DeviceBar(document, around)
+    document.lock(0)
+    shown = [item.runs[0].text for _, item in chips.legend() if item.device is not None]
+    assert shown == ["GPU 0, locked", "GPU 1"]
+    assert describe_drop(document, [2], 0).text == "may not run on GPU 0:\nGPU 0 is locked"
+    assert why_not(document.problem, np.array([2]), 0).ops == (2,)
+
+
+def test_no_method_adds_to_a_locked_device():
+    """Ten ops in a row: on two GPUs, most of them belong on the one that is locked."""
+    names = [f"op_{i}" for i in range(10)]
+    profile = profile_of(dict.fromkeys(names, 10), [(a, b, 1000) for a, b in pairwise(names)])
+    document = document_of(profile, cluster_of(2), {n: int(i > 0) for i, n in enumerate(names)})
+    document.lock(0)
+    for method in ("heft", "m-etf"):
+        found = place(document.problem, method).plan
+        assert np.flatnonzero(found.device == 0).tolist() == [0]
+
+
+def test_the_price_of_a_lock_is_what_one_group_would_save(document):
+    document.lock(1)
+    (lock,) = list_constraints(document.problem, document.project.grouping)
+    assert step_without(document.project, lock) < document.schedule.makespan_us
+    document.unlock(1)
+    document.place([2], 0, pin=False)
+    document.lock(1)
+    (lock,) = list_constraints(document.problem, document.project.grouping)
+    assert step_without(document.project, lock) is None, "all is best on one GPU"
 
 
 def test_a_saved_lock_is_still_one(document, tmp_path):
@@ -64,15 +121,38 @@ def test_a_saved_lock_is_still_one(document, tmp_path):
     assert listed(document) == ["GPU 0 as it is"]
 
 
-def test_a_lock_of_nothing_is_refused_in_one_line(document, qtbot):
-    document.pin_here([2])
+def test_a_lock_of_an_older_project_is_its_pins(document, tmp_path):
+    document.pin_here([0, 1])
+    project = session.to_project(document.project, {})
+    rows = [["a", "GPU:0"], ["b", "GPU:0"]]
+    shell = {**project.view[session.SHELL], "locks": [["pin", rows]]}
+    write_project(tmp_path / "p.enplace", replace(project, view={session.SHELL: shell}))
+    document.open(session.open_file(tmp_path / "p.enplace").project)
+    assert listed(document) == ["a on GPU 0", "b on GPU 0"]
+    assert document.project.locks == ()
+
+
+def test_an_empty_device_is_locked_too_and_a_lock_needs_a_plan(document, qtbot):
+    document.place([2], 0, pin=False)
+    assert document.lock(1)
+    assert listed(document) == ["GPU 1 as it is"]
+    assert not document.place([2], 1)
+    assert document.unlock(1)
+    assert document.place([2], 1)
+    document.open(start_project(document.problem.profile, document.problem.cluster))
     with qtbot.waitSignal(document.failed) as failed:
         assert not document.lock(1)
-    assert failed.args == ["all ops on GPU 1 are pinned"]
-    document.place([2], 0)
-    with qtbot.waitSignal(document.failed) as failed:
-        assert not document.lock(1)
-    assert failed.args == ["no op runs on GPU 1"]
+    assert failed.args == ["there is no plan to keep yet; press Solve first"]
+
+
+def test_a_lock_comes_with_a_file_of_constraints_and_is_one_there_too(document, tmp_path):
+    document.lock(0)
+    write_constraints(tmp_path / "c.json", document.problem)
+    document.unlock(0)
+    document.add_constraints(read_constraints(tmp_path / "c.json", document.problem).problem)
+    assert listed(document) == ["GPU 0 as it is"]
+    assert document.unlock(0)
+    assert (document.problem.pins, listed(document)) == ({}, [])
 
 
 def test_the_menu_of_a_device_locks_and_unlocks_it(document, qtbot, opener):

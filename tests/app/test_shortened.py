@@ -45,3 +45,8 @@ def test_a_text_that_is_too_wide_continues_on_the_next_line():
     assert wrapped(text, len, 24) == ["Keep “decoder / layer 4”", "off GPU 1"]
     assert wrapped(text, len, 14) == ["Keep “decoder", "/ layer 4” off", "GPU 1"]
     assert wrapped("Pin unbreakable", len, 4) == ["Pin", "unbreakable"]
+
+
+def test_gradients_among_other_names_are_abbreviated_before_words_are_left_out():
+    some = ["gradients of decoder / layer 2", "decoder / layer 4", "decoder / layer 5"]
+    assert shorten_among(some[0], some, len, 18) == "∇ decoder/layer 2"

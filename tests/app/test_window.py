@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QPointF, QRect, QSettings, Qt, QUrl
 from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
@@ -31,7 +32,7 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.text import ms
 from enplace.values.result import Result
-from enplace.writers import write_plan, write_project
+from enplace.writers import write_plan, write_profile, write_project
 from enplace.writers.clusters import cluster_text
 from enplace_studio import session
 from enplace_studio.actions import EXPORTS, all_actions
@@ -151,7 +152,7 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     qtbot.waitUntil(lambda: window.document.current is not None)
     assert window.document.current is window.document.project.expert
     assert not window.document.modified
-    assert window.status_line.step.text().startswith("Predicted step ")
+    qtbot.waitUntil(lambda: window.status_line.step.text().startswith("Predicted step "))
 
 
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
@@ -414,41 +415,44 @@ def test_pins_change_the_text_of_the_solve_button(window):
     assert window.header.solve_button.text() == "Solve"
 
 
-def test_number_keys_pin_the_selection(window):
+def test_number_keys_pin_the_selection(window, qtbot):
     window.document.select([2])
     press(window, Qt.Key.Key_1)
     assert window.document.problem.pins == {2: 0}
-    assert window.toast.text == "Pinned c to GPU 0: −0.021 ms."
+    qtbot.waitUntil(lambda: window.toast.text == "Pinned c to GPU 0: −0.021 ms.")
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {}
 
 
-def test_the_toast_takes_back_its_own_edit_or_is_gone(window):
+def test_the_toast_takes_back_its_own_edit_or_is_gone(window, qtbot):
     for op, key in ((2, Qt.Key.Key_1), (1, Qt.Key.Key_2)):
         window.document.select([op])
         press(window, key)
-    assert window.toast.isVisibleTo(window)
+    qtbot.waitUntil(lambda: window.toast.isVisibleTo(window))
     press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
     assert window.document.problem.pins == {2: 0}
     assert not window.toast.isVisibleTo(window)
 
 
-def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window):
+def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window, qtbot):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     window.document.open(document.project)
     step = window.status_line.step
-    assert step.text() == "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    text = "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    qtbot.waitUntil(lambda: step.text() == text)
     assert step.property("role") == "bad"
 
 
-def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window):
+def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window, qtbot):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
     window.document.open(document.project)
     window.document.select([1])
     press(window, Qt.Key.Key_1)
-    assert window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+    qtbot.waitUntil(
+        lambda: window.toast.text.endswith(", but it does not fit: GPU 0 needs 20 B more.")
+    )
 
 
 def test_every_stop_of_the_tab_key_has_a_name_for_screen_readers(window, qtbot):
@@ -493,9 +497,9 @@ def test_a_refused_request_is_explained_in_the_banner_until_the_next_edit(window
     assert not window.banner.isVisible()
 
 
-def test_the_status_line_names_the_unsaved_change(window):
+def test_the_status_line_names_the_unsaved_change(window, qtbot):
     window.document.place([2], 0)
-    assert "pin “c” to GPU 0" in window.status_line.unsaved.whole
+    qtbot.waitUntil(lambda: "pin “c” to GPU 0" in window.status_line.unsaved.whole)
 
 
 @pytest.mark.parametrize(("choice", "closes"), [(BUTTON.Cancel, False), (BUTTON.Discard, True)])
@@ -584,17 +588,17 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
 
 
-def drop(window, path):
-    """Drop a file on the window, as a file manager does that would rather move it."""
+def drop(window, *paths, says):
+    """Drop files on the window, as a file manager does that would rather move it."""
     data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(path))])
+    data.setUrls([QUrl.fromLocalFile(str(path)) for path in paths])
     actions = Qt.DropAction.CopyAction | Qt.DropAction.MoveAction
     no_key = Qt.KeyboardModifier.NoModifier
     where = QPointF(200, 200)
     enter = QDragEnterEvent(where.toPoint(), actions, data, Qt.MouseButton.LeftButton, no_key)
     QApplication.sendEvent(window, enter)
     assert enter.isAccepted()
-    assert window.toast.text == f"Drop {path.name} to open it."
+    assert window.toast.text == f"Drop to {says}."
     event = QDropEvent(where, actions, data, Qt.MouseButton.LeftButton, no_key)
     event.setDropAction(Qt.DropAction.MoveAction)
     QApplication.sendEvent(window, event)
@@ -606,19 +610,61 @@ def drop(window, path):
 def test_a_plan_that_is_dropped_on_the_window_is_added(window, tmp_path):
     problem, n_plans = window.document.problem, len(window.document.plans)
     write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
-    drop(window, tmp_path / "mine.json")
+    drop(window, tmp_path / "mine.json", says="import mine.json")
     assert len(window.document.plans) == n_plans + 1
     assert window.document.current.name == "mine"
+
+
+def test_several_plans_are_all_added_with_their_constraints(window, tmp_path):
+    problem = window.document.problem
+    pinned = replace(problem, pins={0: 1}, forbidden=frozenset({(2, 1)}))
+    plan = plan_of(pinned, {"a": 1, "b": 0, "c": 0})
+    write_plan(tmp_path / "one.json", Result(simulate(pinned, plan)))
+    locked = replace(problem, pins={1: 0, 2: 0}, locked=frozenset({0}))
+    write_plan(tmp_path / "two.json", Result(simulate(locked, plan)))
+    drop(window, tmp_path / "one.json", tmp_path / "two.json", says="import 2 files")
+    assert [entry.name for entry in window.document.plans][-2:] == ["one", "two"]
+    now = window.document.problem
+    assert (now.pins, now.forbidden, now.locked) == ({0: 1, 1: 0, 2: 0}, {(2, 1)}, {0})
+    window.document.undo_stack.undo()
+    assert (window.document.problem.pins, window.document.problem.locked) == ({0: 1}, frozenset())
+
+
+def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, tmp_path):
+    problem = window.document.problem
+    free = replace(problem, forbidden=frozenset({(0, 0)}))
+    write_plan(
+        tmp_path / "other.json", Result(simulate(free, plan_of(free, dict.fromkeys("abc", 1))))
+    )
+    window.document.place([0], 0)
+    mine = window.document.problem
+    import_plan(window, tmp_path / "other.json")
+    assert window.document.current.name == "other"
+    assert window.document.problem.pins == mine.pins
+    assert "contradict yours" in window.banner.text
+
+
+def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, tmp_path):
+    model = profile_of({"x": 1, "y": 1})
+    write_profile(tmp_path / "new.enplace", model)
+    write_profile(tmp_path / "other.enplace", model)
+    problem = session.open_profile(model).project.problem
+    write_plan(tmp_path / "p.json", Result(simulate(problem, plan_of(problem, {"x": 0, "y": 1}))))
+    paths = [tmp_path / name for name in ("p.json", "new.enplace", "other.enplace")]
+    drop(window, *paths, says="open new.enplace and import 1 file")
+    assert window.document.problem.profile.op_names == ("x", "y")
+    assert window.document.current.name == "p"
+    assert "Left out other.enplace" in window.banner.text
 
 
 def test_constraints_and_clusters_can_be_dropped_too(window, tmp_path):
     (tmp_path / "team.json").write_text(
         json.dumps({"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]})
     )
-    drop(window, tmp_path / "team.json")
+    drop(window, tmp_path / "team.json", says="import team.json")
     assert window.document.problem.pins == {0: 1}
     write_atomically(tmp_path / "four.json", cluster_text(cluster_of(4)))
-    drop(window, tmp_path / "four.json")
+    drop(window, tmp_path / "four.json", says="import four.json")
     assert len(window.document.project.cluster.gpus) == 4
 
 
@@ -626,7 +672,7 @@ def test_a_plan_without_its_model_says_to_open_that_first(make_window, window, t
     problem = window.document.problem
     write_plan(tmp_path / "mine.json", Result(simulate(problem, window.document.current.plan)))
     empty = make_window()
-    drop(empty, tmp_path / "mine.json")
+    drop(empty, tmp_path / "mine.json", says="import mine.json")
     assert empty.banner.text == "Mine.json belongs to a model; open that first."
     assert empty.document.problem is None
 
@@ -821,6 +867,27 @@ def test_the_palette_shows_plans_and_groups_and_solves_with_any_method(window, q
     assert document.current is first
     kinds["Groups"][0].run()
     assert document.selection
+
+
+def test_the_palette_locks_devices_and_keeps_the_selection_off_them(window):
+    from enplace_studio.commands import all_commands
+
+    def run(title):
+        found = all_commands(window.menus, window.studio)["Devices"]
+        next(command for command in found if command.title == title).run()
+
+    document = window.document
+    document.select([2])
+    run("Lock GPU 0 as it is")
+    assert document.problem.locked == {0}
+    run("Unlock GPU 0")
+    assert document.problem.locked == frozenset()
+    run("Keep the selection off GPU 0")
+    assert document.problem.forbidden == {(2, 0)}
+    run("Allow the selection on GPU 0 again")
+    assert document.problem.forbidden == frozenset()
+    run("Select what runs on GPU 0")
+    assert document.selection == set(np.flatnonzero(document.current.plan.device == 0).tolist())
 
 
 def test_the_key_sheet_names_every_shortcut(window, qtbot):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
@@ -183,6 +184,7 @@ class Picture:
         ]
 
 
+@lru_cache(maxsize=2)  # an edit does not change the plan that it began with
 def device_curves(schedule: Schedule) -> dict[int, BusyCurve]:
     """Compute the busy time of each device."""
     device = schedule.plan.device

@@ -114,9 +114,9 @@ def _round_up(value: float) -> float:
 def tick_texts(ticks_us: FloatArray) -> list[str]:
     """Format ticks in ms, with just enough digits to distinguish neighbours."""
     if len(ticks_us) < 2:
-        return [f"{t / 1000:g} ms" for t in ticks_us]
+        return [f"{t / 1000:,g} ms" for t in ticks_us]
     step_ms = (ticks_us[1] - ticks_us[0]) / 1000
     digits = max(0, -math.floor(math.log10(step_ms) + 1e-9))
     if round(step_ms, digits) != round(step_ms, digits + 1):
         digits += 1
-    return [f"{t / 1000:.{digits}f} ms" for t in ticks_us]
+    return [f"{t / 1000:,.{digits}f} ms" for t in ticks_us]

@@ -177,6 +177,7 @@ def place(
     colocate: str | Iterable[str] = (),
     forbid: Pairs = (),
     before: Pairs = (),
+    lock: str | Iterable[str] = (),
     constraints: PathLike | None = None,
     start: Result | PathLike | None = None,
     options: Mapping[str, Value] | None = None,
@@ -213,6 +214,8 @@ def place(
     before : mapping of str to str, or iterable
         Run the ops that match a regex before those that match another:
         ``[("layer_0", "layer_1")]``.
+    lock : str or iterable of str
+        Devices that run nothing but what is pinned to them: ``"GPU:0"``.
     constraints : str or path, optional
         A file of constraints that the studio exported; ``pins`` go before it.
     start : Result, str or path, optional
@@ -246,9 +249,8 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    problem = _problem(
-        profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
-    )
+    demands = pins, colocate, forbid, before, lock, constraints
+    problem = _problem(profile, cluster, scale_compute, scale_links, *demands)
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -267,6 +269,7 @@ def compare(
     colocate: str | Iterable[str] = (),
     forbid: Pairs = (),
     before: Pairs = (),
+    lock: str | Iterable[str] = (),
     constraints: PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -286,7 +289,7 @@ def compare(
         Options of methods by name; each applies to the methods that have it.
     profile, cluster, objective, seed, progress, scale_compute, scale_links
         As for :func:`place`.
-    pins, colocate, forbid, before, constraints
+    pins, colocate, forbid, before, lock, constraints
         As for :func:`place`.
 
     Returns
@@ -302,9 +305,8 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    problem = _problem(
-        profile, cluster, scale_compute, scale_links, pins, colocate, forbid, before, constraints
-    )
+    demands = pins, colocate, forbid, before, lock, constraints
+    problem = _problem(profile, cluster, scale_compute, scale_links, *demands)
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},
@@ -414,6 +416,7 @@ def _problem(
     colocate: str | Iterable[str],
     forbid: Pairs,
     before: Pairs,
+    lock: str | Iterable[str],
     constraints: PathLike | None,
 ) -> Problem:
     return make_problem(
@@ -425,6 +428,7 @@ def _problem(
         colocate=texts(colocate, "colocate"),
         forbid=_pairs(forbid, "forbid"),
         before=_pairs(before, "before"),
+        lock=texts(lock, "lock"),
         constraints=constraints,
     )
 

@@ -29,13 +29,15 @@ MOST_LINES = 40
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two plans: devices by op name in the plan's order, and what is predicted."""
+    """One of the two plans: devices by op name in the plan's order, and what is predicted.
+
+    The constraints are those of the file of constraints, by kind.
+    """
 
     method: str
     cluster: str
     devices: dict[str, str]
-    pins: dict[str, str]
-    before: frozenset[tuple[str, str]]
+    constraints: dict[str, frozenset[tuple[str, ...]]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
     capacity_bytes: dict[str, int]
@@ -63,7 +65,7 @@ class _Side:
 def diff(before: str, after: str, profile: str | None, markdown: bool) -> Answer:
     """Show what changes from plan A.json to plan B.json.
 
-    The ops that move, by scope; those in another order; pins and orders; step time and memory.
+    The ops that move, by scope; those in another order; constraints; step time and memory.
     """
     one, other = _read(before, profile), _read(after, profile)
     _check_same_model(one, other, (before, after))
@@ -89,24 +91,27 @@ def _read(path: str, profile: str | None) -> _Side:
     """Read a plan; simulate it if there is a profile."""
     from enplace.machine import simulate
     from enplace.readers import read_plan_alone
+    from enplace.writers import constraints_to_json
 
     if profile is None:
         lone = read_plan_alone(path)
-        return _side(lone.problem, lone.plan, lone.pins, lone.step_time_us, lone.peak_bytes)
+        return _side(lone.problem, lone.plan, lone.constraints, lone.step_time_us, lone.peak_bytes)
     problem, plan = read_problem_and_plan(profile, path, None)
     schedule = simulate(problem, plan)
     names = [device.name for device in problem.cluster.devices]
     peaks = dict(zip(names, schedule.peak_bytes.tolist(), strict=True))
-    return _side(problem, plan, problem.pins, schedule.makespan_us, peaks)
+    return _side(problem, plan, constraints_to_json(problem), schedule.makespan_us, peaks)
 
 
 def _side(
     problem: Problem,
     plan: Plan,
-    pins: Mapping[int, int],
+    constraints: Mapping[str, list[list[str]]],
     step_time_us: float,
     peak_bytes: Mapping[str, int],
 ) -> _Side:
+    from enplace.readers.constraints import KINDS
+
     names, devices = problem.profile.op_names, problem.cluster.devices
     return _Side(
         method=plan.method,
@@ -114,8 +119,7 @@ def _side(
         devices={
             names[op]: devices[plan.device[op]].name for op in plan.position.argsort().tolist()
         },
-        pins={names[op]: devices[device].name for op, device in pins.items()},
-        before=frozenset((names[a], names[b]) for a, b in problem.before),
+        constraints={kind: frozenset(map(tuple, constraints.get(kind, []))) for kind in KINDS},
         step_time_us=step_time_us,
         peak_bytes=peak_bytes,
         capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
@@ -126,13 +130,16 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
     """Compare two plans; the result is plain data."""
     from enplace.names.by_scope import count_by_scope
 
+    def changes(kind: str) -> dict[str, list[tuple[str, ...]]]:
+        old, new = one.constraints[kind], other.constraints[kind]
+        return {"added": sorted(new - old), "removed": sorted(old - new)}
+
     both = [op for op in one.devices if op in other.devices]
     moves = {
         op: (one.devices[op], other.devices[op])
         for op in both
         if one.devices[op] != other.devices[op]
     }
-    pins = {"added": _without(other.pins, one.pins), "removed": _without(one.pins, other.pins)}
     devices = [
         *one.capacity_bytes,
         *(d for d in other.capacity_bytes if d not in one.capacity_bytes),
@@ -147,17 +154,11 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
             for scope, (start, end), n in _largest_first(count_by_scope(moves))
         ],
         "reordered": _count_reordered(one.devices, other.devices),
-        "pins": {
-            kind: [
-                {"scope": scope, "device": device, "ops": n}
-                for scope, device, n in _largest_first(count_by_scope(found))
-            ]
-            for kind, found in pins.items()
-        },
-        "orders": {
-            "added": sorted(other.before - one.before),
-            "removed": sorted(one.before - other.before),
-        },
+        "pins": {way: _by_scope(rows) for way, rows in changes("pin").items()},
+        "exclusions": {way: _by_scope(rows) for way, rows in changes("forbid").items()},
+        "colocations": changes("colocate"),
+        "orders": changes("before"),
+        "locks": {way: [row[0] for row in rows] for way, rows in changes("lock").items()},
         "only_before": [op for op in one.devices if op not in other.devices],
         "only_after": [op for op in other.devices if op not in one.devices],
         "memory": [
@@ -186,20 +187,31 @@ def _head(side: _Side) -> dict[str, Any]:
     }
 
 
-def _without(pins: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    return {op: device for op, device in pins.items() if others.get(op) != device}
+def _by_scope(rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+    """Count ops and the device that a constraint names, by scope."""
+    from enplace.names.by_scope import count_by_scope
+
+    by_device: dict[str, dict[str, str]] = {}
+    for op, device in rows:
+        by_device.setdefault(device, {})[op] = device
+    found = [row for ops in by_device.values() for row in count_by_scope(ops)]
+    return [
+        {"scope": scope, "device": device, "ops": n} for scope, device, n in _largest_first(found)
+    ]
 
 
 def _count_reordered(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     """Count the ops that must be taken out so that the rest of each device is in the same order."""
-    from enplace.values.arrays import longest_rise
+    import numpy as np
+
+    from enplace.values.plan import find_reordered
 
     place = {op: number for number, op in enumerate(other)}
-    kept: dict[str, list[int]] = {}
-    for op, device in one.items():
-        if other.get(op) == device:
-            kept.setdefault(device, []).append(place[op])
-    return sum(len(places) - len(longest_rise(places)) for places in kept.values())
+    number = {device: at for at, device in enumerate(dict.fromkeys(one.values()))}
+    both = [op for op in one if op in other]
+    device = [number[one[op]] if one[op] == other[op] else -1 for op in both]
+    after = np.array([place[op] for op in both], dtype=np.int64)
+    return len(find_reordered(np.array(device, dtype=np.int64), np.arange(len(both)), after))
 
 
 # Output
@@ -237,14 +249,25 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
         found.append((f"{data['moved']:,} of {count(data['ops'], 'op')} on another device", rows))
     if data["reordered"]:
         found.append((f"{count(data['reordered'], 'op')} in another order on the same device", []))
-    for kind, pins in data["pins"].items():
-        rows = [[p["scope"], device_label(p["device"]), count(p["ops"], "op")] for p in pins]
-        if rows:
-            found.append((f"{count(sum(p['ops'] for p in pins), 'pin')} {kind}", rows))
-    for kind, pairs in data["orders"].items():
+    for kind, word in (("pins", "pin"), ("exclusions", "exclusion")):
+        for way, found_rows in data[kind].items():
+            rows = [
+                [p["scope"], device_label(p["device"]), count(p["ops"], "op")] for p in found_rows
+            ]
+            if rows:
+                found.append((f"{count(sum(p['ops'] for p in found_rows), word)} {way}", rows))
+    for way, groups in data["colocations"].items():
+        if groups:
+            rows = [[listed(group), "together", count(len(group), "op")] for group in groups]
+            found.append((f"{count(len(groups), 'colocation')} {way}", rows))
+    for way, pairs in data["orders"].items():
         if pairs:
             rows = [[first, "before", then] for first, then in pairs]
-            found.append((f"{count(len(pairs), 'order')} {kind}", rows))
+            found.append((f"{count(len(pairs), 'order')} {way}", rows))
+    for way, devices in data["locks"].items():
+        if devices:
+            names = listed([device_label(device) for device in devices])
+            found.append((f"{count(len(devices), 'lock')} {way}: {names}", []))
     for side, words in (("only_before", "removed"), ("only_after", "new")):
         if data[side]:
             found.append((f"{count(len(data[side]), 'op')} {words}: {listed(data[side])}", []))

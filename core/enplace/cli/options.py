@@ -179,7 +179,7 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
 
 
 constraint_options: Decorator
-"""``--pin``, ``--colocate``, ``--forbid``, ``--before``, ``--constraints``."""
+"""``--pin``, ``--colocate``, ``--forbid``, ``--before``, ``--lock``, ``--constraints``."""
 
 solver_options: Decorator
 """``--objective``, ``--time-limit``, ``--seed`` and ``--option``."""
@@ -224,6 +224,12 @@ constraint_options = all_of(
         metavar="REGEX=REGEX",
         help="Run the ops whose names match the first before those that match the second. Can be "
         "repeated.",
+    ),
+    click.option(
+        "--lock",
+        multiple=True,
+        metavar="DEVICE",
+        help="Run nothing on a device but what is pinned to it. Can be repeated.",
     ),
     click.option(
         "--constraints",

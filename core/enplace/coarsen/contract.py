@@ -62,6 +62,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
         cluster,
         pins={int(group[op]): device for op, device in problem.pins.items()},
         forbidden=frozenset((int(group[op]), device) for op, device in problem.forbidden),
+        locked=problem.locked,
     )
 
 

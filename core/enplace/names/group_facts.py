@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.names.groups import Grouping
 from enplace.names.ports import Ports
-from enplace.values.arrays import BoolArray
+from enplace.values.arrays import BoolArray, sum_at
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 
@@ -84,12 +84,10 @@ def device_shares(
     -------
     float array, shape (n_groups, n_devices)
     """
-    share = np.zeros((grouping.n_groups, n_devices))
     grouped = np.flatnonzero(grouping.group >= 0)
-    at = grouping.group[grouped], device[grouped]
-    counts = share.copy()
-    np.add.at(share, at, time_us[grouped])
-    np.add.at(counts, at, 1.0)
+    group, there, shape = grouping.group[grouped], device[grouped], (grouping.n_groups, n_devices)
+    share = sum_at(group, there, time_us[grouped], shape)
+    counts = sum_at(group, there, np.ones(len(grouped)), shape)
     timeless = share.sum(axis=1) == 0
     share[timeless] = counts[timeless]
     return np.asarray(share / share.sum(axis=1, keepdims=True))

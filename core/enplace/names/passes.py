@@ -58,7 +58,8 @@ def last_parts(name: str) -> str:
 
 def in_pass(profile: Profile, *passes: str) -> BoolArray:
     """Find the ops whose scopes begin with one of some passes; shape (n_ops,)."""
-    return np.array([scope.split("/")[0] in passes for scope in profile.scopes])
+    begins = {scope: scope.split("/")[0] in passes for scope in set(profile.scopes)}
+    return np.array([begins[scope] for scope in profile.scopes])
 
 
 def named_backward(profile: Profile) -> BoolArray:

@@ -94,9 +94,11 @@ def _why_not(op: int, device: int, problem: Problem) -> str:
     names, where = problem.profile.op_names, problem.cluster.devices[device].name
     together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
     runs = np.isfinite(problem.time_us[:, device])
-    cause = next(at for at in together if not runs[at] or (at, device) in problem.forbidden)
+    causes = [at for at in together if not runs[at] or (at, device) in problem.forbidden]
+    who, cause = f"op '{names[op]}'", causes[0] if causes else op
     what = f"is forbidden on {where}" if runs[cause] else f"cannot run on {where}"
-    who = f"op '{names[op]}'"
+    if not causes:
+        what = f"is kept off {where}, which is locked"
     if cause != op:
         who += f" is colocated with op '{names[cause]}', which"
     return f"{who} {what}; send it elsewhere in a line above"

@@ -66,7 +66,7 @@ def reference_schedules(problem: Problem) -> dict[str, Schedule]:
     """
     free = Problem(problem.measured_profile, problem.cluster)
     found = {TITLES[EXPERT]: reference_schedule(free, EXPERT)}
-    if problem.pins or problem.forbidden or problem.together or problem.before:
+    if problem.is_constrained:
         found[OBEYING] = reference_schedule(problem, EXPERT)
     found[TITLES[ALONE]] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule is not None}

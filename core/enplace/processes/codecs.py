@@ -49,6 +49,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
         "forbidden": sorted(problem.forbidden),
         "splits": list(map(astuple, problem.splits)),
         "before": problem.before,
+        "locked": sorted(problem.locked),
     }
 
 
@@ -61,6 +62,7 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
         tuple(map(tuple, data["together"])),
         frozenset((op, device) for op, device in data["forbidden"]),
         tuple(Split(*split) for split in data.get("splits", ())),
+        locked=frozenset(data["locked"]),
     )
     return order_problem(problem, map(tuple, data["before"]))
 

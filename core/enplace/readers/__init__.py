@@ -12,7 +12,7 @@ import pkgutil
 from enplace.disk import MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, naming, read_bytes, shown
 from enplace.errors import FileError
 from enplace.readers.archive import Project, read_project
-from enplace.readers.constraints import read_constraints
+from enplace.readers.constraints import constrain, read_constraints
 from enplace.readers.plans import (
     PlanFile,
     complete_plan,
@@ -29,6 +29,7 @@ __all__ = [
     "Project",
     "Reader",
     "complete_plan",
+    "constrain",
     "read_constraints",
     "read_plan",
     "read_plan_alone",

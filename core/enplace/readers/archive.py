@@ -95,7 +95,7 @@ class Project:
 
     Attributes
     ----------
-    pins, together, forbidden, before
+    pins, together, forbidden, before, locked
         As in :class:`enplace.values.problem.Problem`.
     plans : tuple of (name, Plan)
     splits : tuple of Split
@@ -114,6 +114,7 @@ class Project:
     plans: tuple[tuple[str, Plan], ...] = ()
     view: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[Split, ...] = ()
+    locked: frozenset[int] = frozenset()
 
 
 def read_project(path: str | os.PathLike[str]) -> Project:
@@ -255,6 +256,10 @@ def _project_from(profile: Profile, members: _Members) -> Project:
         plans=tuple(_plan(value, i, arrays, *split_plans[i]) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
         splits=splits,
+        locked=frozenset(
+            whole({"device": value}, "device", f"{where}.locked[{i}]", high=255)
+            for i, value in enumerate(_list(data, "locked"))
+        ),
     )
 
 

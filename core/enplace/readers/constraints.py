@@ -1,7 +1,7 @@
 """The file of constraints that teammates exchange: JSON that names ops and devices.
 
 Each key is an option of ``enplace place`` and holds a list: ``pin`` and ``forbid`` of an op and a
-device, ``colocate`` of ops, ``before`` of two ops.
+device, ``colocate`` of ops, ``before`` of two ops, ``lock`` of a device.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from enplace.errors import FileError, PinConflictError
 from enplace.values.problem import Problem, order_problem
 
 NAME, VERSION = "enplace-constraints", 1
-KINDS = ("pin", "forbid", "colocate", "before")
+KINDS = ("pin", "forbid", "colocate", "before", "lock")
 """Keys of the file: the kinds of constraints."""
+_LENGTHS = {"colocate": 0, "lock": 1}
+"""Names in a row, if not two; 0 for any number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,9 @@ def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
     pins = _pairs(data, "pin", ops, devices, unknown)
     forbidden = _pairs(data, "forbid", ops, devices, unknown)
     before = _pairs(data, "before", ops, ops, unknown)
-    groups = [{_number(name, ops, unknown) for name in row} for row in _rows(data, "colocate")]
+    groups = [{_number(name, ops, unknown) for name in row} for row in rows_of(data, "colocate")]
     known = set(map(frozenset, problem.together))
+    locked = {_number(name, devices, unknown) for row in rows_of(data, "lock") for name in row}
     new = [tuple(sorted(group)) for group in groups if min(group) >= 0 and group not in known]
     _check_pins(problem, pins)
     constrained = replace(
@@ -88,6 +91,7 @@ def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
         pins=dict(sorted((dict(pins) | dict(problem.pins)).items())),
         together=(*problem.together, *dict.fromkeys(new)),
         forbidden=problem.forbidden.union(forbidden),
+        locked=problem.locked.union(locked - {-1}),
     )
     ordered = order_problem(constrained, [*problem.before, *before])
     overruled = [op for op, device in pins if problem.pins.get(op, device) != device]
@@ -107,11 +111,22 @@ def _check_pins(problem: Problem, pins: Sequence[tuple[int, int]]) -> None:
             )
 
 
-def _rows(data: Mapping[str, Any], key: str) -> list[list[str]]:
+def rows_of(data: Mapping[str, Any], key: str) -> list[list[str]]:
+    """Return the constraints of a kind in a document like the file's.
+
+    Raises
+    ------
+    FileError
+        If they are not lists of as many names as the kind has.
+    """
     rows = take(dict(data), key, list, "", [])
     for i, row in enumerate(rows):
         if not isinstance(row, list) or not row or not all(isinstance(n, str) for n in row):
             raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}; correct it")
+        length = _LENGTHS.get(key, 2)
+        if length not in (0, len(row)):
+            wanted = "two names" if length == 2 else "one name"
+            raise FileError(f"{key}[{i}]: must be {wanted}, not {len(row)}; correct it")
     return rows
 
 
@@ -124,9 +139,7 @@ def _pairs(
 ) -> list[tuple[int, int]]:
     """Read rows of two names; leave out those with an unknown one."""
     found = []
-    for i, row in enumerate(_rows(data, key)):
-        if len(row) != 2:
-            raise FileError(f"{key}[{i}]: must be two names, not {len(row)}; correct it")
+    for row in rows_of(data, key):
         pair = _number(row[0], first, unknown), _number(row[1], second, unknown)
         if min(pair) >= 0:
             found.append(pair)

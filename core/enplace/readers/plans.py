@@ -28,6 +28,7 @@ from enplace.disk import (
 )
 from enplace.errors import FileError
 from enplace.machine.claims import check_claims
+from enplace.readers import constraints
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_in_file
@@ -35,7 +36,7 @@ from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan, follow_graph
-from enplace.values.problem import Problem, order_problem, split_problem
+from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
 
 NAME, VERSION = "enplace-plan", 1
@@ -55,10 +56,9 @@ class PlanFile:
     missing, unknown : list of str
         Ops of the profile that the file does not place, and ops of the file that are not in the
         profile.
-    pins : mapping of int to int
-        Device number by op number.
-    before : tuple of (int, int)
-        As in :class:`~enplace.values.problem.Problem`; without ops that are not in the profile.
+    constraints : mapping of str to lists of names
+        What the plan was made under, as in the file of constraints; see
+        :func:`~enplace.readers.constraints.constrain`.
     same_graph : bool
         Whether the fingerprints agree.
     """
@@ -67,8 +67,7 @@ class PlanFile:
     plan: Plan
     missing: list[str]
     unknown: list[str]
-    pins: Mapping[int, int]
-    before: tuple[tuple[int, int], ...]
+    constraints: Mapping[str, list[list[str]]]
     same_graph: bool
 
 
@@ -83,8 +82,8 @@ class LonePlan:
         wants, and with a microsecond each; and the plan's cluster. Of the measurement, it has the
         shapes of the batches.
     plan : Plan
-    pins : mapping of int to int
-        Device number by op number.
+    constraints : mapping of str to lists of names
+        As in :class:`PlanFile`.
     step_time_us : float
         The file's own prediction; NaN if it has none.
     peak_bytes : mapping of str to int
@@ -93,7 +92,7 @@ class LonePlan:
 
     problem: Problem
     plan: Plan
-    pins: Mapping[int, int]
+    constraints: Mapping[str, list[list[str]]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
 
@@ -132,9 +131,9 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
             **facts,
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
-        pins = _pins(data, profile, index, problem.cluster.name)
+        demands = _constraints(data, index, problem.cluster.name)
         same = fingerprint == problem.measured_profile.fingerprint
-        return PlanFile(problem, plan, missing, unknown, pins, _before(data, profile), same)
+        return PlanFile(problem, plan, missing, unknown, demands, same)
 
 
 def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
@@ -172,8 +171,9 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         problem = Problem(profile, cluster, splits=splits_from_json(data))
     found = read_plan(path, problem)
     with naming(path):
-        problem = order_problem(problem, found.before)
-    return LonePlan(problem, found.plan, found.pins, predicted_us, peak_bytes)
+        orders = {"before": found.constraints["before"]}
+        problem = constraints.constrain(problem, orders).problem
+    return LonePlan(problem, found.plan, found.constraints, predicted_us, peak_bytes)
 
 
 def _bare_profile(name: str, op_names: list[str]) -> Profile:
@@ -224,25 +224,15 @@ def _device(name: str, index: Mapping[str, int], cluster: str, place: str) -> in
     return index[name]
 
 
-def _pins(
-    data: dict[str, Any], profile: Profile, index: Mapping[str, int], cluster: str
-) -> dict[int, int]:
+def _constraints(
+    data: dict[str, Any], index: Mapping[str, int], cluster: str
+) -> dict[str, list[list[str]]]:
+    """Return the constraints by kind; pins, which are written by op, as rows like the others."""
     pins = take(data, "pins", dict, "", {})
-    return {
-        profile.index[op]: _device(take(pins, op, str, "pins"), index, cluster, "pins")
-        for op in pins
-        if op in profile.index
-    }
-
-
-def _before(data: dict[str, Any], profile: Profile) -> tuple[tuple[int, int], ...]:
-    found = []
-    for i, pair in enumerate(take(data, "before", list, "", [])):
-        if not isinstance(pair, list) or list(map(type, pair)) != [str, str]:
-            raise FileError(f"before[{i}]: must be the names of two ops, not {shown(pair)}")
-        if all(name in profile.index for name in pair):
-            found.append((profile.index[pair[0]], profile.index[pair[1]]))
-    return tuple(found)
+    for op in pins:
+        _device(take(pins, op, str, "pins"), index, cluster, "pins")
+    rows = {kind: constraints.rows_of(data, kind) for kind in constraints.KINDS}
+    return {**rows, "pin": [[op, device] for op, device in pins.items()]}
 
 
 def _replicas(

@@ -41,6 +41,22 @@ def give_away(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def is_permutation(numbers: IntArray) -> bool:
+    """Whether an array holds each number below its length once."""
+    if ((numbers < 0) | (numbers >= len(numbers))).any():
+        return False
+    return bool((np.bincount(numbers, minlength=len(numbers)) == 1).all())
+
+
+def sum_at(
+    row: IntArray, column: IntArray, values: NDArray[Any], shape: tuple[int, int]
+) -> FloatArray:
+    """Sum values by their place in a table of this shape; numpy's ``add.at`` takes much longer."""
+    at = row * shape[1] + column
+    sums = np.bincount(at, values, minlength=shape[0] * shape[1])
+    return sums.reshape(shape).astype(np.float64)
+
+
 def inverse(order: IntArray) -> IntArray:
     """Find the position of each number in a permutation."""
     position = np.empty(len(order), dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from enplace.errors import PlanError
 from enplace.text import count
-from enplace.values.arrays import FloatArray, freeze_arrays
+from enplace.values.arrays import FloatArray, freeze_arrays, is_permutation, longest_rise
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
@@ -119,7 +119,7 @@ class Plan:
             raise PlanError("a plan needs one device and one position for each op")
         if self.subgraph is not None and self.subgraph.shape != self.device.shape:
             raise PlanError("a plan with subgraphs needs one for each op")
-        if not np.array_equal(np.sort(self.position), np.arange(len(self.position))):
+        if not is_permutation(self.position):
             raise PlanError("the positions of a plan must be a permutation of the ops")
         if self.policy not in POLICIES or self.links not in LINK_POLICIES:
             raise PlanError(
@@ -248,6 +248,23 @@ def _check_replicas(problem: Problem, plan: Plan) -> None:
                 )
 
 
+def find_reordered(device: IntArray, before: IntArray, after: IntArray) -> IntArray:
+    """Find the fewest ops that, moved within their device, turn the order of a plan into another's.
+
+    Parameters
+    ----------
+    device : int array, shape (n_ops,)
+        The device of each op in both plans; −1 if they place it differently.
+    before, after : int arrays, shape (n_ops,)
+        Its position in each.
+    """
+    ops = np.flatnonzero(device >= 0)
+    first, then = (ops[np.lexsort((order[ops], device[ops]))] for order in (before, after))
+    place = np.zeros(len(device), dtype=np.int64)
+    place[then] = np.arange(len(then))
+    return np.sort(np.delete(first, longest_rise(place[first].tolist())))
+
+
 def find_separated(problem: Problem, plan: Plan) -> BoolArray:
     """Find ops that are not on the same device as the last op of their placement unit; (n_ops,)."""
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)
@@ -266,6 +283,8 @@ def _why_wrong(problem: Problem, plan: Plan, op: int) -> str:
         return f"{where}, but pinned to {names[problem.pins[op]]}; solve again around the pins"
     if (op, device) in problem.forbidden:
         return f"{where}, which is forbidden for it; solve again"
+    if device in problem.locked and not problem.unit_allowed[problem.unit[op], device]:
+        return f"{where}, which is locked; solve again"
     for other in np.flatnonzero(problem.unit == problem.unit[op]).tolist():
         if plan.device[other] != device:
             return (

@@ -24,6 +24,7 @@ from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
+from enplace.values.pins import FREE, Pins, as_pins
 from enplace.values.profile import (
     KINDS,
     FloatArray,
@@ -48,7 +49,7 @@ class Problem:
     profile, cluster
         The graph with its costs, and the machine.
     pins : mapping of int to int
-        Device number by op number; the op must run there.
+        Device number by op number; the op must run there. The problem keeps them as :class:`Pins`.
     together : tuple of tuples of int
         Ops that were colocated in addition to the profile's own groups.
     forbidden : frozenset of (int, int)
@@ -60,6 +61,8 @@ class Problem:
         already contains a control edge for each; see :func:`order_problem`.
     unordered : Profile or None
         The profile without these control edges; None if there are none.
+    locked : frozenset of int
+        Devices that only run what is pinned to them.
 
     Raises
     ------
@@ -76,8 +79,11 @@ class Problem:
     splits: tuple[Split, ...] = ()
     before: tuple[tuple[int, int], ...] = ()
     unordered: Profile | None = None
+    locked: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        pins = as_pins(self.pins, self.profile.n_ops, self.cluster.n_devices)
+        object.__setattr__(self, "pins", pins)
         self._check_numbers()
         self._check_kinds()
         self._check_units()
@@ -91,11 +97,16 @@ class Problem:
         """The profile without the edges of :attr:`before`."""
         return self.profile if self.unordered is None else self.unordered
 
-    @cached_property
+    @property
+    def pinned_to(self) -> IntArray:
+        """The device that each op is pinned to, :data:`~enplace.values.pins.FREE` without a pin."""
+        assert isinstance(self.pins, Pins)
+        return self.pins.device
+
+    @property
     def time_us(self) -> FloatArray:
         """Compute times, shape (n_ops, n_devices); inf where an op cannot run."""
-        times = self.profile.time_us[:, self.cluster.kind] / self.cluster.speed
-        return np.where(np.isnan(times), np.inf, times)
+        return _times_us(self.profile, self.cluster)
 
     @cached_property
     def unit(self) -> IntArray:
@@ -115,24 +126,33 @@ class Problem:
         op_allowed = np.isfinite(self.time_us)
         for op, device in self.forbidden:
             op_allowed[op, device] = False
-        pinned = np.fromiter(self.pins.keys(), dtype=np.int64, count=len(self.pins))
-        there = np.fromiter(self.pins.values(), dtype=np.int64, count=len(self.pins))
-        op_allowed[pinned] &= np.arange(self.cluster.n_devices) == there[:, None]
+        pinned_to = self.pinned_to
         allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
         for device in range(self.cluster.n_devices):
-            allowed[self.unit[~op_allowed[:, device]], device] = False
+            here = pinned_to == device
+            may = op_allowed[:, device] & ((pinned_to == FREE) | here)
+            allowed[self.unit[~may], device] = False
+            if device in self.locked:
+                holds = np.zeros(self.n_units, dtype=bool)
+                holds[self.unit[here]] = True
+                allowed[:, device] &= holds
         return allowed
 
-    @cached_property
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a person demanded anything."""
+        return bool(self.pins or self.together or self.forbidden or self.before or self.locked)
+
+    @property
     def device_sets(self) -> tuple[BoolArray, IntArray]:
         """The distinct rows of :attr:`unit_allowed`, and the number of each unit's row."""
         code = np.zeros(self.n_units, dtype=np.int64)
-        for column in self.unit_allowed.T:
-            code = np.unique(2 * code + column, return_inverse=True)[1]
+        for eight in np.packbits(self.unit_allowed, axis=1).T:
+            code = np.unique(256 * code + eight, return_inverse=True)[1]
         _, first = np.unique(code, return_index=True)
         return self.unit_allowed[first], code
 
-    @cached_property
+    @property
     def unit_persistent_bytes(self) -> IntArray:
         """Persistent bytes of each unit; shape (n_units,)."""
         total = np.zeros(self.n_units, dtype=np.int64)
@@ -153,12 +173,14 @@ class Problem:
     def _check_numbers(self) -> None:
         n_ops, n_devices = self.profile.n_ops, self.cluster.n_devices
         off_ops, off_devices = zip(*self.forbidden, strict=True) if self.forbidden else ((), ())
-        for op in chain(self.pins, *self.together, off_ops):
+        for op in chain(*self.together, off_ops):
             if not 0 <= op < n_ops:
-                raise ProblemError(f"a pin or group names op number {op}, which does not exist")
-        for device in chain(self.pins.values(), off_devices):
+                raise ProblemError(f"a group names op number {op}, which does not exist")
+        for device in (*off_devices, *self.locked):
             if not 0 <= device < n_devices:
-                raise ProblemError(f"a pin names device number {device}, which does not exist")
+                raise ProblemError(
+                    f"device number {device} is forbidden or locked, but does not exist"
+                )
 
     def _check_kinds(self) -> None:
         nowhere = np.flatnonzero(~np.isfinite(self.time_us).any(axis=1))
@@ -197,8 +219,8 @@ class Problem:
                     f"one device"
                 )
         raise UnplaceableOpError(
-            f"{self._names(members)} no device left; remove a pin, a forbidden device or the "
-            f"colocation"
+            f"{self._names(members)} no device left; remove a pin, a lock, a forbidden device or "
+            f"the colocation"
         )
 
     def _check_memory(self) -> None:
@@ -224,6 +246,13 @@ class Problem:
                     f"variables of {size(total)} cannot fit the {size(memory)} of "
                     f"{', '.join(names)}; choose a larger cluster or remove pins"
                 )
+
+
+@lru_cache(maxsize=4)
+def _times_us(profile: Profile, cluster: Cluster) -> FloatArray:
+    """Return the times of all ops; problems that differ in their constraints share them."""
+    times = profile.time_us[:, cluster.kind] / cluster.speed
+    return np.where(np.isnan(times), np.inf, times)
 
 
 @lru_cache(maxsize=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,14 +156,12 @@ class Schedule:
         lanes_us = self.makespan_us * self.problem.cluster.lanes
         return np.maximum(lanes_us - self.busy_us, 0.0)
 
-    @cached_property
+    @property
     def memory(self) -> tuple[MemoryCurve, ...]:
-        """Memory over time, one curve for each device."""
-        return memory_curves(
-            self.problem, self.plan.device, self.op_start_us, self.op_finish_us, self.lives
-        )
+        """Memory over time, one curve for each device; kept only for the schedules asked last."""
+        return _memory_of(self)
 
-    @cached_property
+    @property
     def lives(self) -> TensorLives:
         """How long each device holds each tensor."""
         maker, sent = self.problem.profile.tensor_op, self.transfer_tensor
@@ -199,3 +197,14 @@ class Schedule:
     def fits(self) -> bool:
         """Whether every device has enough memory for the plan."""
         return not self.overfull.any()
+
+
+@lru_cache(maxsize=8)  # a history of edits keeps many schedules, which are small without these
+def _memory_of(schedule: Schedule) -> tuple[MemoryCurve, ...]:
+    return memory_curves(
+        schedule.problem,
+        schedule.plan.device,
+        schedule.op_start_us,
+        schedule.op_finish_us,
+        schedule.lives,
+    )

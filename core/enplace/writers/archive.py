@@ -92,6 +92,7 @@ def _project_to_json(project: Project) -> dict[str, Any]:
         "together": project.together,
         "forbidden": sorted(project.forbidden),
         "before": project.before,
+        "locked": sorted(project.locked),
         "plans": [
             {
                 "name": name,

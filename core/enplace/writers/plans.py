@@ -13,6 +13,7 @@ from enplace.disk import dump_json, write_atomically
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
+from enplace.writers.constraints import constraints_to_json
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
@@ -35,10 +36,13 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     )
     head = dump_json(_head(result), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
-    op_names = problem.profile.op_names
-    lists = _list_text("splits", splits_to_json(plan.splits)) + _list_text(
-        "before", [[op_names[op] for op in pair] for pair in problem.before]
-    )
+    constraints = constraints_to_json(problem)
+    constraints.pop("pin", None)  # they are written by op, see _head
+    rows: dict[str, Sequence[object]] = {
+        "splits": splits_to_json(plan.splits),
+        **constraints,
+    }
+    lists = "".join(_list_text(key, each) for key, each in rows.items())
     write_atomically(path, f'{head},\n  "cluster": {cluster},\n{lists}  "ops": [\n{ops}\n  ]\n}}\n')
 
 

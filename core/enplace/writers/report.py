@@ -148,6 +148,10 @@ def _constraints(problem: Problem) -> str:
             ("in this order", f"{names[first]}, then {names[second]}")
             for first, second in problem.before
         ),
+        *(
+            ("locked", f"{devices[device]}: runs only what is pinned to it")
+            for device in sorted(problem.locked)
+        ),
     ]
     more = len(rows) - MAX_CONSTRAINTS
     if more > 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from enplace.writers.registry import exporter
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
 Event = dict[str, Any]
+EVENTS_AT_ONCE = 500
 
 
 @exporter("trace", title="trace for Perfetto", suffix=".trace.json")
@@ -43,12 +44,14 @@ def chrome_trace(result: Result) -> str:
             **({"times": times} if (times := _about_times(schedule)) else {}),
         },
     }
-    # Event by event: encoding all at once would hold up every other thread for long.
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-    texts = [encode(event) for event in events]
-    return ",".join(
-        ['{"traceEvents":[' + texts[0], *texts[1:-1], f"{texts[-1]}],{encode(about)[1:]}\n"]
-    )
+    texts = []
+    # In pieces: encoding all at once would hold up every other thread for long.
+    while some := list(islice(events, EVENTS_AT_ONCE)):
+        texts.append(encode(some)[1:-1])
+    texts[0] = '{"traceEvents":[' + texts[0]
+    texts[-1] += f"],{encode(about)[1:]}\n"
+    return ",".join(texts)
 
 
 def _about_times(schedule: Schedule) -> str:

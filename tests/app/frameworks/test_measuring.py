@@ -349,7 +349,7 @@ def test_the_executors_overhead_is_not_a_prediction_error(ran):
     assert (predicted_us, measured_us) == (2250, MEASURED_US)
 
 
-def test_measured_costs_can_be_taken_and_undone(ran):
+def test_measured_costs_can_be_taken_and_undone(ran, qtbot):
     add_plan(ran, "second")
     first = ran.document.plans[0]
     ran.document.choose_plan(first)
@@ -358,7 +358,7 @@ def test_measured_costs_can_be_taken_and_undone(ran):
     assert [e.schedule.makespan_us for e in ran.document.plans] == [MEASURED_US] * 2
     assert ran.document.current.run is not None
     assert ran.findChild(ResultCard).off.text() == "predicted 3.8 ms, exactly right"
-    assert "Took the measured costs" in ran.toast.text
+    qtbot.waitUntil(lambda: "Took the measured costs" in ran.toast.text)
     ran.document.undo_stack.undo()
     assert [e.schedule.makespan_us for e in ran.document.plans] == [PREDICTED_US] * 2
 

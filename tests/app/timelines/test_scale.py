@@ -51,3 +51,4 @@ def test_an_interval_is_shown_with_space_around_it():
 def test_ticks_are_in_ms():
     assert tick_texts(np.array([0.0, 25_000.0])) == ["0 ms", "25 ms"]
     assert tick_texts(np.array([0.0, 2_500.0, 5_000.0])) == ["0.0 ms", "2.5 ms", "5.0 ms"]
+    assert tick_texts(np.array([0.0, 2_000_000.0])) == ["0 ms", "2,000 ms"]

@@ -39,6 +39,19 @@ def test_a_plan_obeys_the_file(enplace):
     assert before == [[FIRST, THEN]]
 
 
+def test_nothing_is_added_to_a_locked_device(enplace):
+    words = ("--pin", "loss=GPU:1", "--lock")
+    assert enplace(*PLACE, *words, "GPU:1").status == 0
+    device, _ = planned()
+    assert [op for op, where in device.items() if where == "GPU:1"] == ["loss"]
+    write(pin=[["loss", "GPU:1"]], lock=[["GPU:1"]])
+    assert enplace(*PLACE, "--constraints", "team.json").status == 0
+    assert planned()[0] == device
+    done = enplace(*PLACE, *words, "GPU:7")
+    assert done.status == 2
+    assert "--lock" in done.err
+
+
 def test_options_are_added_to_the_file_and_their_pins_go_first(enplace):
     write(pin=[["loss", "GPU:1"], [FIRST, "GPU:1"]])
     words = ("--constraints", "team.json", "--pin", "loss=GPU:0", "--before", f"{FIRST}={THEN}")

@@ -69,6 +69,27 @@ def test_orders_that_were_added_are_listed(enplace, folder):
         assert pair[0] in out.replace("\\_", "_")
 
 
+def test_exclusions_colocation_and_locks_are_reviewed(enplace, folder):
+    place = ("place", "p.json", "--cluster", "c.json", "--method", "m-etf")
+    enplace(*place, "-o", "a.json")
+    words = ("--forbid", "layer_2/=GPU:0", "--colocate", "layer_1/", "--lock", "GPU:0")
+    enplace(*place, *words, "--pin", "layer_0/=GPU:0", "-o", "b.json")
+    for more in ((), ("--profile", "p.json")):
+        found = enplace("diff", "a.json", "b.json", "--json", *more).document
+        added = found["exclusions"]["added"]
+        assert {row["device"] for row in added} == {"GPU:0"}
+        assert sum(row["ops"] for row in added) == 2
+        group = ["encoder/layer_1/MatMul", "encoder/layer_1/Relu"]
+        assert found["colocations"] == {"added": [group], "removed": []}
+        assert found["locks"] == {"added": ["GPU:0"], "removed": []}
+        for form in ((), ("--markdown",)):
+            out = enplace("diff", "b.json", "a.json", *more, *form).out.replace("\\_", "_")
+            assert "2 exclusions removed" in out
+            assert "1 colocation removed" in out
+            assert ", ".join(group) in out
+            assert "1 lock removed: GPU 0" in out
+
+
 def test_the_text_says_what_a_reviewer_needs(enplace, plans):
     out = enplace("diff", *plans).out
     assert "3 of 7 ops on another device" in out

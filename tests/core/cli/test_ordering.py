@@ -65,8 +65,8 @@ def test_an_order_that_cannot_be_is_refused_in_one_line(enplace, before, words):
     ("value", "words"),
     [
         ("x", "before: must be a list"),
-        ([["loss"]], "before[0]: must be the names of two ops"),
-        ([["loss", 5]], "before[0]: must be the names of two ops"),
+        ([["loss"]], "before[0]: must be two names"),
+        ([["loss", 5]], "before[0]: must be a list of names"),
         ([["loss", "encoder/layer_0/MatMul"]], "ops would wait for each other"),
     ],
 )

@@ -143,10 +143,10 @@ def test_a_constant_is_placed_with_its_consumer(method):
 
 
 @each_placer
-def test_pins_are_honoured_through_colocation(method):
+def test_pins_and_locks_are_honoured_through_colocation(method):
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["a", "", "a", ""])
-    problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),))
-    assert place(problem, method).plan.device[:3].tolist() == [1, 1, 1]
+    problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),), locked=frozenset({1}))
+    assert place(problem, method).plan.device.tolist() == [1, 1, 1, 0]
 
 
 def some_plan(problem, method, accept, seed=0):

@@ -28,6 +28,7 @@ from enplace.machine import simulate
 from enplace.readers import (
     Project,
     complete_plan,
+    constrain,
     read_plan,
     read_plan_cluster,
     read_profile,
@@ -35,7 +36,7 @@ from enplace.readers import (
 )
 from enplace.values.limits import MAX_BYTES, MAX_NAME
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
@@ -626,6 +627,7 @@ def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Probl
         before=((0, 0),),
         plans=(("first", plan), ("second", plan)),
         view={"zoom": 2.5},
+        locked=frozenset({1}),
     )
     path = tmp_path / "project.enplace"
     write_project(path, project)
@@ -634,7 +636,7 @@ def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Probl
     assert same(read_profile(path), problem.profile)
     assert (back.cluster, back.pins, back.together) == (problem.cluster, pins, ((0,),))
     assert (back.forbidden, back.view) == (frozenset({(0, 1)}), {"zoom": 2.5})
-    assert back.before == ((0, 0),)
+    assert (back.before, back.locked) == (((0, 0),), frozenset({1}))
     assert [name for name, _ in back.plans] == ["first", "second"]
     write_project(tmp_path / "stored.enplace", project, packed=False)
     assert same(read_project(tmp_path / "stored.enplace").profile, problem.profile)
@@ -742,7 +744,35 @@ def test_a_plan_file_follows_its_schema_and_contains_the_prediction(tmp_path: Pa
     assert data["profile"]["fingerprint"] == PROFILE.fingerprint
     assert data["predicted"]["step_time_us"] == simulate(pinned, PLAN).makespan_us
     assert data["pins"] == {"right": "GPU:1"}
-    assert read_plan(path, pinned).pins == {2: 1}
+    assert read_plan(path, pinned).constraints["pin"] == [["right", "GPU:1"]]
+
+
+def test_a_plan_file_carries_every_constraint_and_older_files_have_none(tmp_path: Path) -> None:
+    ops = {"right": 2, "out": 3}
+    problem = Problem(
+        PROFILE,
+        PROBLEM.cluster,
+        pins={0: 1},
+        together=((ops["right"], ops["out"]),),
+        forbidden=frozenset({(ops["right"], 1)}),
+        locked=frozenset({1}),
+    )
+    problem = order_problem(problem, [(0, 3)])
+    path = write(tmp_path, problem, plan_of(problem, {"in": 1, "left": 0, "right": 0, "out": 0}))
+    data = json.loads(path.read_text())
+    jsonschema.validate(data, schema("plan"))
+    assert data["forbid"] == [["right", "GPU:1"]]
+    assert data["colocate"] == [["right", "out"]]
+    assert data["lock"] == [["GPU:1"]]
+    back = constrain(PROBLEM, read_plan(path, PROBLEM).constraints)
+    assert (back.problem.pins, back.problem.together) == (problem.pins, problem.together)
+    assert (back.problem.forbidden, back.problem.locked) == (problem.forbidden, problem.locked)
+    assert (back.problem.before, back.unknown) == (problem.before, ())
+    for kind in ("forbid", "colocate", "lock", "before"):
+        del data[kind]
+    path.write_text(json.dumps(data))
+    older = read_plan(path, PROBLEM).constraints
+    assert {kind: rows for kind, rows in older.items() if rows} == {"pin": [["in", "GPU:1"]]}
 
 
 def test_moving_one_op_changes_one_line_of_the_ops(tmp_path: Path) -> None:

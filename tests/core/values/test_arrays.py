@@ -11,7 +11,9 @@ from enplace.values.arrays import (
     adjacency,
     csr_offsets,
     inverse,
+    is_permutation,
     longest_rise,
+    sum_at,
     topological_order,
     upward_rank,
 )
@@ -75,3 +77,16 @@ def test_no_rising_subsequence_is_longer(values):
     assert sorted(values[at] for at in found) == [values[at] for at in found]
     subsets = (chosen for n in range(8) for chosen in combinations(values, n))
     assert len(found) == max(len(each) for each in subsets if list(each) == sorted(each))
+
+
+def test_a_permutation_holds_each_number_once():
+    assert is_permutation(np.array([2, 0, 1]))
+    assert is_permutation(np.array([], dtype=np.int64))
+    for wrong in ([0, 0, 1], [0, 1, 3], [-1, 0, 1]):
+        assert not is_permutation(np.array(wrong))
+
+
+def test_values_are_summed_by_their_place_in_a_table():
+    row, column = np.array([0, 1, 0, 0]), np.array([1, 2, 1, 0])
+    sums = sum_at(row, column, np.array([1.0, 2.0, 4.0, 8.0]), (3, 3))
+    assert sums.tolist() == [[8, 5, 0], [0, 0, 2], [0, 0, 0]]

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
+from enplace.errors import (
+    DoesNotFitError,
+    PinConflictError,
+    PlanError,
+    ProblemError,
+    UnplaceableOpError,
+)
+from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
-from problems import GIB, cluster_of, profile_of
+from problems import GIB, cluster_of, plan_of, profile_of
 
 CHAIN = profile_of({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 8), ("b", "c", 8)])
 
@@ -35,6 +42,21 @@ def test_pins_that_contradict_a_colocation_group_name_both_ops_and_devices() -> 
 def test_pins_that_contradict_a_user_group_are_refused() -> None:
     with pytest.raises(PinConflictError, match="colocated"):
         Problem(CHAIN, cluster_of(2), pins={0: 0, 2: 1}, together=((0, 2),))
+
+
+def test_a_locked_device_runs_only_what_is_pinned_to_it() -> None:
+    problem = Problem(CHAIN, cluster_of(2), pins={0: 0}, together=((0, 1),), locked=frozenset({0}))
+    assert problem.unit_allowed[problem.unit].tolist() == [[True, False]] * 2 + [[False, True]]
+    with pytest.raises(UnplaceableOpError, match="'b' has no device left; remove a pin, a lock"):
+        Problem(CHAIN, cluster_of(1), pins={0: 0, 2: 0}, locked=frozenset({0}))
+    with pytest.raises(ProblemError, match="device number 2"):
+        Problem(CHAIN, cluster_of(2), locked=frozenset({2}))
+
+
+def test_a_plan_that_adds_to_a_locked_device_is_refused() -> None:
+    problem = Problem(CHAIN, cluster_of(2), pins={0: 0}, locked=frozenset({0}))
+    with pytest.raises(PlanError, match="'b' is placed on GPU:0, which is locked"):
+        check_plan(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
 
 
 def test_a_pin_to_a_device_that_cannot_run_the_op_is_refused() -> None:

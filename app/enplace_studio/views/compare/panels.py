@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,7 +24,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
 from enplace_studio.project import PlanEntry
 from enplace_studio.reasons import device_of
-from enplace_studio.shortened import shorten_among
+from enplace_studio.shortened import GAP, shorten_among
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import (
@@ -45,6 +46,8 @@ LEAST_NAME_PX, MOST_NAME_PX = 24, 160
 """Widths of the name of a plan in the row that chooses them."""
 _CHOICE = "  ▾"
 _NAME_LENGTH = 22
+_DANGLING = re.compile(rf"[\s,]+{GAP}$")
+"""What would stand between the last word that is shown and the ellipsis."""
 
 
 def share_room(wanted: Sequence[int], room: int) -> list[int]:
@@ -118,6 +121,7 @@ class Chooser(QWidget):
         for name, made, width in zip(names, self.buttons, widths, strict=True):
             name = shorten_among(name, names, metrics.horizontalAdvance, width)
             name = metrics.elidedText(name, Qt.TextElideMode.ElideRight, width)
+            name = _DANGLING.sub(GAP, name)
             made.setText(f"{name}{_CHOICE}".replace("&", "&&"))
 
     def _add_plan(
@@ -197,6 +201,7 @@ class DiffersPanel(Panel):
         self.lines: list[Line] = []
         self._column = Column()
         self.body.addWidget(self._column, 1)
+        self.body.addStretch(0)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         copy_on_request(self, lambda: [(line.text,) for line in self.lines])
 
@@ -208,10 +213,12 @@ class DiffersPanel(Panel):
             row = QHBoxLayout()
             text = label(line.text)
             text.setWordWrap(True)
+            text.setMinimumHeight(self.target.sizeHint().height())  # as high as with a button
             row.addWidget(text, 1)
             if len(line.ops):
                 row.addWidget(self._selector(line.ops))
             column.addLayout(row)
+        self._end_between_lines()
         many = n_plans > FEWEST
         self.target.setText(f"A → {LETTERS[place]}  ▾")
         self.target.setVisible(many)
@@ -221,6 +228,13 @@ class DiffersPanel(Panel):
         for other in range(1, n_plans):
             action = self._targets.addAction(f"A → {LETTERS[other]}")
             action.triggered.connect(lambda _, other=other: self.target_wanted.emit(other))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._end_between_lines()
+
+    def _end_between_lines(self) -> None:
+        self._column.end_between_rows(self.inner_width, self.height() - self.around_height)
 
     def _selector(self, ops: IntArray) -> QPushButton:
         made = button("Select", lambda: self.ops_wanted.emit(ops.tolist()), kind="link")

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 from enplace.machine.pipeline import PipelineSchedule, planned_rule
 from enplace.text import count, ms, percent, size
 from enplace_studio.background import Background
-from enplace_studio.panel import Column, ElidedLabel, label, number_field
+from enplace_studio.panel import Column, ElidedCombo, ElidedLabel, label, number_field
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, kinds_of, simulate_kind
 from enplace_studio.project import PlanEntry
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
@@ -26,7 +26,7 @@ class PipelineSide:
 
     def __init__(self, letter: str) -> None:
         self.letter = letter
-        self.plan, self.kind = QComboBox(), QComboBox()
+        self.plan, self.kind = ElidedCombo(), ElidedCombo()
         self.plan.setAccessibleName(f"Plan of pipeline {letter}")
         self.kind.setAccessibleName(f"Kind of pipeline {letter}")
         for box in (self.plan, self.kind):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -16,10 +18,11 @@ from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Panel, call_later, paragraph
+from enplace_studio.panel import Panel, paragraph
 from enplace_studio.pictures import Drawing, draw_widget
 from enplace_studio.project import PlanEntry
 from enplace_studio.titles import model_title
+from enplace_studio.turns import call_later
 from enplace_studio.views.compare.bars import WaterfallBars
 from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
@@ -311,16 +314,41 @@ class CompareView(QWidget):
         self._document.requests.save_picture.emit(self.drawing())
 
     def drawing(self) -> Drawing | None:
-        """Return what is on screen, without the buttons above; None with fewer than two plans."""
+        """Return all that is below the buttons, also what is scrolled out of sight.
+
+        None with fewer than two plans.
+        """
         self.wait()
-        if len(self.shown) < FEWEST or self._document.project is None:
+        project = self._document.project
+        if len(self.shown) < FEWEST or project is None:
             return None
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-        below = self.chooser.geometry().bottom() + 4
-        area = QRect(0, below, self.width(), self.height() - below)
-        project = self._document.project
+        with self._unrolled():
+            below = self.chooser.geometry().bottom() + 4
+            area = QRect(0, below, self.width(), self.height() - below)
+            drawn = draw_widget("Plans side by side", self, area)
         names = ", ".join(entry.name for entry in self.shown)
         where = f"{model_title(project.problem.profile.name)} on {cluster_title(project.cluster)}"
         measured = project.problem.measured_profile.measured
         title = f"{where}: {names}" + (", estimated" if measured.estimated else "")
-        return replace(draw_widget("Plans side by side", self, area), title=title)
+        return replace(drawn, title=title)
+
+    @contextmanager
+    def _unrolled(self) -> Iterator[None]:
+        """Be high enough for all contents, for a picture; nothing is painted meanwhile."""
+        size, stack = self.size(), self.canvas.stack
+        scrolled = stack.scroll_px
+        if not self._is_pipelined:
+            while (hidden := math.ceil(stack.content_px - stack.visible_px)) > 0:
+                self.resize(self.width(), self.height() + hidden)
+            lines_px = self.differs.need().wanted
+            if (lacking := lines_px - self._upper.height()) > 0:
+                self.resize(self.width(), self.height() + lacking)
+                self._upper.setFixedHeight(lines_px)
+                QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+        try:
+            yield
+        finally:
+            self.resize(size)
+            self._share_height()
+            self.canvas.scroll_by(scrolled - stack.scroll_px)

@@ -14,10 +14,11 @@ from enplace_studio.constraints import describe, list_constraints, ops_of, step_
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import Need, Panel, call_later, paragraph
+from enplace_studio.panel import Need, Panel, paragraph
 from enplace_studio.project import Constraint, OpenProject
 from enplace_studio.tables import copy_on_request
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.views.constraints.rows import (
     HEIGHT,
     Rows,
@@ -128,7 +129,7 @@ class ConstraintsView(Panel):
         self.list.clear()
         for each in self.constraints if project else []:
             assert project is not None
-            n_ops = len(_all_ops(project, each))
+            n_ops = sum(map(len, ops_of(project.problem, each)))
             self.list.addItem(make_row(describe(project, each), n_ops, self.is_on(each)))
         if chosen in self.constraints:
             self.list.setCurrentRow(self.constraints.index(chosen))

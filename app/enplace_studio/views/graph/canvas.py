@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
@@ -150,7 +151,11 @@ class Canvas(TipWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         with QPainter(self) as painter:
-            self._paint(painter, QRectF(event.rect()))
+            parts: Any = event.region()  # what a ghost has left, and where it is now
+            for part in parts:
+                painter.setClipRect(part)
+                self._paint(painter, QRectF(part))
+                painter.resetTransform()
 
     def _paint(self, painter: QPainter, part: QRectF) -> None:
         scene = self.model.painted

@@ -135,6 +135,8 @@ class DeviceBar(TipWidget):
             return []
         devices = range(project.problem.cluster.n_devices)
         names = [project.device_label(device) for device in devices[:MOST_CHIPS]]
+        for device in project.problem.locked & {*range(len(names))}:
+            names[device] += ", locked"
         chips = [self._chip(device, name, whole) for device, name in enumerate(names)]
         if len(devices) > MOST_CHIPS:
             more = f"and {len(devices) - MOST_CHIPS} more in the menu"
@@ -250,12 +252,17 @@ class DeviceBar(TipWidget):
         if device is None or problem is None:
             return ""
         one = problem.cluster.devices[device]
+        locking = (
+            "unlock the device; until then it runs what it runs now"
+            if device in problem.locked
+            else "lock the device: what runs there stays, and nothing is added"
+        )
         key = f"; press {device + 1}" if device < DEVICE_KEYS else ""
         lines = [
             f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
             *(meaning.tip for meaning in self._meanings if meaning.device == device),
             f"Click, or drop a group here, to run it on this device{key}",
-            "Right-click to lock the device as it is",
+            f"Right-click to {locking}",
         ]
         return "\n".join(lines)
 

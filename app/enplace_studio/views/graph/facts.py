@@ -14,7 +14,9 @@ from enplace.machine.stages import stages_of
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
+from enplace.values.arrays import sum_at
 from enplace.values.device_names import device_label
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -157,8 +159,7 @@ def make_facts(
     def total(values: NDArray[np.generic]) -> FloatArray:
         return np.bincount(group, weights=values, minlength=n).astype(np.float64)
 
-    pinned = np.zeros(profile.n_ops)
-    pinned[list(problem.pins)] = 1
+    pinned = problem.pinned_to != FREE
     stage, n_stages = np.full(n, -1), np.zeros(n, dtype=np.int64)
     if stages is not None:
         stage, n_stages = _longest(stages.of_op[grouped], group, time_us, n)
@@ -192,7 +193,8 @@ def _moved(
     ops = None if schedule is None or reference is None else moved_ops(reference, schedule)
     if ops is not None and schedule is not None:
         ops = ops[grouping.group[ops] >= 0]
-        np.add.at(share, (grouping.group[ops], schedule.plan.device[ops]), 1.0)
+        device = schedule.plan.device[ops]
+        share = sum_at(grouping.group[ops], device, np.ones(len(ops)), share.shape)
     n_ops = np.bincount(grouping.group[grouping.group >= 0], minlength=grouping.n_groups)
     return share / np.maximum(n_ops, 1)[:, None]
 
@@ -245,9 +247,7 @@ def _kinds_of_work(profile: Profile) -> IntArray:
 
 
 def _work(kind: IntArray, group: IntArray, time_us: FloatArray, n_groups: int) -> IntArray:
-    spent = np.zeros((n_groups, len(WORK_KINDS)))
-    np.add.at(spent, (group, kind), time_us + 1e-6)
-    return spent.argmax(axis=1)
+    return sum_at(group, kind, time_us + 1e-6, (n_groups, len(WORK_KINDS))).argmax(axis=1)
 
 
 def kind_of_work(op_type: str) -> int:

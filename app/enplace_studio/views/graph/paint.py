@@ -258,15 +258,15 @@ def _font(size: int, scale: float, weight: QFont.Weight = QFont.Weight.Normal) -
 
 
 @lru_cache(maxsize=4096)
-def _fitted(text: str, font_key: str, width: int) -> str:
-    font = QFont()
-    font.fromString(font_key)
+def _fitted(text: str, pixels: int, weight: QFont.Weight, width: int) -> str:
+    font = theme.font(weight=weight)
+    font.setPixelSize(pixels)
     return QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
 
 
 def fitted(text: str, font: QFont, width: float) -> str:
-    """Elide the middle of a text that is too wide."""
-    return _fitted(text, font.toString(), int(width))
+    """Elide the middle of a text, in a font of the theme, that is too wide."""
+    return _fitted(text, font.pixelSize(), font.weight(), int(width))
 
 
 # ---------------------------------------------------------------- edges

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF
@@ -100,6 +101,7 @@ def _path(curve: FloatArray) -> QPainterPath:
     return path
 
 
+@lru_cache(maxsize=2)  # an edit does not change them
 def _paths(arrangement: Arrangement, edges: GroupEdges) -> list[QPainterPath]:
     """Return the way that an edge has in the arrangement, or a calm line of its own."""
     curves = edge_curves(arrangement, edges)

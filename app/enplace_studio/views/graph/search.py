@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QRect, QStringListModel, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QRect, QStringListModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QCompleter,
@@ -34,7 +34,8 @@ critical           on the critical path
 pinned, crossing   pinned; at an edge across devices
 up:type:Softmax    what leads to them; also down:, inputs:, outputs: and like:
 -type:Const        everything but these
-Enter selects all that is found; F3 and Shift+F3 go from group to group."""
+Tab takes the first term that is offered. Enter selects all that is found; F3 and Shift+F3 go
+from group to group."""
 HINT = "Name, scope, type, group or device; hover over the line for all terms"
 
 
@@ -97,7 +98,21 @@ class SearchBar(QFrame):
         completer.setWidget(self.line)
         completer.activated.connect(self.line.setText)
         completer.highlighted.connect(self.line.setText)
+        popup = completer.popup()
+        assert popup is not None
+        popup.installEventFilter(self)
         return completer
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Take the way to go on at Tab that is highlighted, or else the first."""
+        if isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_Tab:
+            if event.type() == QEvent.Type.KeyPress:
+                popup = self.completer.popup()
+                assert popup is not None
+                self.line.setText(self._ways_on.stringList()[max(popup.currentIndex().row(), 0)])
+                popup.hide()
+            return True
+        return super().eventFilter(watched, event)
 
     def _complete(self, text: str) -> None:
         """Offer ways to go on, below the whole bar."""

@@ -15,9 +15,10 @@ from enplace.text import count
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.op_menu import new_menu, op_menu
-from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, call_later, label
+from enplace_studio.panel import SAVE_PICTURE, ElidedLabel, Panel, label
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.graph.colours import MODES
 from enplace_studio.views.graph.devices import DeviceBar

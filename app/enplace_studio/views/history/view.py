@@ -8,9 +8,10 @@ from PySide6.QtWidgets import QWidget
 from enplace.text import ms
 from enplace_studio.document import Document, State
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Need, Panel, call_later
+from enplace_studio.panel import Need, Panel
 from enplace_studio.search_list import Row, RowList
 from enplace_studio.tables import copy_on_request
+from enplace_studio.turns import call_later
 
 LEAST_ROWS, USUAL_ROWS = 3, 8
 

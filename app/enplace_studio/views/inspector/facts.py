@@ -12,6 +12,7 @@ from enplace.names.groups import Grouping, name_ops
 from enplace.text import count, elide_middle, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.measurement import ESTIMATED
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -183,14 +184,14 @@ def _order_sentences(problem: Problem, chosen: set[int]) -> list[str]:
 
 def _pin_sentence(problem: Problem, ops: IntArray) -> str:
     devices = problem.cluster.devices
-    pins = {op: problem.pins[op] for op in ops.tolist() if op in problem.pins}
-    targets = sorted(set(pins.values()))
-    names = " and ".join(device_label(devices[d].name) for d in targets)
-    if not pins:
+    pinned_to = problem.pinned_to[ops]
+    held = pinned_to[pinned_to != FREE]
+    names = " and ".join(device_label(devices[d].name) for d in np.unique(held).tolist())
+    if not len(held):
         return "Not pinned."
-    if len(pins) == len(ops):
+    if len(held) == len(ops):
         return f"Pinned to {names}."
-    return f"{len(pins):,} of {count(len(ops), 'op')} pinned to {names}."
+    return f"{len(held):,} of {count(len(ops), 'op')} pinned to {names}."
 
 
 def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
+from enplace.values.pins import FREE
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -27,7 +28,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.op_menu import new_menu
-from enplace_studio.panel import Need, ScrollPanel, call_later, label, paragraph, plain_tip
+from enplace_studio.panel import Need, ScrollPanel, label, paragraph, plain_tip
 from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
 from enplace_studio.reasons import (
@@ -42,6 +43,7 @@ from enplace_studio.reasons import (
     sum_waits,
 )
 from enplace_studio.tables import copy_on_request
+from enplace_studio.turns import call_later
 from enplace_studio.views.inspector.facts import (
     SplitFact,
     largest_outgoing,
@@ -53,7 +55,14 @@ from enplace_studio.views.inspector.facts import (
 )
 from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.where import DeviceGrid
-from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line, WhyLine
+from enplace_studio.views.inspector.widgets import (
+    COLUMN_PX,
+    USUAL_GAIN,
+    USUAL_TIME,
+    Columns,
+    Line,
+    WhyLine,
+)
 from enplace_studio.whys import Mark, Why, why_here
 
 LEAST_PX, USUAL_PX = 200, 300
@@ -250,6 +259,7 @@ class InspectorView(ScrollPanel):
             among=[each.what for each in among],
             device=limit.device,
             where=limit.where,
+            usual=USUAL_GAIN if gap is None else USUAL_TIME,
         )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
         line.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
@@ -341,7 +351,7 @@ class InspectorView(ScrollPanel):
         places: dict[int, QVBoxLayout] = {}
         for device in where.others[:MOST_REASONS]:
             places[device] = QVBoxLayout()
-            places[device].setSpacing(2)
+            places[device].setSpacing(self._shows.spacing())
             self._shows.addLayout(places[device])
 
         def explain(device: int, preview: Preview) -> None:
@@ -389,7 +399,7 @@ class InspectorView(ScrollPanel):
 
     def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
         document, chosen = self._document, frozenset(ops.tolist())
-        pinned = sum(op in problem.pins for op in chosen)
+        pinned = int(np.count_nonzero(problem.pinned_to[ops] != FREE))
         together = any(op in chosen for group in problem.together for op in group)
         has_plan = document.current is not None
         actions: list[Action] = [

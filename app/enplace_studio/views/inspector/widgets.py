@@ -27,8 +27,9 @@ COLUMN_PX = 118
 """Least width of a column of buttons with a name and a note."""
 
 _NOTE_GAP = 6  # px between the name and the note of a button
-_USUAL_VALUE = "88.8 ms   −88.8 ms"
-"""Room for the values of lines of one list, so that their names have the same."""
+USUAL_TIME, USUAL_GAIN = "888.8 ms", "88.8 ms   −88.8 ms"
+"""Room for the values of lines of one list, so that their names have the same: times, and times
+with what they would gain."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -38,8 +39,9 @@ class Line(QAbstractButton):
     """A name on the left and a value on the right; with ``can_click``, also a button.
 
     Long texts are elided in the middle; ``elide`` sets another place for the name. A name ``among``
-    others leaves out what they share first. With a ``device``, a bar has its colour, so ``where``,
-    the words for it after the name, are left out before anything else.
+    others leaves out what they share first; all of them leave room for the ``usual`` value. With a
+    ``device``, a bar has its colour, so ``where``, the words for it after the name, are left out
+    before anything else.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Line(QAbstractButton):
         among: Sequence[str] = (),
         device: int | None = None,
         where: str = "",
+        usual: str = "",
     ) -> None:
         super().__init__(parent)
-        self._name, self.left = left, f"{left}{where}"
+        self._name, self.left, self._usual = left, f"{left}{where}", usual
         self._elide, self.can_click = elide, can_click
         self._among, self._device = among, device
         # It may be narrower than its hint, so that a narrow pane clips none.
@@ -109,8 +112,7 @@ class Line(QAbstractButton):
         right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
         painter.setPen(theme.tokens.dim)
         painter.drawText(area, _RIGHT, right)
-        usual = metrics.horizontalAdvance(_USUAL_VALUE) if self._among else 0
-        right_width = max(metrics.horizontalAdvance(right), usual)
+        right_width = max(map(metrics.horizontalAdvance, (right, self._usual)))
         left = self.shown_left(metrics, area.width() - right_width - 12)
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)

@@ -17,9 +17,10 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.op_menu import op_menu
-from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, call_later, paragraph
+from enplace_studio.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
 from enplace_studio.pictures import Drawing
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 from enplace_studio.views.memory.holdings import contents_at

@@ -65,11 +65,11 @@ class PlanCard(QAbstractButton):
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
         self.setChecked(entry is project.current)
-        self.setToolTip(plain_tip(tooltip(project, bounds, entry)))
         self._gap = bounds.gap(entry.schedule)
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
         self.stale = why_stale(project.problem, entry, project.locks)
+        self.setToolTip(plain_tip(tooltip(project, bounds, entry, self.stale)))
         star = ", starred" if entry.starred else ""
         self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())

@@ -99,8 +99,8 @@ def peak_text(schedule: Schedule) -> str:
     )
 
 
-def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
-    """Describe a plan in full, one fact on each line."""
+def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) -> str:
+    """Describe a plan in full, one fact on each line; ``stale`` is what :func:`why_stale` says."""
     schedule = entry.schedule
     transfers = count(len(schedule.transfer_tensor), "transfer")
     measured = schedule.problem.measured_profile.measured
@@ -118,8 +118,8 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
         lines.append(f"does not fit: {lack(schedule)}")
-    if why := why_stale(project.problem, entry, project.locks):
-        lines.append(f"made {why}")
+    if stale:
+        lines.append(f"made {stale}")
         if entry.cluster is not None:
             lines.append("click to switch back to that cluster")
         lines.append("“Solve again here” runs its method again")

@@ -13,7 +13,8 @@ from enplace.text import count, ms, size
 from enplace.values.problem import Problem
 from enplace_studio.background import Background
 from enplace_studio.document import Document
-from enplace_studio.panel import call_later, plain_tip
+from enplace_studio.panel import plain_tip
+from enplace_studio.turns import call_later
 
 ABOUT = (
     "Every GPU has a copy of the whole model and takes its share of the batch; before the update, "

@@ -19,9 +19,10 @@ from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import ScrollPanel, call_later, paragraph
+from enplace_studio.panel import ScrollPanel, paragraph
 from enplace_studio.project import OpenProject
 from enplace_studio.tables import copy_on_request
+from enplace_studio.turns import call_later
 from enplace_studio.views.plans.card import PlanCard
 from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard

@@ -22,7 +22,6 @@ from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.op_menu import gap_menu, op_menu, transfer_menu
 from enplace_studio.ordering import find_range
-from enplace_studio.panel import call_later
 from enplace_studio.reasons import Gap, find_chain
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
@@ -43,6 +42,7 @@ from enplace_studio.timelines.waiting import (
     describe_transfer,
     find_gap,
 )
+from enplace_studio.turns import call_later
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
 
 _PATH_DELAY_MS = 30

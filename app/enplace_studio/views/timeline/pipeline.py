@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from enplace.machine.loads import (
     busiest_us,
@@ -19,7 +19,7 @@ from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document
-from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
+from enplace_studio.panel import Column, ElidedCombo, label, number_field, paragraph, plain_tip
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
 
@@ -63,7 +63,8 @@ class PipelineView(QWidget):
         self._document = document
         self._shown: tuple[object, ...] = ()
         self._background = Background(self)
-        self.kind = QComboBox()
+        self.kind = ElidedCombo()
+        self.kind.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.kind.setAccessibleName("Kind of pipeline")
         self.samples = number_field(1, MOST_SAMPLES, SAMPLES)
         self.samples.setAccessibleName("Samples in the pipeline")
@@ -88,7 +89,6 @@ class PipelineView(QWidget):
     def _lay_out(self) -> None:
         controls = QHBoxLayout()
         controls.setSpacing(SPACING)
-        self.kind.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         controls.addWidget(self.kind, 1000)
         controls.addWidget(self.samples)
         controls.addWidget(label("samples", "dim"))

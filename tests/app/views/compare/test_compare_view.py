@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QGuiApplication, QImage
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QGuiApplication, QImage, QPainter
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLabel, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QScrollArea
 
 from documents import add_plan, chain_document, document_of, wide_document
 from enplace_studio.theme import theme
@@ -281,6 +281,21 @@ def test_what_differs_selects_its_ops(open_view):
     assert document.selection in ({1}, {2})
 
 
+@pytest.mark.parametrize("height", [560, 590, 610, 640])
+def test_no_line_of_what_differs_is_cut(open_view, height):
+    document = wide_document(n_gpus=6)
+    names = document.problem.profile.op_names
+    add_plan(document, "other", {name: at % 6 for at, name in enumerate(names)})
+    view = open_view(document, height=height)
+    QApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+    column = view.differs.findChild(QScrollArea)
+    lines = [text for text in column.findChildren(QLabel) if text.isVisible()]
+    spans = [(text.mapTo(column, QPoint()).y(), text.height()) for text in lines]
+    assert spans[0][0] >= 0
+    assert spans[-1][0] > column.height(), "not all lines fit"
+    assert not [y for y, high in spans if y < column.height() < y + high]
+
+
 def test_the_difference_is_to_the_last_plan_or_to_a_chosen_one(open_view):
     document = three_plans()
     view = open_view(document)
@@ -335,6 +350,31 @@ def test_the_picture_shows_what_is_below_the_buttons(open_view):
     assert view.height() / 2 < wanted[0].size.height() < view.height()
 
 
+def test_the_picture_shows_what_is_scrolled_out_of_sight(open_view):
+    document = wide_document(n_gpus=6)
+    names = document.problem.profile.op_names
+    for turn in range(1, 4):
+        add_plan(document, f"plan {turn}", {name: (at + turn) % 6 for at, name in enumerate(names)})
+    view = open_view(document, height=620)
+    view.compare(document.plans)
+    settle(view)
+    stack, size = view.canvas.stack, view.size()
+    view._scroll_bar.setValue(60)
+    hidden_px = stack.content_px - stack.visible_px
+    assert len(view.shown) == 4
+    assert hidden_px > 100
+    drawing = view.drawing()
+    assert drawing.size.height() >= view.height() - view.chooser.geometry().bottom() + hidden_px - 5
+    image = QImage(drawing.size, QImage.Format.Format_RGB32)
+    image.fill(Qt.GlobalColor.white)
+    painter = QPainter(image)
+    drawing.paint(painter)
+    painter.end()
+    lowest = image.copy(0, image.height() - 60, image.width(), 40)
+    assert len({lowest.pixel(x, 20) for x in range(lowest.width())}) > 2  # lanes of plan D
+    assert (view.size(), stack.scroll_px) == (size, 60)
+
+
 def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
     document = three_plans()
     for entry in document.plans:
@@ -348,6 +388,18 @@ def test_long_names_of_four_plans_leave_the_window_narrow(open_view):
     assert len(view.shown) == 4
     assert view.minimumSizeHint().width() <= 720
     assert view.chooser.layout().sizeHint().width() <= view.chooser.width()
+
+
+def test_a_shortened_name_ends_with_a_word(open_view):
+    document = three_plans()
+    for entry in document.plans:
+        document.rename_plan(entry, f"{entry.name}, with a long tail, and more of it")
+    view = open_view(document, width=700)
+    view.compare(document.plans)
+    settle(view)
+    shown = [button.text().removesuffix("  ▾") for button in view.chooser.buttons]
+    assert all(text.endswith("…") for text in shown)
+    assert not [text for text in shown if text.endswith((", …", ",…", " …"))]
 
 
 def test_names_that_need_less_than_their_share_leave_it_to_longer_ones():

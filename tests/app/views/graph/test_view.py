@@ -377,6 +377,21 @@ def test_the_list_of_completions_leaves_what_is_found_visible(view):
     assert not popup.isVisible()
 
 
+@pytest.mark.qt_log_ignore(*POPUP, extend=True)
+def test_tab_takes_the_first_way_to_go_on_and_stays_in_the_line(view):
+    view.start_search()
+    line, popup = view.search.line, view.search.completer.popup()
+    for presses, taken in ((0, "device:GPU:0"), (2, "device:GPU:1")):
+        line.setText("device")
+        QTest.keyClicks(line, ":")
+        assert popup.isVisible()
+        for _ in range(presses):
+            QTest.keyClick(popup, Qt.Key.Key_Down)
+        QTest.keyClick(popup, Qt.Key.Key_Tab)
+        assert line.text() == taken
+        assert not popup.isVisible()
+
+
 def test_edges_between_devices_are_marked_as_crossing(view):
     scene = view.model.scene
     edges, device = scene.level.edges, scene.facts.device

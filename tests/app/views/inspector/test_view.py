@@ -1,10 +1,11 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLabel, QScrollArea
+from PySide6.QtWidgets import QApplication, QLabel, QScrollArea
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
@@ -81,6 +82,23 @@ def test_the_selection_is_told_why_it_is_here_and_not_elsewhere(open_view, qtbot
     assert "Why here" in texts(view)
     assert "On GPU 1" in texts(view)
     assert "On the critical path for" in texts(view)
+
+
+def test_reasons_here_and_elsewhere_stand_equally_far_apart(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document, height=900)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: 1 in view.reasons)
+    QApplication.processEvents()
+    lines = sorted((line for line in view.findChildren(WhyLine) if line.isVisible()), key=bottom)
+    assert len(lines) > 2
+    gaps = {bottom(below) - bottom(line) for line, below in pairwise(lines)}
+    own_px = lines[0].height() + 8
+    assert min(gaps) >= own_px
+
+
+def bottom(line: WhyLine) -> int:
+    return line.mapTo(line.window(), QPoint(0, line.height())).y()
 
 
 def test_a_reason_marks_the_timeline_and_leads_to_the_op_and_back(open_view, qtbot):

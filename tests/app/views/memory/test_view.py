@@ -40,12 +40,11 @@ def test_a_device_that_is_too_small_shows_the_excess(open_view):
     view.grab()
 
 
-def test_unused_devices_are_left_out(open_view, qapp):
+def test_unused_devices_are_left_out(open_view, qtbot):
     document = big_document(2)
     view = open_view(document)
     document.choose_plan(document.plans[1])
-    qapp.processEvents()
-    assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
+    qtbot.waitUntil(lambda: [device.title for device in view.devices] == ["GPU 0", "GPU 1"])
 
 
 def test_an_almost_empty_device_is_one_line(open_view):
@@ -68,25 +67,23 @@ def test_the_curve_lists_the_tensors_held_at_the_pointer(open_view):
     ]
 
 
-def test_the_bar_names_its_parts(open_view, qapp):
+def test_the_bar_names_its_parts(open_view, qtbot):
     document = big_document(2)
     view = open_view(document)
     document.choose_plan(document.plans[1])
-    qapp.processEvents()
+    qtbot.waitUntil(lambda: len(view.devices) == 2)
     tip = view.devices[1].tip_at(QPointF(10, 25))
     assert "received from other devices   400 MiB" in tip
     assert "activations   0 B" in tip
 
 
-def test_the_pane_follows_the_schedule(open_view, qapp):
+def test_the_pane_follows_the_schedule(open_view, qtbot):
     document = big_document(2)
     view = open_view(document)
     document.place([1], 1)
-    qapp.processEvents()
-    assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
+    qtbot.waitUntil(lambda: [device.title for device in view.devices] == ["GPU 0", "GPU 1"])
     document.undo_stack.undo()
-    qapp.processEvents()
-    assert [device.title for device in view.devices] == ["GPU 0"]
+    qtbot.waitUntil(lambda: [device.title for device in view.devices] == ["GPU 0"])
 
 
 def test_an_empty_pane_shows_no_device(open_view):

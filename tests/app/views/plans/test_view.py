@@ -94,7 +94,7 @@ def test_a_note_of_the_method_is_in_the_tooltip(open_view):
     document = three_plans()
     entry = document.plans[-1]
     noted = replace(entry, plan=replace(entry.plan, note="Linear orders only."))
-    assert "Linear orders only." in tooltip(document.project, document.bounds, noted)
+    assert "Linear orders only." in tooltip(document.project, document.bounds, noted, "")
 
 
 def test_a_plan_that_does_not_fit_is_marked(open_view):
@@ -104,7 +104,7 @@ def test_a_plan_that_does_not_fit_is_marked(open_view):
     assert (card.standing, card._standing_role) == ("does not fit", "bad")
     assert card.notes[0] == "GPU 0 needs 20 B more"
     assert "does not fit: GPU 0 needs 20 B more" in tooltip(
-        document.project, document.bounds, card.entry
+        document.project, document.bounds, card.entry, ""
     )
 
 

@@ -70,6 +70,18 @@ def test_more_samples_are_simulated_on_request(opened):
     assert view.pipeline.canvas.pipeline.n_microbatches == 3
 
 
+def test_a_kind_that_does_not_fit_ends_in_an_ellipsis(opened):
+    kind = opened([0, 0, 1, 1]).pipeline.kind
+    kind.addItem("Training, 1F1B (PipeDream)")
+    kind.setCurrentIndex(kind.count() - 1)
+    kind.setMaximumWidth(400)
+    kind.resize(400, kind.height())
+    assert kind.shown_text() == "Training, 1F1B (PipeDream)"
+    kind.resize(120, kind.height())
+    assert kind.shown_text().startswith("Training")
+    assert kind.shown_text().endswith("…")
+
+
 def test_further_subgraphs_are_named_and_selected(opened):
     view = opened([0, 1, 0, 1])
     assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()

@@ -129,7 +129,7 @@ def test_a_lane_where_the_op_cannot_run_refuses_the_drop(open_view):
     start = bar_of(view, 0)
     end = lane_of(view, 1, start.x())
     drag(view, start, end, release=False)
-    assert view.canvas._gesture.drop.text.startswith("may not run on CPU 0")
+    assert view.canvas._gesture.drop.text.startswith("may not run on CPU 0:\n")
     QTest.mouseRelease(view.canvas, LEFT, NONE, end)
     assert document.current.plan.device.tolist() == [0, 0, 1]
     assert refused == ["choose another device; a cannot run on a CPU: no measured time there"]

@@ -1,0 +1,64 @@
+"""Turns of the event loop: what an edit changes is shown in parts, so that no part is a stall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, QTimer, SignalInstance
+
+
+class _Turn:
+    """A turn of the event loop, which one slot, or one edit, may have."""
+
+    def __init__(self) -> None:
+        self._takers = 0
+
+    @property
+    def is_taken(self) -> bool:
+        return self._takers > 0
+
+    def take(self) -> None:
+        self._takers += 1
+        QTimer.singleShot(0, self._wait)
+
+    def _wait(self) -> None:
+        """Let the window paint what has changed, and take input, before the next turn."""
+        QTimer.singleShot(0, self._end)
+
+    def _end(self) -> None:
+        self._takers -= 1
+
+
+_turn = _Turn()
+
+
+def take_turn() -> None:
+    """Let those who wait to be called have another turn than this one."""
+    _turn.take()
+
+
+def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:
+    """Call a slot once after any number of changes, when the event that caused them is over.
+
+    Several signals follow one edit, and a click may replace the button that was clicked. Slots that
+    wait for the same edit have a turn of the event loop each: the window takes input and paints
+    in between.
+
+    Returns
+    -------
+    QTimer
+        Starting it calls the slot too.
+    """
+    timer = QTimer(owner, singleShot=True, interval=0)
+
+    def run() -> None:
+        if _turn.is_taken:
+            timer.start()
+        else:
+            _turn.take()
+            slot()
+
+    timer.timeout.connect(run)
+    for change in changes:
+        change.connect(timer.start)
+    return timer
