@@ -63,7 +63,7 @@ def _merge(problem: Problem) -> None:
 
 
 def _move_blocks(problem: Problem) -> None:
-    balance_step(_first_state(problem), 0, 1.0, new_stop_flag())
+    balance_step(1)(_first_state(problem), 0, 1.0, new_stop_flag())
     for links in ("priority", "fifo"):
         blocks_step(links)(_first_state(problem), 0, 1.0, new_stop_flag())
 

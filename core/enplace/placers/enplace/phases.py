@@ -46,9 +46,13 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and the number of phases that only move blocks. In
 the first phase, the threads also start from plans other than the best."""
 
-BALANCE_LOOK, BALANCE_PHASES, PROMISING = 0.06, (0.12, 0.2, 0.3, 0.4, 0.5), 1.05
-"""Share of the time for a first look at balances; where each further phase of them ends, if there
-is one; and how much longer than the best plan those of the first look may be for a second."""
+BALANCE_PHASES = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
+"""Share of the time at which each phase of balances ends, if there is one, and moves for each unit
+in it."""
+
+PROMISING, WINNING = 1.05, 0.9
+"""How long those of the first phase may be for a second, as a multiple of the best plan before; and
+how short the best of them must be for a further phase though the last one gained nothing."""
 
 FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
 """Steps that a thread takes in a phase without a time limit: enough to cover this many ops, within
@@ -154,21 +158,19 @@ class PhasedSearch:
                 by_blocks = min(found, key=by_key)
 
     def _balance(self, level: Level) -> list[LevelPlan]:
-        """Anneal balances for as long as that finds better plans; return what they found."""
+        """Anneal balances for as long as that finds better plans; return the best of them."""
         if self.is_small:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
-        steps: list[Step] = [balance_step] * THREADS
-        unknown = replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)
-        found = self._run_phase([unknown] * THREADS, steps, BALANCE_LOOK)
-        if min(found, key=by_key).key > (best.excess_bytes, best.makespan_us * PROMISING):
-            return []
-        found = [min(best, state, key=by_key) for state in found]
-        for end in BALANCE_PHASES:
-            before = min(found, key=by_key)
-            found = self._run_phase(found, steps, end)
-            if min(found, key=by_key) is before:
+        found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
+        goal = best.excess_bytes, best.makespan_us * PROMISING
+        for end, sweeps in BALANCE_PHASES:
+            found = self._run_phase(found, [balance_step(sweeps)] * THREADS, end)
+            best_found = min(found, key=by_key)
+            found, after = [best_found] * THREADS, best_found.key
+            if after >= goal:
                 break
+            goal = max(min(best.key, after), (best.excess_bytes, best.makespan_us * WINNING))
         return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:

@@ -1,9 +1,9 @@
 """Annealing of a placement without simulating it: less to send, and work that is balanced in time.
 
 The step is cut into bands of time. A placement costs what its transfers take, and the more, the
-less evenly the work of each band is spread over the devices. A move of one unit changes both in a
-few places only, so thousands are tried in the time of one simulation. This finds the strands of a
-graph, which methods that place one op at a time tear apart.
+less evenly the work of each band is spread over the devices, and the fuller channels are. A move of
+one unit changes this in a few places only, so thousands are tried in the time of one simulation.
+This finds the strands of a graph, which methods that place one op at a time tear apart.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ class Balance(NamedTuple):
     ----------
     band : int array, shape (GRIDS, n_ops)
         The band that each op runs in.
+    length_us : float
+        The mean length of a band.
     pace : float array, shape (n_devices,)
         The speed of each device, relative to the mean of its kind. Work is even if all devices take
         equally long for theirs: then squares of times are least if they count by pace.
     sending : float
         Weight of a microsecond of transfers; a microsecond of work weighs as much as its device has
         more to do in that band than others, relative to the mean.
+    crowding : float
+        Weight of a channel's load in a band: there, a microsecond of transfers costs this times the
+        share of the band in which the channel is busy.
     hot, cold : float
         First and last temperature, in us.
     moves : int
@@ -42,8 +47,10 @@ class Balance(NamedTuple):
     """
 
     band: IntArray
+    length_us: float
     pace: FloatArray
     sending: float
+    crowding: float
     hot: float
     cold: float
     moves: int
@@ -61,12 +68,16 @@ class Placed(NamedTuple):
         Work of each device in each band, divided by its lanes.
     even_us : float array, shape (GRIDS, n_bands)
         The mean work of the devices in a band, counted by pace.
+    crowd : float array, shape (n_bands, n_channels)
+        Transfers of each channel, in the first grid's bands of the ops that make the tensors, as
+        multiples of the mean length of a band.
     """
 
     device: IntArray
     users: IntArray
     load_us: FloatArray
     even_us: FloatArray
+    crowd: FloatArray
 
 
 @kernel
@@ -92,6 +103,7 @@ def anneal_balance(
         np.zeros((len(machine.tensor_op), n_devices), np.int64),
         np.zeros((GRIDS, n_bands, n_devices)),
         np.zeros((GRIDS, n_bands)),
+        np.zeros((n_bands, machine.n_channels)),
     )
     return _anneal(machine, balance, placed, draw, stop)
 
@@ -114,21 +126,17 @@ def _anneal(
             continue
         if stop[0]:
             break
-        first, alone = m.unit_ptr[unit], m.unit_ptr[unit + 1] - m.unit_ptr[unit] == 1
-        # The price of each further op of a unit depends on where those before it are.
-        change = _price(m, b, p, m.member[first], to) if alone else _move(m, b, p, unit, to)
+        change = _move(m, b, p, unit, to)
         if change <= 0.0 or draw.random() < np.exp(-change / temperature):
             total += change
-            if alone:
-                _move_op(m, b, p, m.member[first], to)
-        elif not alone:
+        else:
             _move(m, b, p, unit, here)
     return total
 
 
 @loop
 def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - compiled
-    """Count the consumers of each tensor and the work of each band."""
+    """Count the consumers of each tensor, and the work and the transfers of each band."""
     for op in range(len(p.device)):
         here = p.device[op]
         for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
@@ -141,6 +149,11 @@ def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - com
             for d in range(len(m.lanes)):
                 total += b.pace[d] * p.load_us[grid, band, d]
             p.even_us[grid, band] = max(total / len(m.lanes), 1e-3)
+    for tensor in range(len(m.tensor_op)):
+        home = p.device[m.tensor_op[tensor]]
+        for d in range(len(m.lanes)):
+            if d != home and p.users[tensor, d] > 0:
+                _send(m, b, p, tensor, home, d, 1.0)
 
 
 @loop
@@ -150,54 +163,56 @@ def _move(
     """Move a unit to a device; return by how much the placement costs more."""
     change = 0.0
     for i in range(m.unit_ptr[unit], m.unit_ptr[unit + 1]):
-        change += _price(m, b, p, m.member[i], to)
-        _move_op(m, b, p, m.member[i], to)
-    return change
-
-
-@loop
-def _price(
-    m: Machine, b: Balance, p: Placed, op: int, to: int
-) -> float:  # pragma: no cover - compiled
-    """Compute by how much a placement costs more once an op has moved to a device."""
-    here, sent_us = p.device[op], 0.0
-    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
-        n_bytes = m.tensor_bytes[tensor]
-        for d in range(len(m.lanes)):
-            if p.users[tensor, d] > 0:
-                if d != here:
-                    sent_us -= transfer_us(m, n_bytes, here, d)
-                if d != to:
-                    sent_us += transfer_us(m, n_bytes, to, d)
-    for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
-        tensor = m.in_tensor[i]
-        home = p.device[m.tensor_op[tensor]]
-        if here != home and p.users[tensor, here] == 1:
-            sent_us -= transfer_us(m, m.tensor_bytes[tensor], home, here)
-        if to != home and p.users[tensor, to] == 0:
-            sent_us += transfer_us(m, m.tensor_bytes[tensor], home, to)
-    less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
-    change = b.sending * sent_us
-    for grid in range(GRIDS):
-        band = b.band[grid, op]
-        # Half the change of the sum of squares.
-        gained = more_us * (p.load_us[grid, band, to] + 0.5 * more_us)
-        lost = less_us * (p.load_us[grid, band, here] - 0.5 * less_us)
-        change += (b.pace[to] * gained - b.pace[here] * lost) / p.even_us[grid, band]
+        change += _move_op(m, b, p, m.member[i], to)
     return change
 
 
 @step
 def _move_op(
     m: Machine, b: Balance, p: Placed, op: int, to: int
-) -> None:  # pragma: no cover - compiled
-    """Move an op to a device."""
-    here = p.device[op]
+) -> float:  # pragma: no cover - compiled
+    """Move an op to a device; return by how much the placement costs more."""
+    here, change = p.device[op], 0.0
+    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+        for d in range(len(m.lanes)):
+            if p.users[tensor, d] > 0:
+                if d != here:
+                    change += _send(m, b, p, tensor, here, d, -1.0)
+                if d != to:
+                    change += _send(m, b, p, tensor, to, d, 1.0)
     p.device[op] = to
     for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
-        p.users[m.in_tensor[i], here] -= 1
-        p.users[m.in_tensor[i], to] += 1
+        tensor = m.in_tensor[i]
+        home = p.device[m.tensor_op[tensor]]
+        p.users[tensor, here] -= 1
+        p.users[tensor, to] += 1
+        if here != home and p.users[tensor, here] == 0:
+            change += _send(m, b, p, tensor, home, here, -1.0)
+        if to != home and p.users[tensor, to] == 1:
+            change += _send(m, b, p, tensor, home, to, 1.0)
+    less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
     for grid in range(GRIDS):
         band = b.band[grid, op]
-        p.load_us[grid, band, here] -= m.time_us[op, here] / m.lanes[here]
-        p.load_us[grid, band, to] += m.time_us[op, to] / m.lanes[to]
+        # Half the change of the sum of squares.
+        gained = more_us * (p.load_us[grid, band, to] + 0.5 * more_us)
+        lost = less_us * (p.load_us[grid, band, here] - 0.5 * less_us)
+        change += (b.pace[to] * gained - b.pace[here] * lost) / p.even_us[grid, band]
+        p.load_us[grid, band, here] -= less_us
+        p.load_us[grid, band, to] += more_us
+    return change
+
+
+@step
+def _send(
+    m: Machine, b: Balance, p: Placed, tensor: int, home: int, to: int, sign: float
+) -> float:  # pragma: no cover - compiled
+    """Count a transfer, or discount it (``sign``); return by how much the placement costs more."""
+    us = sign * transfer_us(m, m.tensor_bytes[tensor], home, to)
+    link, band = home * len(m.lanes) + to, b.band[0, m.tensor_op[tensor]]
+    share, crowded = us / b.length_us, 0.0
+    for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+        channel = m.route[hop]
+        # Half the change of the square.
+        crowded += p.crowd[band, channel] + 0.5 * share
+        p.crowd[band, channel] += share
+    return us * (b.sending + b.crowding * crowded)

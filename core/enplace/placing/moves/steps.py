@@ -15,7 +15,8 @@ from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
 from enplace.placing.moves.windows import Annealing, sweep
-from enplace.values.arrays import inverse
+from enplace.placing.settle import upward_rank_us
+from enplace.values.arrays import inverse, upward_rank
 from enplace.values.cluster import Cluster
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import BoolArray, Problem
@@ -34,11 +35,15 @@ ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
 """Moves tried for each op of a window, and the other settings for annealing windows."""
 
-SWEEPS, DOUBLINGS, MOST_MOVES = 150, 4, 8_000_000
-"""Moves for each unit when a balance is annealed, doubled up to three times, and the most of it."""
+MOST_MOVES = 8_000_000
+"""The most moves when a balance is annealed."""
 
-WEIGHTS, UNITS_OF_BAND = (0.03, 0.6), (3, 100)
-"""Ranges of the weight of sending in a balance, and of a device's units in each band of time."""
+WEIGHTS = ((4.0, 0.01, 0.003), (120.0, 0.6, 0.6))
+"""The least and the most units of a device in each band of time, weight of sending, and weight of
+crowding of a balance."""
+
+SIMILAR, SPREAD = 0.3, 0.5
+"""How often these are drawn near those that the best balance so far is from, and how near."""
 
 WARM, HOT, COLD = 0.4, (2.0, 0.3), 0.01
 """How often a balance is annealed from the placement at hand instead of a random one; the first
@@ -57,7 +62,8 @@ class LevelPlan:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
-    One that has not been simulated is worse than any that has.
+    One that has not been simulated is worse than any that has. ``weights`` are those of the balance
+    that it is from: units of a band, sending and crowding.
     """
 
     level: Level
@@ -67,6 +73,7 @@ class LevelPlan:
     excess_bytes: int = UNKNOWN
     engine: str = LISTS
     ranked: bool = True
+    weights: FloatArray | None = None
 
     @property
     def key(self) -> tuple[int, float]:
@@ -146,35 +153,45 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
     return step
 
 
-def balance_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
-    """Anneal what a placement sends and how evenly it spreads the work, for drawn weights.
+def balance_step(sweeps: int) -> Step:
+    """Make a step that anneals what a placement sends and how evenly it spreads the work.
 
-    Ops then run in the order of their ranks.
+    Weights are drawn. Ops then run in the order of their ranks.
+
+    Parameters
+    ----------
+    sweeps : int
+        Moves tried for each unit.
     """
-    draw, problem = np.random.default_rng(seed), state.level.problem
-    n_units = problem.n_units
-    work_us = problem.time_us.min(axis=1)
-    n_bands = n_units / problem.cluster.n_devices / _draw_log(draw, *UNITS_OF_BAND)
-    warm = draw.random() < WARM
-    device = state.device.copy() if warm else _random_placement(problem, draw)
-    unit_us = work_us.sum() / n_units
-    balance = Balance(
-        band=_bands(_start_us(state), work_us, max(int(n_bands), 2)),
-        pace=_pace(problem.cluster),
-        sending=_draw_log(draw, *WEIGHTS),
-        hot=HOT[warm] * unit_us,
-        cold=COLD * unit_us,
-        moves=min(SWEEPS * n_units << int(draw.integers(DOUBLINGS)), MOST_MOVES),
-    )
-    anneal_balance(state.level.machine, balance, device, draw, stop)
-    by_ranks = LevelPlan(state.level, state.order, device)
-    found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
-    return min(state, replace(found, engine=BALANCE), key=by_key)
 
+    def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
+        draw, problem = np.random.default_rng(seed), state.level.problem
+        n_units, work_us = problem.n_units, problem.time_us.min(axis=1)
+        weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
+        if state.weights is not None and draw.random() < SIMILAR:
+            weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
+        units_of_band, sending, crowding = weights.tolist()
+        n_bands = max(int(n_units / problem.cluster.n_devices / units_of_band), 2)
+        unit_us = work_us.sum() / n_units
+        when = _middle_us(problem) if draw.random() < 0.5 else _start_us(state)
+        warm = draw.random() < WARM
+        device = state.device.copy() if warm else _random_placement(problem, draw)
+        balance = Balance(
+            band=_bands(when, work_us, n_bands),
+            length_us=max(work_us.sum() / problem.cluster.n_devices / n_bands, 1e-3),
+            pace=_pace(problem.cluster),
+            sending=sending,
+            crowding=crowding,
+            hot=HOT[warm] * unit_us,
+            cold=COLD * unit_us,
+            moves=min(sweeps * n_units, MOST_MOVES),
+        )
+        anneal_balance(state.level.machine, balance, device, draw, stop)
+        by_ranks = LevelPlan(state.level, state.order, device)
+        found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
+        return min(state, replace(found, engine=BALANCE, weights=weights), key=by_key)
 
-def _draw_log(draw: np.random.Generator, low: float, high: float) -> float:
-    """Draw a number whose logarithm is evenly distributed."""
-    return float(np.exp(draw.uniform(np.log(low), np.log(high))))
+    return step
 
 
 def _pace(cluster: Cluster) -> FloatArray:
@@ -194,6 +211,18 @@ def _random_placement(problem: Problem, draw: np.random.Generator) -> IntArray:
 def _start_us(state: LevelPlan) -> FloatArray:
     plan = Plan(state.device.copy(), inverse(state.order), "enplace", links="priority")
     return simulate(state.level.problem, plan).op_start_us
+
+
+def _middle_us(problem: Problem) -> FloatArray:
+    """Find the middle of when each op may start if nothing is sent (twice, up to a constant)."""
+    profile, work_us = problem.profile, problem.time_us.min(axis=1)
+    free = np.zeros(profile.n_edges)
+    producers = profile.edge_source[profile.in_edges]
+    backward = profile.topological_order[::-1].copy()
+    until_end_us = upward_rank_us(problem, work_us, free)
+    since_begin_us = upward_rank(backward, profile.in_ptr, producers, work_us, free)
+    middle_us: FloatArray = since_begin_us - work_us - until_end_us
+    return middle_us
 
 
 def _bands(start_us: FloatArray, work_us: FloatArray, n_bands: int) -> IntArray:
