@@ -46,6 +46,7 @@ from enplace.frameworks.tensorflow.split import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes
 from enplace.machine import simulate
+from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -212,7 +213,12 @@ def run_plan(
     run = _seen(step, problem, plan, order, placed, traces)
     if pipeline is not None:
         predicted = schedule if has_costs else None
-        facts["pipeline"] = describe_pipeline(pipeline, predicted, run, whole.batch_shapes)
+        facts["pipeline"] = {
+            **describe_pipeline(pipeline, predicted, run, whole.batch_shapes),
+            "whole_difference": finite(
+                _difference(_flat(placed.losses[:1]), _flat(stock.losses[:1]))
+            ),
+        }
     return replace(
         run,
         loss_difference=_difference(_flat(ours.losses), _flat(theirs.losses)),
