@@ -7,9 +7,10 @@ part's share. All other ops stay whole. So variables change once, and the result
 whole step up to the order of sums.
 
 Samples depend on each other where a layer computes statistics of the batch. If asked to, each
-micro-batch then takes its own instead, as GPipe does: a mean is that of its samples, and a sum that
-of its samples times the number of micro-batches. All gradients are then exact for these statistics,
-and what is not cut, such as a moving average, gets the mean over the micro-batches.
+micro-batch then takes its own instead, as GPipe does, as if the batch were many copies of it: a
+mean is that of its samples, and a sum that of its samples times the number of micro-batches. So
+numbers of samples in the graph stay right, all gradients are exact for these statistics, and what
+is not cut, such as an optimiser, gets the mean over the micro-batches.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def run_plan(
         check_devices(target, devices, sorted(set(placed_on.values())))
 
         as_planned = _imported(step, graph)
-        alike = step if microbatches is not None and microbatches.own_statistics else whole
+        alike = step if pipeline is not None and pipeline.cut.own else whole
         free = _imported(alike) if compare else as_planned
         placed = _Way("Running the plan", step, devices.config, as_planned, is_placed=True)
         plain = _Way("Running without the plan", alike, _anywhere(devices.config), free)
