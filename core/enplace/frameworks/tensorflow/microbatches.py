@@ -217,7 +217,8 @@ class _Cutting:
         """The tensors of the parts, where each goes on with its own."""
         self._summed: dict[tuple[int, ...], int] = {}
         """Axis of the samples, by the shape of what a statistic is computed from."""
-        self._before_update = self._find_before_update()
+        self._copied: set[str] = set()
+        """Ops that may become one copy for each part to go on with its own."""
         self._cuts: dict[str, Cut] = {}
         self._new: dict[str, NodeDef] = {}
         self._origin: dict[str, Origin] = {}
@@ -228,7 +229,8 @@ class _Cutting:
         for tensor, shape in batch.items():
             self._check_shape(tensor, shape)
 
-    def run(self, wanted: Iterable[str]) -> CutGraph:
+    def run(self, wanted: Sequence[str]) -> CutGraph:
+        self._copied = self._find_copied(map(node_of, wanted))
         for name in sort_nodes(self._old):
             node = self._nodes[name]
             if node.op in _SHAPES and self._become_constant(node):
@@ -250,15 +252,16 @@ class _Cutting:
             new, self._origin, renamed, self._parts, len(self._cuts), mixing, loops, own
         )
 
-    def _find_before_update(self) -> set[str]:
-        """Find the ops of both passes, without those of the optimiser.
+    def _find_copied(self, wanted: Iterable[str]) -> set[str]:
+        """Find the ops of both passes, and those of the loss and the like.
 
-        It takes the mean of the gradients of all micro-batches.
+        The optimiser takes the mean of all gradients, and moving averages that of all statistics.
         """
         producers = {name: [*map(node_of, node.input)] for name, node in self._nodes.items()}
         backward = [name for name in self._nodes if is_in_backward_scope(name)]
         after = reached(backward, _reversed(producers).__getitem__)
-        return reached(backward, producers.__getitem__) | (self._nodes.keys() - after)
+        before = reached(backward, producers.__getitem__)
+        return before | (reached(wanted, producers.__getitem__) - after)
 
     def _check_shape(self, tensor: str, shape: Sequence[int]) -> None:
         """Let no batch of another shape pass: shapes of parts are fixed."""
@@ -322,7 +325,7 @@ class _Cutting:
     def _copy_for_own(self, node: NodeDef) -> Cut | None:
         """Let each part do what follows from its own statistics, up to the variables' gradients."""
         data, made = _data(node), outputs_of(node.name, self._shapes)
-        follows = any(tensor in self._own for tensor in data) and node.name in self._before_update
+        follows = any(tensor in self._own for tensor in data) and node.name in self._copied
         if not follows or not self._has_floats(node) or has_effect(node.op):
             return None
         axis = self._repeated_axis(data, made[0]) if node.op in _REPEATING else None
