@@ -193,6 +193,14 @@ def test_samples_that_wait_for_room_may_repeat_what_they_do_after_seven():
     assert time_with_room_us(problem, plan, LoadRule(), np.inf) == pytest.approx(92 / 7, rel=1e-9)
 
 
+def test_the_first_stage_alone_does_not_show_what_samples_repeat():
+    """It repeats itself at once, while samples gather behind it that delay it later."""
+    layers = [(105, 28, 6), (181, 166, 8), (164, 104, 12), (31, 70, 12), (151, 197, 25)]
+    problem = chain_of(layers, 28, 5)
+    (plan,) = unordered(problem, np.array([0, 1, 2, 3, 4] * 2), "")
+    assert time_with_room_us(problem, plan, LoadRule(), np.inf) == pytest.approx(30778 / 85)
+
+
 def test_samples_do_not_wait_for_room_beside_a_branch():
     """The second layer reads nothing of the first, so it begins samples before the first does."""
     layers = [(3, 9, 3), (6, 1, 3), (6, 4, 1)]
