@@ -213,6 +213,18 @@ def test_samples_do_not_wait_for_room_beside_a_branch():
     assert (found.peak_bytes <= 6).all()
 
 
+def test_what_a_pipeline_needs_counts_even_if_no_backward_op_reads_a_forward_one():
+    """The variables take 6 B; beside them, an op makes 2 B and needs 2 B itself."""
+    times = {"f0": 6, "f1": 4, "gradients/b1": 3, "gradients/b0": 6}
+    edges = [("f0", "f1", 2), ("gradients/b1", "gradients/b0", 0)]
+    sizes = {"persistent": {"f0": 2, "f1": 4}, "temporary": {"f0": 2}}
+    problem = Problem(profile_of(times, edges, **sizes), cluster_of(1, capacity_bytes=9))
+    plan = place(problem, "max-load-dp").plan
+    assert simulate_pipeline(problem, plan, "1f1b", 4).peak_bytes == [10]
+    assert "no partition was found that fits with its samples in flight" in plan.note
+    assert not plan.proven
+
+
 def test_nothing_is_proven_where_samples_do_not_return_through_all_stages():
     """No gradient goes from the third layer to the second, whose stage ends earlier for that."""
     layers = [(4, 9, 3), (4, 9, 0), (7, 6, 3), (1, 5, 1), (4, 1, 2)]
