@@ -197,7 +197,8 @@ def run_plan(
         "unplaced_quartiles_us": quartiles_us(plain.times_us),
         "stock_quartiles_us": quartiles_us(stock.times_us),
         "input_us": _input_us(step, traces),
-        "start_us": _start_us(placed),
+        # Starting a traced step takes longer, so the least is nearest to the others'.
+        "start_us": min(placed.starts_us, default=None),
         "predicted_busy_us": schedule.busy_us.tolist() if has_costs else None,
         "transfers": len(schedule.transfer_tensor),
         "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
@@ -373,14 +374,6 @@ def _traced(opened: OpenStep) -> Any:
     full = tf.compat.v1.RunOptions.FULL_TRACE
     opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
     return metadata
-
-
-def _start_us(way: _Way) -> float | None:
-    """Return how long it takes until the first op starts, at most a step.
-
-    Starting a traced step takes longer, so the least of these times is nearest to the others'.
-    """
-    return min(*way.starts_us, float(np.median(way.times_us))) if way.starts_us else None
 
 
 def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:

@@ -404,6 +404,40 @@ def test_variables_that_one_op_uses_move_or_stay_together(tmp_path, run_python):
     assert "kept where their data is: weight_0" in summary
 
 
+EARLY_HANDLES = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+halves = [weight.assign(weight / 2) for weight in weights]
+optimizer = tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
+
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        loss = tf.reduce_mean(x ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+of_3, of_2 = (train_step.get_concrete_function(tf.TensorSpec((n, 4))) for n in (3, 2))
+losses = [float(step(tf.ones((n, 4)))) for _ in range(2) for step, n in ((of_3, 3), (of_2, 2))]
+print(*losses, *[float(tf.reduce_sum(each)) for each in (*weights, *halves)])
+"""
+
+
+def test_variables_move_with_all_that_has_their_handles(tmp_path, run_python):
+    """Values that assignments returned, and a second function traced before the first step."""
+    script = tmp_path / "train.py"
+    script.write_text(EARLY_HANDLES)
+    write_scattered_plan(tmp_path, load(source_of(script)))
+    plain = run_python(tmp_path, "-c", EARLY_HANDLES)
+    placed = run_python(tmp_path, "-c", f"{APPLY}{EARLY_HANDLES}print(len(applied.functions))")
+    assert placed.returncode == 0, placed.stderr
+    assert placed.stdout.splitlines() == [plain.stdout.strip(), "2"]
+    assert "does not run" not in placed.stderr
+
+
 MOSTLY_FROZEN = """
 import tensorflow as tf
 weight = tf.Variable(tf.ones((4, 4)))
@@ -472,6 +506,45 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
     assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] == 0
+
+
+TAKING_TURNS = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+
+def train(x, some):
+    with tf.GradientTape() as tape:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        loss = tf.reduce_mean(x ** 2)
+    for weight, gradient in zip(some, tape.gradient(loss, some)):
+        weight.assign_sub(gradient)
+    return loss
+
+first = tf.function(lambda x: train(x, weights[:2]), jit_compile="compiled" in globals())
+second = tf.function(lambda x: train(x, weights[2:]), jit_compile="compiled" in globals())
+print(*[float(step(tf.ones((3, 4)))) for _ in range(3) for step in (first, second)])
+"""
+
+
+def test_two_plans_can_share_variables(tmp_path, run_python):
+    """They stay where the first function needs them; XLA compiles neither."""
+    script = tmp_path / "train.py"
+    for seed, (name, turns) in enumerate({"plan": "first, second", "other": "second,"}.items()):
+        script.write_text(TAKING_TURNS.replace("first, second", turns))
+        problem = problem_of(load(source_of(script)), parse_devices("cpu:2").cluster)
+        plan = scattered_plan(problem, seed=seed, policy="strict")
+        write_plan(tmp_path / f"{name}.json", Result(simulate(problem, plan)))
+    plain = run_python(tmp_path, "-c", TAKING_TURNS)
+    both = f"{TWO_PLANS}compiled = True\n{TAKING_TURNS}"
+    placed = run_python(tmp_path, "-c", f"{both}print(*map(str, (applied, other)), sep='\\n')")
+    assert placed.returncode == 0, placed.stderr
+    losses, ran_first, ran_second, *_ = placed.stdout.splitlines()
+    assert losses == plain.stdout.strip()
+    assert re.search(r"(\d+) of \1 ops run where planned", ran_first), ran_first
+    assert "ops run where planned" in ran_second
+    assert "kept where their data is: weight_" in ran_second
 
 
 AGAIN = """weights = model.get_weights()
