@@ -152,6 +152,57 @@ def test_an_unchanged_script_trains_as_a_pipeline(style, tmp_path, run_python):
     assert done.stderr.count("batches of other shapes than") == (style == "fit")
 
 
+ONE_BY_ONE = """
+class OneByOne(keras.Sequential):
+    def train_step(self, data):
+        trained, moving = self.trainable_variables, self.non_trainable_variables
+        start = [variable.value + 0 for variable in moving]
+        gradients, moved = [], []
+        for x, y in zip(*(tf.split(part, 4) for part in data)):
+            for variable, value in zip(moving, start):
+                variable.assign(value)
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, self(x, training=True))
+            gradients.append(tape.gradient(loss, trained))
+            moved.append([variable.value + 0 for variable in moving])
+        for variable, *values in zip(moving, *moved):
+            variable.assign(tf.add_n(values) / 4)
+        self.optimizer.apply([tf.add_n(each) / 4 for each in zip(*gradients)], trained)
+        return {"loss": loss}
+
+"""
+
+
+def test_micro_batches_with_statistics_of_their_own_train_as_one_by_one(tmp_path, run_python):
+    """Their gradients and moving averages are averaged, and the optimiser runs once."""
+    changes = {"layers.Dropout(0.2)": "layers.BatchNormalization(momentum=0.5)"}
+    changes['"adam"'] = "keras.optimizers.SGD(0.5)"
+    wanted = "pipeline='1f1b', microbatches=4, own_statistics=True"
+    head = f"import enplace\napplied = enplace.apply('plan.json', {wanted})\n"
+    script = write_script(tmp_path, "fit", head, REPORT)
+    change_text(script, changes)
+    write_scattered_plan(tmp_path, load(source_of(str(script))))
+    done = run_python(tmp_path, str(script))
+    assert done.returncode == 0, done.stderr
+    cut = json.loads(done.stdout.splitlines()[-1])
+    assert cut["summary"].endswith("4 micro-batches, 1f1b")
+    usual = write_script(tmp_path, "fit")
+    own = {"layers = keras.layers": f"layers = keras.layers\n{ONE_BY_ONE}"}
+    change_text(usual, {**own, "model = keras.Sequential": "model = OneByOne", **changes})
+    losses, weights = run_plain(usual)
+    np.testing.assert_allclose(cut["losses"][-1], losses[-1], rtol=1e-5)
+    for ours, theirs in zip(cut["weights"], weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def change_text(path, changes):
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
 CONFIGURED = """
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)
