@@ -47,6 +47,7 @@ from enplace.frameworks.tensorflow.exchange import (
     function_name,
     function_of,
     movable_variables,
+    move_along,
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.pipelines import pipeline_function
@@ -141,8 +142,8 @@ def apply(
         function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
         if not tf.executing_eagerly() or not placer.fits(function):
-            present = placer.present(captured)
-            return call(placer.runnable(function, present), present)
+            runnable = placer.runnable(function, placer.present(captured))
+            return call(runnable, placer.present(captured))
         drawn, key = placer.draw(function, [*inputs, *captured])
 
         def run(placed: ConcreteFunction) -> Any:
@@ -251,6 +252,8 @@ class _Placer:
             return function  # another plan's
         if function not in self._plain:
             self._plain[function] = None
+            move_along(function, _movers)
+            present = self.present(present)
             if is_compiled(function):
                 print(
                     f"enplace: XLA does not compile {function_name(function)}, because the plan "
@@ -341,6 +344,7 @@ class _Placer:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
         if n_nodes < ALIKE * len(self._whole) and not trains_too:
             return None  # far too small; no need to flatten it
+        move_along(function, _movers)
         # It may have been traced before its variables moved; names of variables are by handle.
         function.set_external_captures(self.present(function.captured_inputs))
         flat = flatten(function)

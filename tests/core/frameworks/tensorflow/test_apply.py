@@ -549,6 +549,24 @@ def test_two_plans_can_share_variables(tmp_path, run_python):
     assert "kept where their data is: weight_" in ran_second
 
 
+def test_momentum_follows_a_weight_that_moves_for_another_function(tmp_path, run_python):
+    update = "    for weight, gradient in zip(some, tape.gradient(loss, some)):\n"
+    fused = "    optimizer.apply_gradients(zip(tape.gradient(loss, some), some))\n"
+    text = TAKING_TURNS.replace(update, fused).replace("        weight.assign_sub(gradient)\n", "")
+    made = "optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)\nfirst = "
+    text = text.replace("first = ", made)
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    write_scattered_plan(tmp_path, load(source_of(script)))
+    late = text.replace("print(*[", "print(float(second(tf.ones((3, 4)))), *[")
+    plain = run_python(tmp_path, "-c", late)
+    placed = run_python(tmp_path, "-c", f"{APPLY}{late}print(applied)")
+    assert placed.returncode == 0, placed.stderr
+    losses, ran, *_ = placed.stdout.splitlines()
+    assert losses == plain.stdout.strip()
+    assert re.search(r"(\d+) of \1 ops run where planned", ran), ran
+
+
 AGAIN = """weights = model.get_weights()
 model.compile("rmsprop", loss_of)
 model.fit(x, y, batch_size=8, verbose=0)
