@@ -654,6 +654,27 @@ def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, 
     assert "contradict yours" in window.banner.text
 
 
+def test_a_plan_whose_pins_change_a_locked_device_is_added_without_them(window, tmp_path):
+    pinned = replace(window.document.problem, pins={2: 0})
+    plan = plan_of(pinned, dict.fromkeys("abc", 0))
+    write_plan(tmp_path / "other.json", Result(simulate(pinned, plan)))
+    window.document.lock(0)
+    mine = window.document.problem
+    import_plan(window, tmp_path / "other.json")
+    assert window.document.current.name == "other"
+    assert window.document.problem.pins == mine.pins
+    assert "GPU 0 is locked as it is" in window.banner.text
+
+
+def test_constraints_that_change_a_locked_device_are_refused_and_nothing_else_is_said(
+    window, tmp_path
+):
+    window.document.lock(0)
+    import_constraints(window, tmp_path / "team.json", pin=[["c", "GPU:0"]])
+    assert "GPU 0 is locked as it is" in window.banner.text
+    assert "adds nothing" not in window.toast.text
+
+
 def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, tmp_path):
     model = profile_of({"x": 1, "y": 1})
     write_profile(tmp_path / "new.enplace", model)
