@@ -165,16 +165,25 @@ class Filing(QWidget):
         def use_parts() -> None:
             for path in parts:
                 self.open_path(path)
+            if left_out:
+                names = _few([path.name for path in left_out])
+                why = "one model and one cluster can be open at a time"
+                self._fail_last(f"left out {names}: {why}")
 
+        if opened and is_model(opened[0]):  # it must be measured first
+            left_out, parts = [*left_out, *parts], []
+            use_parts()
         if opened:
             self.open_path(opened[0], use_parts)
-            if is_model(opened[0]):  # it must be measured first
-                left_out += parts
         else:
             use_parts()
-        if left_out:
-            names = _few([path.name for path in left_out])
-            self.failed.emit(f"left out {names}: one model and one cluster can be open at a time")
+
+    def _fail_last(self, text: str) -> None:
+        """Report a fault once all files are read: what they change hides what was said before."""
+        if self._background.is_busy:
+            self._background.start(lambda: None, lambda _: self._fail_last(text))
+        else:
+            self.failed.emit(text)
 
     def use_text(self, paths: Sequence[Path]) -> str:
         """Say what :meth:`open_paths` does with files: ``open a.enplace and import 2 files``."""

@@ -686,6 +686,7 @@ def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, 
     assert window.document.problem.profile.op_names == ("x", "y")
     assert window.document.current.name == "p"
     assert "Left out other.enplace" in window.banner.text
+    assert window.banner.isVisibleTo(window)
 
 
 def test_constraints_and_clusters_can_be_dropped_too(window, tmp_path):
