@@ -17,6 +17,7 @@ from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, follow_graph
+from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 WHOLE = -1
@@ -110,6 +111,28 @@ def order_parts(
     _wait_for_slots(profile, part, stage[origin], when_us, finish_us[origin, part])
     rank = inverse(np.lexsort((position[origin], stage[origin], when_us)))
     return follow_graph(profile, _before_consumers(profile, rank))
+
+
+def find_early(profile: Profile, part: IntArray, ends: BoolArray) -> BoolArray:
+    """Find parts that an earlier micro-batch waits for; shape (n_ops,).
+
+    A mean loss over tokens, for example, needs the masks of all samples, which are there before the
+    pipeline begins. Such parts do not begin their micro-batch.
+
+    Parameters
+    ----------
+    profile, part
+        As in :func:`order_parts`.
+    ends : bool array, shape (n_ops,)
+        The parts that the pipeline is for, such as those that make gradients.
+    """
+    none = int(part.max(initial=0)) + 1
+    first = np.where(ends, part, none)
+    for op in profile.topological_order[::-1].tolist():
+        consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
+        first[op] = min(first[op], first[consumers].min(initial=none))
+    early: BoolArray = part > first
+    return early
 
 
 def in_flight(

@@ -312,16 +312,19 @@ class _Play:
 
         There are more and more microbatches, within :data:`MOST_SLOTS`, until they do.
         """
-        n = 16 * len(self.stages) + 16
+        n, stages = 16 * len(self.stages) + 16, range(len(self.stages))
         while True:
             done_us = self.run(n)[1]
-            late_us = np.array([done_us[m, 0] for m in range(n // 2, n)])
+            # The last samples, no more than there are stages, have none behind them.
+            late = range(n // 2, n - len(stages))
+            late_us = np.array([[done_us[m, s] for s in stages] for m in late])
             cycle = find_cycle(late_us)
-            if cycle or 2 * n * len(self.stages) > MOST_SLOTS:
+            if cycle or 2 * n * len(stages) > MOST_SLOTS:
                 break
             n *= 2
-        cycle = cycle or len(late_us) - 1
-        return max(busiest_us(self.stages), float(late_us[-1] - late_us[-1 - cycle]) / cycle)
+        cycle = cycle or len(late) - 1
+        added_us = float((late_us[-1] - late_us[-1 - cycle]).max())
+        return max(busiest_us(self.stages), added_us / cycle)
 
     def run(self, n: int) -> tuple[list[Slot], dict[tuple[int, int], float]]:
         """Find when everything happens, and when each microbatch has passed each stage."""

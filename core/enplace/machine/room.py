@@ -85,16 +85,18 @@ def order_with_room(stages: Sequence[Stage], room: Room, n: int) -> list[tuple[i
     return order
 
 
-def find_cycle(begun_us: FloatArray) -> int:
-    """Find after how many samples the times between them repeat; 0 if they do not.
+def find_cycle(done_us: FloatArray) -> int:
+    """Find after how many samples all stages do the same again; 0 if they do not.
+
+    One stage alone may repeat itself for long while samples gather behind it.
 
     Parameters
     ----------
-    begun_us : float array, shape (n_samples,)
-        When each sample has passed a stage.
+    done_us : float array, shape (n_samples, n_stages)
+        When each sample has passed each stage.
     """
-    for n in range(1, len(begun_us) // 2 + 1):
-        if np.ptp(begun_us[n:] - begun_us[:-n]) <= ROUNDING * begun_us[-1]:
+    for n in range(1, len(done_us) // 2 + 1):
+        if np.ptp(done_us[n:] - done_us[:-n]) <= ROUNDING * done_us.max():
             return n
     return 0
 

@@ -19,6 +19,7 @@ from enplace.frameworks.microbatches import (
     WHOLE,
     Microbatches,
     check_runnable,
+    find_early,
     in_flight,
     order_parts,
 )
@@ -37,7 +38,7 @@ from enplace.frameworks.tensorflow.rewrite import complete_devices
 from enplace.frameworks.tensorflow.shapes import shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
 from enplace.frameworks.tensorflow.trace import OpTrace
-from enplace.machine.passes import optimiser_ops
+from enplace.machine.passes import backward_ops, optimiser_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.names.passes import is_in_backward_scope
 from enplace.names.scopes import traced_scopes
@@ -65,7 +66,8 @@ class Pipeline:
     part : int array, shape (n_ops,)
         Number of each op's micro-batch, or :data:`~enplace.frameworks.microbatches.WHOLE`.
     on_path : bool array, shape (n_ops,)
-        Whether samples pass through an op; they do not through those of metrics and the optimiser.
+        Whether samples pass through an op; they do not through those of metrics and the optimiser,
+        nor through parts that an earlier micro-batch waits for.
     """
 
     cut: CutGraph
@@ -164,6 +166,9 @@ def plan_pipeline(
     order = order_parts(profile, origin, part, schedule, position)
     new_plan = Plan(device[origin], order, plan.method, policy="strict", links=plan.links)
     on_path = ~optimiser_ops(base)[origin]
+    passed = on_path & (part != WHOLE)
+    gradients = passed & backward_ops(base)[origin]
+    on_path &= ~find_early(profile, part, gradients if gradients.any() else passed)
     return Pipeline(cut, Problem(profile, problem.cluster), new_plan, schedule, part, on_path)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.loads import device_loads_us, max_load_us
+from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import PipelineSchedule, simulate_pipeline, time_with_room_us
 from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.stages import Replicas
@@ -23,10 +24,10 @@ SAME = 1e-9
 
 def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     """Whether samples in flight may need more memory than an accelerator has."""
-    kept = int(forward_bytes(problem).sum())
-    if not rule.in_flight or not kept:
+    if not rule.in_flight or not backward_ops(problem).any():
         return False
-    one = int(op_memory_bytes(problem).sum())
+    kept = int(forward_bytes(problem).sum())
+    one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max())
     smallest = int(problem.cluster.capacity_bytes[problem.cluster.gpus].min())
     return one + _most_samples(problem, rule) * kept > smallest
 

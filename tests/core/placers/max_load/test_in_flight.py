@@ -193,6 +193,14 @@ def test_samples_that_wait_for_room_may_repeat_what_they_do_after_seven():
     assert time_with_room_us(problem, plan, LoadRule(), np.inf) == pytest.approx(92 / 7, rel=1e-9)
 
 
+def test_the_first_stage_alone_does_not_show_what_samples_repeat():
+    """It repeats itself at once, while samples gather behind it that delay it later."""
+    layers = [(105, 28, 6), (181, 166, 8), (164, 104, 12), (31, 70, 12), (151, 197, 25)]
+    problem = chain_of(layers, 28, 5)
+    (plan,) = unordered(problem, np.array([0, 1, 2, 3, 4] * 2), "")
+    assert time_with_room_us(problem, plan, LoadRule(), np.inf) == pytest.approx(30778 / 85)
+
+
 def test_samples_do_not_wait_for_room_beside_a_branch():
     """The second layer reads nothing of the first, so it begins samples before the first does."""
     layers = [(3, 9, 3), (6, 1, 3), (6, 4, 1)]
@@ -203,6 +211,18 @@ def test_samples_do_not_wait_for_room_beside_a_branch():
     found = simulate_pipeline(problem, replace(plan, pace_us=pace_us), "1f1b", 16)
     assert found.time_per_sample_us <= pace_us * (1 + 1e-9)
     assert (found.peak_bytes <= 6).all()
+
+
+def test_what_a_pipeline_needs_counts_even_if_no_backward_op_reads_a_forward_one():
+    """The variables take 6 B; beside them, an op makes 2 B and needs 2 B itself."""
+    times = {"f0": 6, "f1": 4, "gradients/b1": 3, "gradients/b0": 6}
+    edges = [("f0", "f1", 2), ("gradients/b1", "gradients/b0", 0)]
+    sizes = {"persistent": {"f0": 2, "f1": 4}, "temporary": {"f0": 2}}
+    problem = Problem(profile_of(times, edges, **sizes), cluster_of(1, capacity_bytes=9))
+    plan = place(problem, "max-load-dp").plan
+    assert simulate_pipeline(problem, plan, "1f1b", 4).peak_bytes == [10]
+    assert "no partition was found that fits with its samples in flight" in plan.note
+    assert not plan.proven
 
 
 def test_nothing_is_proven_where_samples_do_not_return_through_all_stages():
