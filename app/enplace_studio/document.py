@@ -508,46 +508,51 @@ class Document(QObject):
 
     def duplicate_plan(self, entry: PlanEntry) -> bool:
         """Add a copy of a plan to the list, and show it."""
-        return self.add_plan(edits.renamed(entry, f"{entry.name}, copy"))
+        listed = self._listed(entry)
+        return listed is not None and self.add_plan(edits.renamed(listed, f"{listed.name}, copy"))
 
     def remove_plan(self, entry: PlanEntry) -> bool:
-        return self._edit(
-            f"remove plan “{entry.name}”", lambda project: edits.without_plan(project, entry)
+        listed = self._listed(entry)
+        return listed is not None and self._edit(
+            f"remove plan “{entry.name}”", lambda project: edits.without_plan(project, listed)
         )
 
     def rename_plan(self, entry: PlanEntry, name: str) -> bool:
         name = name.strip()
-        if not name or name == entry.name:
-            return False
-        return self._edit(
-            f"rename plan “{entry.name}”",
-            lambda project: edits.swap_entry(project, entry, edits.renamed(entry, name)),
-        )
+        return bool(name) and self._change_plan(entry, f"rename plan “{entry.name}”", name=name)
 
     def star_plan(self, entry: PlanEntry) -> bool:
         """Give a plan a star, or take it away."""
-        new = replace(entry, starred=not entry.starred)
-        title = f"{'star' if new.starred else 'take the star from'} “{entry.name}”"
-        return self._edit(title, lambda project: edits.swap_entry(project, entry, new))
+        title = f"{'take the star from' if entry.starred else 'star'} “{entry.name}”"
+        return self._change_plan(entry, title, starred=not entry.starred)
 
     def remark_plan(self, entry: PlanEntry, remark: str) -> bool:
         """Keep the user's own words about a plan; empty words remove them."""
-        remark = one_line(remark)
-        if remark == entry.remark:
+        return self._change_plan(entry, f"note on “{entry.name}”", remark=one_line(remark))
+
+    def _change_plan(self, entry: PlanEntry, title: str, **texts: Any) -> bool:
+        """Change what a plan's row says."""
+        listed = self._listed(entry)
+        if listed is None or all(getattr(listed, key) == value for key, value in texts.items()):
             return False
-        new = replace(entry, remark=remark)
-        title = f"note on “{entry.name}”"
-        return self._edit(title, lambda project: edits.swap_entry(project, entry, new))
+        new = replace(listed, **texts)
+        return self._edit(title, lambda project: edits.swap_entry(project, listed, new))
 
     def choose_plan(self, entry: PlanEntry) -> bool:
         """Show another plan of the list."""
-        if entry is self.current:
+        listed = self._listed(entry)
+        if listed is None or listed is self.current:
             return False
 
         def show(project: OpenProject) -> OpenProject:
-            return constraints.keep_lost(project, edits.choosing(project, entry))
+            return constraints.keep_lost(project, edits.choosing(project, listed))
 
         return self._switch(f"show “{entry.name}”", show)
+
+    def _listed(self, entry: PlanEntry) -> PlanEntry | None:
+        """Return a plan as it is now: until its turn, a view shows that from before an edit."""
+        plans = self.plans
+        return entry if entry in plans else next((e for e in plans if e.name == entry.name), None)
 
     # Undo
 

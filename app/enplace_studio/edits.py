@@ -100,7 +100,8 @@ def constrain(
             forbidden=old.forbidden if forbidden is None else forbidden,
             locked=old.locked if locked is None else locked,
         )
-    project = replace(project, problem=problem)
+    if problem is not old:
+        project = replace(project, problem=problem)
     if project.current is None:
         return project
     plan = _in_order(problem, plan or project.current.plan)

@@ -14,7 +14,7 @@ from PySide6.QtGui import (
     QKeyEvent,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT
 from enplace_studio.key_sheet import KeySheet
@@ -153,6 +153,8 @@ class MainWindow(QMainWindow):
     # Contents
 
     def _on_opened(self) -> None:
+        while (popup := QApplication.activePopupWidget()) is not None:
+            popup.close()  # what it would do is about the ops of another graph
         is_open = self.document.problem is not None
         if is_open:
             self.panes.show_views()

@@ -557,15 +557,36 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+ITEMS_AT_ONCE = 1000
+
+
 def dump_json(value: Any, *, indent: int | None = None) -> str:
-    """Write plain data, which may hold numpy numbers, as JSON."""
-    separators = (",", ":") if indent is None else None
+    """Write plain data, which may hold numpy numbers, as JSON.
+
+    Without ``indent``, long lists are written in pieces: a call of the encoder holds up every other
+    thread until it ends.
+    """
     try:
-        return json.dumps(
-            value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
-        )
+        return _dump_in_pieces(value) if indent is None else _dump(value, indent=indent)
     except RecursionError:
         raise FileError("something in it is nested too deeply to be written; flatten it") from None
+
+
+def _dump_in_pieces(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        pairs = (f"{_dump({key: 0})[1:-2]}{_dump_in_pieces(each)}" for key, each in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, list | tuple) and len(value) > ITEMS_AT_ONCE:
+        starts = range(0, len(value), ITEMS_AT_ONCE)
+        return f"[{','.join(_dump(value[at : at + ITEMS_AT_ONCE])[1:-1] for at in starts)}]"
+    return _dump(value)
+
+
+def _dump(value: Any, indent: int | None = None) -> str:
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -136,6 +136,12 @@ def test_an_op_is_not_placed_where_it_cannot_run(qtbot):
         assert not document.place([0], 1)
 
 
+def test_a_drop_where_the_ops_are_pinned_already_is_no_step_of_undo(document):
+    assert document.place([2], 0)
+    assert not document.place([2], 0)
+    assert document.undo_stack.count() == 1
+
+
 def test_a_preview_shows_the_effect_and_changes_nothing(document):
     before = snapshot(document)
     preview = document.previews.get([2], 0)

@@ -424,6 +424,16 @@ def test_number_keys_pin_the_selection(window, qtbot):
     assert window.document.problem.pins == {}
 
 
+@pytest.mark.qt_log_ignore("does not support (raise|grabbing)", extend=True)
+def test_an_open_menu_closes_when_another_graph_opens(window):
+    menu = QMenu(window)
+    menu.addAction("Pin here")
+    menu.popup(window.mapToGlobal(window.rect().center()))
+    assert menu.isVisible()
+    window.document.open(project_with_a_plan())
+    assert not menu.isVisible()
+
+
 def test_the_toast_takes_back_its_own_edit_or_is_gone(window, qtbot):
     for op, key in ((2, Qt.Key.Key_1), (1, Qt.Key.Key_2)):
         window.document.select([op])

@@ -1,6 +1,7 @@
 """What killed processes leave behind goes at the next start."""
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -10,9 +11,12 @@ import tempfile
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from enplace.disk import (
+    ITEMS_AT_ONCE,
+    dump_json,
     find_files,
     hold_lock,
     is_abandoned,
@@ -179,3 +183,12 @@ def test_a_number_of_millions_of_digits_is_refused_before_it_is_copied():
     finally:
         tracemalloc.stop()
     assert peak_bytes < len(content) / 2
+
+
+def test_json_in_pieces_is_that_of_the_whole():
+    many = [*range(2 * ITEMS_AT_ONCE + 1)]
+    nested = {"a": many, 'quo"te': {"b": tuple(many), "ä": [], "c": {}}, "d": [many, {"e": many}]}
+    plain = json.dumps(nested, separators=(",", ":"), ensure_ascii=False)
+    assert dump_json(nested) == plain
+    assert dump_json(many) == json.dumps(many, separators=(",", ":"))
+    assert dump_json({"a": np.arange(3), 2: np.float64(0.5)}) == '{"a":[0,1,2],"2":0.5}'

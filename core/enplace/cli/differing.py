@@ -119,11 +119,16 @@ def _side(
         devices={
             names[op]: devices[plan.device[op]].name for op in plan.position.argsort().tolist()
         },
-        constraints={kind: frozenset(map(tuple, constraints.get(kind, []))) for kind in KINDS},
+        constraints={kind: _rows(kind, constraints.get(kind, [])) for kind in KINDS},
         step_time_us=step_time_us,
         peak_bytes=peak_bytes,
         capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
     )
+
+
+def _rows(kind: str, rows: Sequence[Sequence[str]]) -> frozenset[tuple[str, ...]]:
+    """Return the constraints of a kind; of ops that stay together, the order says nothing."""
+    return frozenset(tuple(sorted(row) if kind == "colocate" else row) for row in rows)
 
 
 def _differences(one: _Side, other: _Side) -> dict[str, Any]:

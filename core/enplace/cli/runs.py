@@ -99,12 +99,14 @@ def _stages(run: MeasuredRun) -> str:
 
 def _own_statistics(run: MeasuredRun) -> str:
     """Name ops whose statistics are those of each micro-batch."""
-    own = run.pipeline["own_statistics"]
+    own, by = run.pipeline["own_statistics"], run.pipeline["whole_difference"]
     if not own:
         return ""
+    so = "" if by is None else f": the loss of the first step differs by {by:.2g}"
     return (
         f"\n\nEach micro-batch took its own mean or sum in {listed_ops(own)}, so the result is "
-        "not that of the whole batch. It was compared with the same micro-batches without the plan."
+        f"not that of the whole batch{so}. It was compared with the same micro-batches without the "
+        "plan."
     )
 
 

@@ -245,9 +245,13 @@ class MeasuredRun:
 
     @property
     def outside(self) -> tuple[float, float]:
-        """How long a step waits for its batch, and how long it takes until its first op starts."""
+        """How long a step waits for its batch, and how long it takes until its first op starts.
+
+        Both are from traced steps, which take longer; together they are at most a step.
+        """
         wait_us, start_us = (finite(self.facts.get(key)) or 0.0 for key in ("input_us", "start_us"))
-        return wait_us, start_us
+        wait_us = min(wait_us, self.step_time_us)
+        return wait_us, min(start_us, self.step_time_us - wait_us)
 
     @property
     def in_ops_us(self) -> tuple[float, float]:

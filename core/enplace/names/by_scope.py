@@ -55,7 +55,7 @@ def count_by_scope(
     Returns
     -------
     list of (scope, key, number of ops)
-        In the order of the first op of each.
+        In the order of the first op of each; a scope with one op only is that op.
     """
     best = _rows_at(keys, 1)
     for depth in range(2, MOST_DEPTH):
@@ -69,7 +69,9 @@ def count_by_scope(
             roots.setdefault(key, []).append(name)
         best = [p for key, names in roots.items() for p in _parts(_Row("", 0, key, names))]
     rows = [part for row in best for part in _split(row, LARGE * len(keys), most_rows)]
-    return [(row.label, row.key, len(row.names)) for row in rows]
+    return [
+        (row.label if len(row.names) > 1 else row.names[0], row.key, len(row.names)) for row in rows
+    ]
 
 
 def _rows_at(keys: Mapping[str, Key], depth: int) -> list[_Row[Key]]:

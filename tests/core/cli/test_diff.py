@@ -90,6 +90,16 @@ def test_exclusions_colocation_and_locks_are_reviewed(enplace, folder):
             assert "1 lock removed: GPU 0" in out
 
 
+def test_ops_that_stay_together_may_be_listed_in_any_order(enplace, folder):
+    words = ("--method", "m-etf", "--colocate", "layer_1/")
+    enplace("place", "p.json", "--cluster", "c.json", *words, "-o", "a.json")
+    plan = json.loads(Path("a.json").read_text())
+    plan["colocate"] = [row[::-1] for row in plan["colocate"]]
+    Path("b.json").write_text(json.dumps(plan))
+    found = enplace("diff", "a.json", "b.json", "--json").document
+    assert found["colocations"] == {"added": [], "removed": []}
+
+
 def test_the_text_says_what_a_reviewer_needs(enplace, plans):
     out = enplace("diff", *plans).out
     assert "3 of 7 ops on another device" in out
@@ -154,6 +164,7 @@ def test_scopes_are_as_deep_as_a_short_table_allows():
     flat = dict.fromkeys(map(str, range(MOST_ROWS + 5)), "x")
     assert len(count_by_scope(flat)) == MOST_ROWS + 5
     assert count_by_scope({}) == []
+    assert count_by_scope({"a/b/c": "x"}) == [("a/b/c", "x", 1)]
 
 
 def test_rows_are_sorted_by_size_and_large_ones_are_split_into_ranges():

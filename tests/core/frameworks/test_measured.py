@@ -68,6 +68,15 @@ def test_data_parallelism_that_was_not_timed_is_predicted():
     assert "Data parallelism was not timed: it takes long." in text
 
 
+@pytest.mark.parametrize(
+    ("wait_us", "start_us", "shown"), [(8.0, 90.0, (8.0, 24.0)), (40.0, 2.0, (32.0, 0.0))]
+)
+def test_waiting_and_starting_are_part_of_a_step(wait_us, start_us, shown):
+    """A traced step may take longer to do so than the median step does in all."""
+    _, run = make_run(facts={"input_us": wait_us, "start_us": start_us})
+    assert run.outside == shown
+
+
 def test_a_run_survives_encoding():
     problem, run = make_run()
     arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)

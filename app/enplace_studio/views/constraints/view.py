@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QObject, QPoint, Qt
+from PySide6.QtCore import QObject, QPoint, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QMenu
 
@@ -33,6 +33,8 @@ EMPTY = (
     "what you ask for is listed here."
 )
 MOST_ROWS, MOST_COSTS = 300, 30
+PAUSE_MS = 400
+"""Time from the last edit until costs are looked for; at once, they would slow down the next."""
 LEAST_ROWS, USUAL_ROWS = 2, 6
 
 
@@ -61,6 +63,8 @@ class ConstraintsView(Panel):
         self.body.addWidget(self.list, 1)
         self._waiting: list[int] = []
         self._costs = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._pause = QTimer(self, interval=PAUSE_MS, singleShot=True)
+        self._pause.timeout.connect(self._find_costs)
         self._later = call_later(
             self,
             self.rebuild,
@@ -161,13 +165,21 @@ class ConstraintsView(Panel):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._costs.forget()
+        self._pause.stop()
 
     def _start_costs(self) -> None:
-        """Find the costs of the first rows again, one at a time."""
+        """Find the costs again once the user pauses."""
         self._costs.forget()
+        self._pause.start()
+
+    def _find_costs(self) -> None:
+        """Find the costs of the first rows, one at a time."""
         self._waiting = list(range(min(self._n_held, len(self.constraints), MOST_COSTS)))
         project = self._document.project
-        if self.isVisible() and project is not None and project.current is not None:
+        rows_are_old = self._later.isActive()  # the new ones will ask again
+        if not self.isVisible() or rows_are_old or project is None:
+            return
+        if project.current is not None:
             self._find_next_cost(project, project.current.schedule.makespan_us)
 
     def _find_next_cost(self, project: OpenProject, now_us: float) -> None:

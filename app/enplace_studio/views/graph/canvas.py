@@ -87,7 +87,9 @@ class Canvas(TipWidget):
         return self.model.scene
 
     def _restart(self) -> None:
-        self.current = self.fitted = None
+        """Forget what belongs to other cards: those that were pressed are gone."""
+        self.cancel_gesture()
+        self._press = self.current = self.fitted = None
 
     def _follow(self) -> None:
         """Fit the cards, which have moved, or keep in view the one that the user has gone to."""

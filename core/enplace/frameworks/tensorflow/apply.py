@@ -68,6 +68,12 @@ _Batch = tuple[tuple[str, tuple[int, ...]], ...] | None
 _ours: WeakSet[ConcreteFunction] = WeakSet()
 """Functions that are already placed; another plan does not touch them."""
 
+_placers: list[_Placer] = []
+"""One for each plan, in the order of :func:`apply`."""
+
+_movers = Movers()
+"""One for all plans: a variable that several of them place stays where the first one needs it."""
+
 
 def apply(
     path: str | os.PathLike[str],
@@ -126,6 +132,7 @@ def apply(
     goal = read_plan_to_apply(application.path)
     _make_devices(goal.problem.cluster)
     placer = _Placer(application, goal, order, wanted)
+    _placers.append(placer)
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(say_dropped))
     _for_good.enter_context(one_replica())
@@ -220,7 +227,6 @@ class _Placer:
         self._ordered, self._wanted = ordered, wanted
         self.problem, self._plan = goal.problem, goal.plan
         self._whole, self._devices = goal.whole, goal.devices
-        self._movers = Movers()
         self._known: WeakKeyDictionary[ConcreteFunction, _Fitting | None] = WeakKeyDictionary()
         self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
             WeakKeyDictionary()
@@ -230,15 +236,17 @@ class _Placer:
 
     def present(self, captured: Sequence[Any]) -> list[Any]:
         """Return captured tensors, with the present handles of variables that were moved."""
-        return [self._movers.present(tensor) for tensor in captured]
+        return [_movers.present(tensor) for tensor in captured]
 
     def runnable(self, function: ConcreteFunction, present: Sequence[Any]) -> ConcreteFunction:
         """Return a function that the plan is not for, not compiled if its variables were moved.
 
         XLA refuses variables of another device.
         """
-        if not tf.executing_eagerly() or not any(map(self._movers.is_new, present)):
+        if not tf.executing_eagerly() or not any(map(_movers.is_new, present)):
             return function
+        if any(placer.fits(function) for placer in _placers):
+            return function  # another plan's
         if function not in self._plain:
             self._plain[function] = None
             if is_compiled(function):
@@ -331,6 +339,8 @@ class _Placer:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
         if n_nodes < ALIKE * len(self._whole) and not trains_too:
             return None  # far too small; no need to flatten it
+        # It may have been traced before its variables moved; names of variables are by handle.
+        function.set_external_captures(self.present(function.captured_inputs))
         flat = flatten(function)
         theirs = {node.name for node in flat.graph_def.node}
         missing = sorted(self._whole - theirs)
@@ -385,14 +395,15 @@ class _Placer:
         planned = {
             name: self._devices[at] for name, at in zip(names, plan.device.tolist(), strict=True)
         }
-        variables = movable_variables(function, flat)
+        variables = movable_variables(function, flat, _movers)
         bound = bound_ops(function, flat, variables, _HOST)
         n_moved = sum(
-            self._movers.move(variable, planned[name])
-            for name, variable in variables.items()
+            _movers.move(holders, planned[name])
+            for name, holders in variables.items()
             if name in planned
         )
         captured = self.present(function.captured_inputs)
+        _movers.settle(captured)
         function.set_external_captures(captured)
         graph_def = flat.graph_def
         order = device_orders(graph_def, problem, plan, plan.position) if self._ordered else []

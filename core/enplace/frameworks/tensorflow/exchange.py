@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,13 +77,14 @@ def function_name(function: ConcreteFunction) -> str:
 
 
 class Movers:
-    """Moves variables to other devices, and maps their old handles to the new ones."""
+    """Moves variables to other devices, once, and maps their old handles to the new ones."""
 
     def __init__(self) -> None:
         # Keys are identities, as tensors cannot be compared. The weak reference shows whether it
         # is still the same tensor.
         self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._new: dict[int, weakref.ref[Any]] = {}
+        self._settled: dict[int, weakref.ref[Any]] = {}
 
     def present(self, tensor: Any) -> Any:
         """Return the present handle of a variable that was moved; any other tensor unchanged."""
@@ -95,14 +96,29 @@ class Movers:
         new = self._new.get(id(tensor))
         return new is not None and new() is tensor
 
-    def move(self, variable: Any, device: str) -> bool:
+    def settle(self, tensors: Iterable[Any]) -> None:
+        """Keep variables where they are from now on, as a placed function uses them there."""
+        self._settled |= {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+    def has_settled(self, tensor: Any) -> bool:
+        """Return whether a placed function uses the variable with this handle."""
+        settled = self._settled.get(id(tensor))
+        return settled is not None and settled() is tensor
+
+    def move(self, holders: Sequence[Any], device: str) -> bool:
         """Move a variable's value; whoever holds the variable finds it in its new place.
+
+        Parameters
+        ----------
+        holders : sequence of variables
+            All that have its handle: the variable, and what assignments to it returned.
 
         Returns
         -------
         bool
             False if it is already there.
         """
+        variable, *_ = holders
         old = variable.handle
         if short_name(old.device) == device:
             return False
@@ -110,8 +126,9 @@ class Movers:
             home = ResourceVariable(
                 variable.read_value(), trainable=variable.trainable, shape=variable.shape
             )
-        variable._handle = home.handle
-        variable._enplace_home = home  # the value lives as long as this
+        for holder in holders:
+            holder._handle = home.handle
+            holder._enplace_home = home  # the value lives as long as this
         self._moved[id(old)] = (weakref.ref(old), home.handle)
         self._new[id(home.handle)] = weakref.ref(home.handle)
         # Free the old memory: whoever still reads there gets an error, not a stale value.
@@ -121,21 +138,21 @@ class Movers:
         return True
 
 
-def movable_variables(function: ConcreteFunction, flat: FlatGraph) -> dict[str, Any]:
-    """Map the placeholder of each captured variable that can move to the variable.
+def movable_variables(
+    function: ConcreteFunction, flat: FlatGraph, movers: Movers
+) -> dict[str, list[Any]]:
+    """Map the placeholder of each captured variable that can move to all that have its handle.
 
-    One that a dataset reads must stay, and so must all that an op uses together with such a one.
+    One that a dataset or a placed function uses must stay, and so must all that an op uses together
+    with such a one.
     """
     captured = dict(zip(flat.captures, function.captured_inputs, strict=False))
     resources = {name: tensor for name, tensor in captured.items() if tensor.dtype == tf.resource}
-    known = {id(variable.handle): variable for variable in function.graph.variables}
-    if any(id(tensor) not in known for tensor in resources.values()):
-        known |= _all_variables()
-    fixed = _read_by_datasets()
+    holders, fixed = _holders(), _read_by_datasets()
     found = {
-        name: known[id(tensor)]
+        name: holders[id(tensor)]
         for name, tensor in resources.items()
-        if id(tensor) in known and id(tensor) not in fixed
+        if id(tensor) in holders and id(tensor) not in fixed and not movers.has_settled(tensor)
     }
     consumers = consumers_of(flat.graph_def)
     staying = [name for name in resources if name not in found]
@@ -148,16 +165,19 @@ def movable_variables(function: ConcreteFunction, flat: FlatGraph) -> dict[str, 
     return found
 
 
-def _all_variables() -> dict[int, Any]:
-    """Map handles, by identity, to their variables.
+def _holders() -> dict[int, list[Any]]:
+    """Map handles, by identity, to their variables and to what assignments to these returned.
 
-    A trace does not know variables that an op takes by their handle, as older optimisers do.
+    A trace does not know variables that an op takes by their handle, as older optimisers do, and
+    knows those of a tf.distribute strategy by what contains them.
     """
-    return {
-        id(found.handle): found
-        for found in gc.get_objects()
-        if issubclass(type(found), BaseResourceVariable) and found.handle is not None
-    }
+    found: dict[int, list[Any]] = {}
+    for each in gc.get_objects():
+        if issubclass(type(each), BaseResourceVariable):
+            handle = getattr(each, "_handle", None)  # none in one that could not be made
+            if handle is not None:
+                found.setdefault(id(handle), []).append(each)
+    return found
 
 
 def batch_tensors(function: ConcreteFunction, flat: FlatGraph) -> dict[str, tf.TensorShape]:
@@ -185,14 +205,14 @@ def _read_by_datasets() -> set[int]:
 
 
 def bound_ops(
-    function: ConcreteFunction, flat: FlatGraph, variables: Mapping[str, Any], host: str
+    function: ConcreteFunction, flat: FlatGraph, variables: Collection[str], host: str
 ) -> dict[str, str]:
     """Find ops that use a resource which cannot move, such as an iterator, and its device.
 
     Parameters
     ----------
-    variables : mapping of str to variable
-        Those that can move, by placeholder.
+    variables : collection of str
+        The placeholders of those that can move.
     """
     device = {
         name: short_name(tensor.device)

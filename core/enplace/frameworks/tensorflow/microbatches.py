@@ -7,9 +7,10 @@ part's share. All other ops stay whole. So variables change once, and the result
 whole step up to the order of sums.
 
 Samples depend on each other where a layer computes statistics of the batch. If asked to, each
-micro-batch then takes its own instead, as GPipe does: a mean is that of its samples, and a sum that
-of its samples times the number of micro-batches. All gradients are then exact for these statistics,
-and what is not cut, such as a moving average, gets the mean over the micro-batches.
+micro-batch then takes its own instead, as GPipe does, as if the batch were many copies of it: a
+mean is that of its samples, and a sum that of its samples times the number of micro-batches. So
+numbers of samples in the graph stay right, all gradients are exact for these statistics, and what
+is not cut, such as an optimiser, gets the mean over the micro-batches.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ _OF_SHAPES = "BroadcastGradientArgs"
 _REPEATING = ("BroadcastTo", "Tile")
 """Repeat a tensor as often as the second input says."""
 
+_FUSED = "FusedBatchNorm"
+"""Begins the types of ops some of whose outputs have a shape that TensorFlow does not know."""
+
+_LOOPS = ("StatelessWhile", "TensorList", "While")
+"""Begin the types of loops, and of the ops that hand them what they loop over."""
+
 _MOST_NUMBERS = 64
 """Most entries of a shape, a permutation or the like."""
 
@@ -94,6 +101,8 @@ class CutGraph:
         Number of ops that were cut.
     mixing : tuple of str
         Ops that need all micro-batches before the next op can begin with the first.
+    loops : bool
+        Whether one of these belongs to a loop.
     own : tuple of str
         Ops whose mean or sum is that of each micro-batch.
     """
@@ -104,6 +113,7 @@ class CutGraph:
     parts: int
     n_cut: int
     mixing: tuple[str, ...]
+    loops: bool = False
     own: tuple[str, ...] = ()
 
 
@@ -155,13 +165,20 @@ def check_pipeline(cut: CutGraph) -> None:
     """
     if not cut.n_cut:
         raise PipelineError("no op of the model works on the samples one by one; run it whole")
-    if cut.mixing:
+    if not cut.mixing:
+        return
+    so = "so micro-batches cannot follow each other through the devices; run without --pipeline, or"
+    names = listed_ops(cut.mixing)
+    if cut.loops:
         raise PipelineError(
-            f"samples of a batch depend on each other in {listed_ops(cut.mixing)}"
-            ", so micro-batches cannot follow each other through the devices; run without "
-            "--pipeline, or take such layers out of the model; if they are batch normalisation, "
-            "--own-statistics lets each micro-batch use its own, which changes the result"
+            f"a loop, such as that of a recurrent layer, takes the whole batch at once ({names}), "
+            f"{so} unroll it (in Keras, unroll=True)"
         )
+    hint = "; if they are batch normalisation, --own-statistics lets each micro-batch use its own"
+    raise PipelineError(
+        f"samples of a batch depend on each other in {names}, {so} take such layers out of the "
+        f"model{'' if cut.own else f'{hint}, which changes the result'}"
+    )
 
 
 def _count_samples(batch: Mapping[str, Sequence[int]], parts: int) -> int:
@@ -198,7 +215,10 @@ class _Cutting:
         self._wants_own = own
         self._own: dict[str, list[str]] = {}
         """The tensors of the parts, where each goes on with its own."""
-        self._trained = self._find_trained()
+        self._summed: dict[tuple[int, ...], int] = {}
+        """Axis of the samples, by the shape of what a statistic is computed from."""
+        self._copied: set[str] = set()
+        """Ops that may become one copy for each part to go on with its own."""
         self._cuts: dict[str, Cut] = {}
         self._new: dict[str, NodeDef] = {}
         self._origin: dict[str, Origin] = {}
@@ -211,7 +231,8 @@ class _Cutting:
         for tensor, shape in batch.items():
             self._check_shape(tensor, shape)
 
-    def run(self, wanted: Iterable[str]) -> CutGraph:
+    def run(self, wanted: Sequence[str]) -> CutGraph:
+        self._copied = self._find_copied(map(node_of, wanted))
         for name in sort_nodes(self._old):
             node = self._nodes[name]
             if node.op in _SHAPES and self._become_constant(node):
@@ -227,13 +248,22 @@ class _Cutting:
         del new.node[:]
         new.node.extend(self._new.values())
         mixing = self._mixing()
+        loops = any(self._nodes[name].op.startswith(_LOOPS) for name in mixing)
         own = tuple(name for name in self._cuts if name in self._wants_own)
-        return CutGraph(new, self._origin, renamed, self._parts, len(self._cuts), mixing, own)
+        return CutGraph(
+            new, self._origin, renamed, self._parts, len(self._cuts), mixing, loops, own
+        )
 
-    def _find_trained(self) -> set[str]:
-        """Find the ops of both passes, without those that only update variables."""
+    def _find_copied(self, wanted: Iterable[str]) -> set[str]:
+        """Find the ops of both passes, and those of the loss and the like.
+
+        The optimiser takes the mean of all gradients, and moving averages that of all statistics.
+        """
+        producers = {name: [*map(node_of, node.input)] for name, node in self._nodes.items()}
         backward = [name for name in self._nodes if is_in_backward_scope(name)]
-        return reached(backward or self._nodes, lambda name: map(node_of, self._nodes[name].input))
+        after = reached(backward, _reversed(producers).__getitem__)
+        before = reached(backward, producers.__getitem__)
+        return before | (reached(wanted, producers.__getitem__) - after)
 
     def _check_shape(self, tensor: str, shape: Sequence[int]) -> None:
         """Let no batch of another shape pass: shapes of parts are fixed."""
@@ -267,7 +297,7 @@ class _Cutting:
             return self._copy_for_own(node)
         made = outputs_of(node.name, self._shapes)
         known = {tensor: self._shape(tensor) for tensor in (*data, *made)}
-        if any(shape is None for shape in known.values()):
+        if not node.op.startswith(_FUSED) and any(shape is None for shape in known.values()):
             return None
         view = OpView(
             node,
@@ -276,6 +306,7 @@ class _Cutting:
             [known[tensor] or () for tensor in made],
             [self._values.get(tensor) for tensor in data],
             self._parts,
+            node.name in self._wants_own,
         )
         cut = find_cut(view)
         if cut is None or any(view.values[i] is None for i in cut.sizes):
@@ -283,23 +314,36 @@ class _Cutting:
         lengths = [
             view.shapes[i][axis] for i, axis in enumerate(cut.inputs) if axis is not None
         ] + [view.made[i][axis] for i, axis in enumerate(cut.outputs) if axis >= 0]
-        return None if any(length % self._parts for length in lengths) else cut
+        if any(length % self._parts for length in lengths):
+            return None
+        if node.name in self._wants_own:
+            self._summed |= {
+                shape: axis
+                for shape, axis in zip(view.shapes, cut.inputs, strict=True)
+                if axis is not None
+            }
+        return cut
 
     def _copy_for_own(self, node: NodeDef) -> Cut | None:
         """Let each part do what follows from its own statistics, up to the variables' gradients."""
         data, made = _data(node), outputs_of(node.name, self._shapes)
-        follows = any(tensor in self._own for tensor in data) and node.name in self._trained
+        follows = any(tensor in self._own for tensor in data) and node.name in self._copied
         if not follows or not self._has_floats(node) or has_effect(node.op):
             return None
-        if node.op in _REPEATING and self._repeats_for_samples(data, made[0]):
-            return Cut((None, None), (0,), {1: 0})
+        axis = self._repeated_axis(data, made[0]) if node.op in _REPEATING else None
+        if axis is not None:
+            return Cut((None, None), (axis,), {1: axis})
         return Cut((None,) * len(data), (OWN,) * len(made))
 
-    def _repeats_for_samples(self, data: Sequence[str], made: str) -> bool:
-        """Whether an op repeats one row for each sample, a known number of times."""
-        one, many = self._shape(data[0]) or (), self._shape(made) or ()
-        rows = one[:1] == (1,) and many[:1] == (self._samples,) and len(one) == len(many)
-        return rows and data[1] in self._values
+    def _repeated_axis(self, data: Sequence[str], made: str) -> int | None:
+        """Return the axis along which the gradient of a statistic is repeated for each sample."""
+        one, many = self._shape(data[0]), self._shape(made)
+        if one is None or many is None or data[1] not in self._values:
+            return None
+        axis = self._summed.get(many)
+        if axis is None or axis + len(one) < len(many):
+            return axis
+        return axis if one[axis + len(one) - len(many)] == 1 else None
 
     def _shape(self, tensor: str) -> tuple[int, ...] | None:
         if tensor in self._values:
@@ -464,11 +508,8 @@ class _Cutting:
             name: [] if node.op in (*_SHAPES, "Const") else [*map(node_of, node.input)]
             for name, node in self._nodes.items()
         }
-        consumers: dict[str, list[str]] = {name: [] for name in self._nodes}
-        for name, before in producers.items():
-            for producer in before:
-                consumers[producer].append(name)
-        learned = reached(filter(self._is_variable, self._nodes), consumers.__getitem__)
+        variables = filter(self._is_variable, self._nodes)
+        learned = reached(variables, _reversed(producers).__getitem__)
         backward = [name for name in self._cuts if is_in_backward_scope(name)]
         before_cut = reached(backward or self._cuts, producers.__getitem__)
         found = [
@@ -489,6 +530,15 @@ class _Cutting:
 
     def _is_sum(self, tensor: str) -> bool:
         return self._cuts[node_of(tensor)].outputs[_slot(tensor)] < 0
+
+
+def _reversed(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the consumers of each op."""
+    consumers: dict[str, list[str]] = {name: [] for name in producers}
+    for name, before in producers.items():
+        for producer in before:
+            consumers[producer].append(name)
+    return consumers
 
 
 def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]]:

@@ -46,6 +46,7 @@ from enplace.frameworks.tensorflow.split import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes
 from enplace.machine import simulate
+from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -160,7 +161,7 @@ def run_plan(
         check_devices(target, devices, sorted(set(placed_on.values())))
 
         as_planned = _imported(step, graph)
-        alike = step if microbatches is not None and microbatches.own_statistics else whole
+        alike = step if pipeline is not None and pipeline.cut.own else whole
         free = _imported(alike) if compare else as_planned
         placed = _Way("Running the plan", step, devices.config, as_planned, is_placed=True)
         plain = _Way("Running without the plan", alike, _anywhere(devices.config), free)
@@ -196,7 +197,8 @@ def run_plan(
         "unplaced_quartiles_us": quartiles_us(plain.times_us),
         "stock_quartiles_us": quartiles_us(stock.times_us),
         "input_us": _input_us(step, traces),
-        "start_us": _start_us(placed),
+        # Starting a traced step takes longer, so the least is nearest to the others'.
+        "start_us": min(placed.starts_us, default=None),
         "predicted_busy_us": schedule.busy_us.tolist() if has_costs else None,
         "transfers": len(schedule.transfer_tensor),
         "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
@@ -212,7 +214,12 @@ def run_plan(
     run = _seen(step, problem, plan, order, placed, traces)
     if pipeline is not None:
         predicted = schedule if has_costs else None
-        facts["pipeline"] = describe_pipeline(pipeline, predicted, run, whole.batch_shapes)
+        facts["pipeline"] = {
+            **describe_pipeline(pipeline, predicted, run, whole.batch_shapes),
+            "whole_difference": finite(
+                _difference(_flat(placed.losses[:1]), _flat(stock.losses[:1]))
+            ),
+        }
     return replace(
         run,
         loss_difference=_difference(_flat(ours.losses), _flat(theirs.losses)),
@@ -367,14 +374,6 @@ def _traced(opened: OpenStep) -> Any:
     full = tf.compat.v1.RunOptions.FULL_TRACE
     opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
     return metadata
-
-
-def _start_us(way: _Way) -> float | None:
-    """Return how long it takes until the first op starts, at most a step.
-
-    Starting a traced step takes longer, so the least of these times is nearest to the others'.
-    """
-    return min(*way.starts_us, float(np.median(way.times_us))) if way.starts_us else None
 
 
 def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:

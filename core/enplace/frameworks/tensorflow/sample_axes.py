@@ -68,6 +68,8 @@ class OpView:
         Inputs whose numbers are known before the step runs.
     parts : int
         Number of parts to cut the op into.
+    own_statistics : bool
+        Whether each part takes the mean and variance of its own samples.
     """
 
     node: NodeDef
@@ -76,6 +78,7 @@ class OpView:
     made: Sequence[Shape]
     values: Sequence[NDArray[Any] | None]
     parts: int
+    own_statistics: bool = False
 
     @property
     def n_inputs(self) -> int:
@@ -473,6 +476,20 @@ def _one_hot(op: OpView) -> Cut | None:
     return Cut((axis, None, None, None), (axis + (new <= axis),))
 
 
+def _normalise(op: OpView) -> Cut | None:
+    """Cut a fused batch normalisation, whose last outputs only its gradient reads."""
+    if op.axes[0] != 0 or not op.only(0) or (op.flag("is_training") and not op.own_statistics):
+        return None
+    return Cut((0, None, None, None, None), (0, *(OWN,) * (len(op.made) - 1)))
+
+
+def _normalise_gradient(op: OpView) -> Cut | None:
+    if op.axes[:2] != (0, 0) or (op.flag("is_training") and not op.own_statistics):
+        return None
+    inputs = (0, 0, *(None,) * (op.n_inputs - 2))
+    return Cut(inputs, (0, SUMMED, SUMMED, *(OWN,) * (len(op.made) - 3)))
+
+
 _MORE_ELEMENTWISE = """
     Acos Acosh Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil CheckNumerics
     ClipByValue Cos Cosh DivNoNan Erf Erfc Erfinv Expm1 Floor FloorDiv FloorMod Inv InvGrad
@@ -508,6 +525,11 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("AvgPool", "AvgPool3D", "LRN", "MaxPool", "MaxPool3D"), _along(0)),
     **dict.fromkeys(("MaxPool3DGrad", "MaxPoolGrad"), _along(0, 0, 0)),
     **dict.fromkeys(("Cumprod", "Cumsum", "ReverseV2"), _except_along),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalise),
+    **dict.fromkeys(
+        ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
+        _normalise_gradient,
+    ),
     **dict.fromkeys(("LogSoftmax", "Softmax"), _softmax),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _pad),
     **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _along(0, None)),

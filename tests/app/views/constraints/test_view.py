@@ -15,6 +15,12 @@ from enplace_studio.views.constraints.view import ConstraintsView
 from problems import cluster_of, profile_of
 
 
+@pytest.fixture(autouse=True)
+def without_a_pause(monkeypatch):
+    """Look for costs as soon as rows are shown."""
+    monkeypatch.setattr(module, "PAUSE_MS", 0)
+
+
 @pytest.fixture
 def document():
     """Ops a -> b -> c on GPU 0, 0 and 1; c is pinned, which costs 21 of 51 µs; a and b are tied."""
@@ -25,15 +31,15 @@ def document():
 
 
 @pytest.fixture
-def pane(document, opener):
+def pane(document, opener, qtbot):
     made = opener(ConstraintsView, document, 262, 300)
-    made._costs.wait()
+    settle(made, qtbot)
     return made
 
 
 def settle(pane, qtbot):
     """Wait for the list that an edit asked for, and what its rows cost."""
-    qtbot.waitUntil(lambda: not pane._later.isActive())
+    qtbot.waitUntil(lambda: not pane._later.isActive() and not pane._pause.isActive())
     pane._costs.wait()
 
 
@@ -74,9 +80,10 @@ def test_without_constraints_the_pane_says_how_they_come_about(opener):
     assert not pane.export_button.isEnabled()
 
 
-def test_without_a_plan_rows_have_no_cost(document, opener):
+def test_without_a_plan_rows_have_no_cost(document, opener, qtbot):
     document.remove_plan(document.current)
     pane = opener(ConstraintsView, document, 262, 300)
+    qtbot.waitUntil(lambda: not pane._pause.isActive())
     assert not pane._costs.is_busy
     assert rows(pane)[0] == "c on GPU 1, 1 op"
 
@@ -196,7 +203,7 @@ def test_costs_are_found_only_while_the_pane_is_visible(document, qtbot, monkeyp
     settle(pane, qtbot)
     assert asked == []
     pane.show()
-    pane._costs.wait()
+    settle(pane, qtbot)
     assert asked == pane.constraints
     pane.hide()
     document.undo_stack.redo()
@@ -204,13 +211,13 @@ def test_costs_are_found_only_while_the_pane_is_visible(document, qtbot, monkeyp
     assert len(asked) == 1
 
 
-def test_only_the_first_rows_are_priced_and_shown(document, opener, monkeypatch):
+def test_only_the_first_rows_are_priced_and_shown(document, opener, qtbot, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "step_without", lambda project, each: asked.append(each))
     monkeypatch.setattr(module, "MOST_COSTS", 1)
     monkeypatch.setattr(module, "MOST_ROWS", 1)
     pane = opener(ConstraintsView, document, 262, 300)
-    pane._costs.wait()
+    settle(pane, qtbot)
     assert len(asked) == 1
     assert len(rows(pane)) == 1
     assert pane.legend == "and 1 more"
@@ -270,3 +277,16 @@ def test_a_long_order_keeps_the_word_between_its_names():
         assert " before " in shown
         assert "…" in shown
         assert metrics.horizontalAdvance(shown) <= width + 1
+
+
+def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "step_without", lambda project, each: asked.append(each))
+    monkeypatch.setattr(module, "PAUSE_MS", 10**6)
+    pane = opener(ConstraintsView, document, 262, 300)
+    document.place([0, 1], 1)
+    qtbot.waitUntil(lambda: not pane._later.isActive())
+    assert asked == []
+    pane._pause.timeout.emit()
+    pane._costs.wait()
+    assert asked == pane.constraints

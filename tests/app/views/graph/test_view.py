@@ -173,6 +173,19 @@ def test_escape_cancels_a_drag(view):
     assert view.document.selection == ops_of(view, 0)
 
 
+def test_a_drag_ends_when_another_graph_opens_under_it(open_view):
+    document = model_document()
+    view = open_view(document)
+    target = chip(view, 1)
+    drag_to(view, 0, target, modifier=None)
+    assert view.drag.ghost.isVisible()
+    document.open(model_document().project)
+    assert not view.drag.ghost.isVisible()
+    QTest.mouseRelease(view.canvas, LEFT, NO_KEY, target)
+    assert not document.undo_stack.canUndo()
+    assert not document.selection
+
+
 def test_while_dragging_the_change_in_time_and_memory_is_shown(view):
     drag_to(view, 0, chip(view, 1), modifier=None)
     delta_us = view.document.previews.get(view.document.selection, 1).delta_us

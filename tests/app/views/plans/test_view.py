@@ -374,3 +374,26 @@ def test_a_name_too_long_for_its_line_continues_below(open_view):
     assert card._name_lines(180) == ("both", "with ops split")
     assert card._lead(180) == "with ops split"
     assert card._name_lines(400) == ("both, with ops split", "")
+
+
+def test_a_click_before_the_list_follows_an_edit_shows_the_plan_as_it_is_now(open_view):
+    document = three_plans()
+    view = open_view(document)
+    clicked = card_of(view, "both")
+    document.set_scale(2.0, 1.0)
+    QTest.mouseClick(clicked, LEFT)
+    assert document.current.name == "both"
+    assert document.current in document.plans
+    assert document.current.schedule.makespan_us == pytest.approx(5)
+
+
+def test_a_request_for_a_plan_that_is_gone_changes_nothing(open_view):
+    document = three_plans()
+    gone = document.plans[-1]
+    document.remove_plan(gone)
+    before = document.project
+    requests = (document.choose_plan, document.remove_plan, document.star_plan)
+    assert not any(request(gone) for request in requests)
+    assert not document.rename_plan(gone, "late")
+    assert not document.remark_plan(gone, "late")
+    assert document.project is before

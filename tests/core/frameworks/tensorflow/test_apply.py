@@ -152,6 +152,57 @@ def test_an_unchanged_script_trains_as_a_pipeline(style, tmp_path, run_python):
     assert done.stderr.count("batches of other shapes than") == (style == "fit")
 
 
+ONE_BY_ONE = """
+class OneByOne(keras.Sequential):
+    def train_step(self, data):
+        trained, moving = self.trainable_variables, self.non_trainable_variables
+        start = [variable.value + 0 for variable in moving]
+        gradients, moved = [], []
+        for x, y in zip(*(tf.split(part, 4) for part in data)):
+            for variable, value in zip(moving, start):
+                variable.assign(value)
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, self(x, training=True))
+            gradients.append(tape.gradient(loss, trained))
+            moved.append([variable.value + 0 for variable in moving])
+        for variable, *values in zip(moving, *moved):
+            variable.assign(tf.add_n(values) / 4)
+        self.optimizer.apply([tf.add_n(each) / 4 for each in zip(*gradients)], trained)
+        return {"loss": loss}
+
+"""
+
+
+def test_micro_batches_with_statistics_of_their_own_train_as_one_by_one(tmp_path, run_python):
+    """Their gradients and moving averages are averaged, and the optimiser runs once."""
+    changes = {"layers.Dropout(0.2)": "layers.BatchNormalization(momentum=0.5)"}
+    changes['"adam"'] = "keras.optimizers.SGD(0.5)"
+    wanted = "pipeline='1f1b', microbatches=4, own_statistics=True"
+    head = f"import enplace\napplied = enplace.apply('plan.json', {wanted})\n"
+    script = write_script(tmp_path, "fit", head, REPORT)
+    change_text(script, changes)
+    write_scattered_plan(tmp_path, load(source_of(str(script))))
+    done = run_python(tmp_path, str(script))
+    assert done.returncode == 0, done.stderr
+    cut = json.loads(done.stdout.splitlines()[-1])
+    assert cut["summary"].endswith("4 micro-batches, 1f1b")
+    usual = write_script(tmp_path, "fit")
+    own = {"layers = keras.layers": f"layers = keras.layers\n{ONE_BY_ONE}"}
+    change_text(usual, {**own, "model = keras.Sequential": "model = OneByOne", **changes})
+    losses, weights = run_plain(usual)
+    np.testing.assert_allclose(cut["losses"][-1], losses[-1], rtol=1e-5)
+    for ours, theirs in zip(cut["weights"], weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def change_text(path, changes):
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
 CONFIGURED = """
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -353,6 +404,40 @@ def test_variables_that_one_op_uses_move_or_stay_together(tmp_path, run_python):
     assert "kept where their data is: weight_0" in summary
 
 
+EARLY_HANDLES = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+halves = [weight.assign(weight / 2) for weight in weights]
+optimizer = tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
+
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        loss = tf.reduce_mean(x ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+of_3, of_2 = (train_step.get_concrete_function(tf.TensorSpec((n, 4))) for n in (3, 2))
+losses = [float(step(tf.ones((n, 4)))) for _ in range(2) for step, n in ((of_3, 3), (of_2, 2))]
+print(*losses, *[float(tf.reduce_sum(each)) for each in (*weights, *halves)])
+"""
+
+
+def test_variables_move_with_all_that_has_their_handles(tmp_path, run_python):
+    """Values that assignments returned, and a second function traced before the first step."""
+    script = tmp_path / "train.py"
+    script.write_text(EARLY_HANDLES)
+    write_scattered_plan(tmp_path, load(source_of(script)))
+    plain = run_python(tmp_path, "-c", EARLY_HANDLES)
+    placed = run_python(tmp_path, "-c", f"{APPLY}{EARLY_HANDLES}print(len(applied.functions))")
+    assert placed.returncode == 0, placed.stderr
+    assert placed.stdout.splitlines() == [plain.stdout.strip(), "2"]
+    assert "does not run" not in placed.stderr
+
+
 MOSTLY_FROZEN = """
 import tensorflow as tf
 weight = tf.Variable(tf.ones((4, 4)))
@@ -421,6 +506,45 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
     assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] == 0
+
+
+TAKING_TURNS = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+
+def train(x, some):
+    with tf.GradientTape() as tape:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        loss = tf.reduce_mean(x ** 2)
+    for weight, gradient in zip(some, tape.gradient(loss, some)):
+        weight.assign_sub(gradient)
+    return loss
+
+first = tf.function(lambda x: train(x, weights[:2]), jit_compile="compiled" in globals())
+second = tf.function(lambda x: train(x, weights[2:]), jit_compile="compiled" in globals())
+print(*[float(step(tf.ones((3, 4)))) for _ in range(3) for step in (first, second)])
+"""
+
+
+def test_two_plans_can_share_variables(tmp_path, run_python):
+    """They stay where the first function needs them; XLA compiles neither."""
+    script = tmp_path / "train.py"
+    for seed, (name, turns) in enumerate({"plan": "first, second", "other": "second,"}.items()):
+        script.write_text(TAKING_TURNS.replace("first, second", turns))
+        problem = problem_of(load(source_of(script)), parse_devices("cpu:2").cluster)
+        plan = scattered_plan(problem, seed=seed, policy="strict")
+        write_plan(tmp_path / f"{name}.json", Result(simulate(problem, plan)))
+    plain = run_python(tmp_path, "-c", TAKING_TURNS)
+    both = f"{TWO_PLANS}compiled = True\n{TAKING_TURNS}"
+    placed = run_python(tmp_path, "-c", f"{both}print(*map(str, (applied, other)), sep='\\n')")
+    assert placed.returncode == 0, placed.stderr
+    losses, ran_first, ran_second, *_ = placed.stdout.splitlines()
+    assert losses == plain.stdout.strip()
+    assert re.search(r"(\d+) of \1 ops run where planned", ran_first), ran_first
+    assert "ops run where planned" in ran_second
+    assert "kept where their data is: weight_" in ran_second
 
 
 AGAIN = """weights = model.get_weights()

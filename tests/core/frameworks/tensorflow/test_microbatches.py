@@ -192,7 +192,38 @@ def test_an_op_that_mixes_samples_is_named():
     check_pipeline(cut(graph, SHAPE, [wanted]))
 
 
-def trained_with_batch_normalisation(x):
+def normalised_by_ops(y, scale, offset):
+    mean = tf.reduce_mean(y, (0, 1), keepdims=True)
+    variance = tf.reduce_mean(tf.square(y), (0, 1), keepdims=True) - tf.square(mean)
+    return tf.nn.batch_normalization(y, mean, variance, offset, scale, 1e-3), mean, variance
+
+
+def normalised_by_one_op(y, scale, offset):
+    y, mean, variance = v1.nn.fused_batch_norm(y[:, tf.newaxis], scale, offset)
+    return y[:, 0], mean, variance
+
+
+def normalised_by_rows(y, scale, offset):
+    rows = tf.reshape(y, (-1, 4))
+    mean, variance = tf.nn.moments(rows, (0,))
+    rows = tf.nn.batch_normalization(rows, mean, variance, offset, scale, 1e-3)
+    return tf.reshape(rows, tf.shape(y)), mean, variance
+
+
+def normalised_time_first(y, scale, offset):
+    y, mean, variance = normalised_by_ops(tf.transpose(y, (1, 0, 2)), scale, offset)
+    return tf.transpose(y, (1, 0, 2)), mean, variance
+
+
+NORMALISATIONS = {
+    "by single ops": normalised_by_ops,
+    "by one op": normalised_by_one_op,
+    "of rows": normalised_by_rows,
+    "time first": normalised_time_first,
+}
+
+
+def trained_with_batch_normalisation(x, normalise=normalised_by_ops):
     """Return the loss, all gradients, and the statistics that a moving average would take."""
 
     def variable(name, *shape):
@@ -204,28 +235,32 @@ def trained_with_batch_normalisation(x):
         weights += [variable(f"weights{layer}", 4, 4), variable(f"g{layer}", 4)]
         weights.append(variable(f"b{layer}", 4))
         y = tf.reshape(tf.reshape(y, (-1, 4)) @ weights[-3], (-1, *SHAPE[1:]))
-        mean = tf.reduce_mean(y, (0, 1), keepdims=True)
-        variance = tf.reduce_mean(tf.square(y), (0, 1), keepdims=True) - tf.square(mean)
-        y = tf.nn.batch_normalization(y, mean, variance, weights[-1], weights[-2], 1e-3)
+        y, mean, variance = normalise(y, weights[-2], weights[-1])
         y = tf.nn.tanh(y)
         statistics += [mean, variance]
     loss = tf.reduce_mean(tf.square(y - tf.reduce_sum(x, 2, keepdims=True)))
+    loss += tf.reduce_mean(tf.square(mean)) * tf.reduce_sum(weights[-1])
     found = [loss, *statistics, *v1.gradients(loss, weights)]
     return tf.concat([tf.reshape(each, [-1]) for each in found], 0)
 
 
-def test_micro_batches_may_take_their_own_statistics():
+@pytest.mark.parametrize(("way", "parts"), [*zip(NORMALISATIONS, (4, 2, 4, 2), strict=True)])
+def test_micro_batches_may_take_their_own_statistics(way, parts):
     """The result is then the mean of what each micro-batch gives as a batch of its own."""
-    graph, wanted = graph_of(trained_with_batch_normalisation, SHAPE)
-    assert cut(graph, SHAPE, [wanted]).mixing
+
+    def train(x):
+        return trained_with_batch_normalisation(x, NORMALISATIONS[way])
+
+    graph, wanted = graph_of(train, SHAPE)
+    assert cut(graph, SHAPE, [wanted], parts).mixing
     given, batch = graph.as_graph_def(), {"x:0": SHAPE}
-    found = cut_graph(given, shapes_in(graph), batch, PARTS, [wanted], own_statistics=True)
+    found = cut_graph(given, shapes_in(graph), batch, parts, [wanted], own_statistics=True)
     assert given == graph.as_graph_def()  # it was cut several times
     check_pipeline(found)
-    assert {"Mean", "Mean_1", "Mean_2", "Mean_3"} < {*found.own}
+    assert found.own
     values = np.random.default_rng(1).random(SHAPE).astype("float32")
-    alone, of_one = graph_of(trained_with_batch_normalisation, (SHAPE[0] // PARTS, *SHAPE[1:]))
-    each = [run(alone.as_graph_def(), of_one, given=part) for part in np.split(values, PARTS)]
+    alone, of_one = graph_of(train, (SHAPE[0] // parts, *SHAPE[1:]))
+    each = [run(alone.as_graph_def(), of_one, given=part) for part in np.split(values, parts)]
     own = run(found.graph_def, found.renamed[wanted], given=values)
     np.testing.assert_allclose(own, np.mean(each, axis=0), rtol=1e-4, atol=1e-5)
     whole = run(graph.as_graph_def(), wanted, given=values)
@@ -242,6 +277,18 @@ def test_own_statistics_are_only_means_and_sums():
     graph, wanted = graph_of(compare, SHAPE)
     with pytest.raises(PipelineError, match="'pairs'"):
         check_pipeline(cut(graph, SHAPE, [wanted], own_statistics=True))
+
+
+def test_a_loop_is_named_as_what_takes_the_whole_batch():
+    def recur(x):
+        y = tf.reshape(x, (8, 24)) @ v1.get_variable("w", (24, 3), use_resource=True)
+        return tf.square(tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * y), (0, y))[1])
+
+    graph, wanted = graph_of(recur, SHAPE)
+    for own in (False, True):
+        with pytest.raises(PipelineError, match=r"a loop, .* \('while'\).* unroll it") as caught:
+            check_pipeline(cut(graph, SHAPE, [wanted], own_statistics=own))
+        assert "own-statistics" not in str(caught.value)
 
 
 def test_what_only_depends_on_the_batch_may_mix_samples():

@@ -264,7 +264,9 @@ def test_batch_normalisation_needs_leave_to_use_statistics_of_micro_batches(tmp_
     assert run.as_planned
     assert run.order_violations == 0
     assert run.first_step_difference < 1e-6  # from the same micro-batches without the plan
+    assert run.pipeline["whole_difference"] > 1e-4  # from the whole batch
     text = describe_run(run, "cpu:2")
+    assert re.search(r"the loss of the first step differs by 0\.\d+", text)
     assert re.search(r"took its own mean or sum in '\S*batch_normalization\S*/moments/mean'", text)
 
 

@@ -266,9 +266,3 @@ def test_a_tf1_graph_with_a_loop_and_reference_variables_runs_as_planned(tmp_pat
     assert run.ops_on_planned_device == run.ops_checked > 20
     assert set(run.facts["not_run"]["reasons"]) <= {"fed", "a constant, copied to its consumers"}
     assert (run.order_violations, run.loss_difference, run.weights_difference) == (0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(("traced_us", "start_us"), [((900.0, 50.0), 50.0), ((900.0,), 300.0)])
-def test_the_time_before_the_first_op_is_the_least_and_part_of_a_step(traced_us, start_us):
-    way = running._Way("", None, None, None, times_us=[300.0], starts_us=[*traced_us])
-    assert running._start_us(way) == start_us
