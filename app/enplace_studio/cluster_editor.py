@@ -52,6 +52,10 @@ class ClusterEditor(QDialog):
         self.cluster = cluster
         self.name, self.description = QLineEdit(), QLineEdit()
         self.devices, self.links = _table(DEVICE_COLUMNS), _table(LINK_COLUMNS)
+        self.name.setAccessibleName("Name")
+        self.description.setAccessibleName("Description")
+        self.devices.setAccessibleName("Devices")
+        self.links.setAccessibleName("Links")
         self._fault = label("", "bad")
         self._fault.setWordWrap(True)
         layout = QVBoxLayout(self)

@@ -51,7 +51,7 @@ class ClusterChooser(QDialog):
         self.search.setMinimumWidth(round(LIST_WIDTH * theme.scale))
         self.search.moved.connect(self._describe)
         self.search.chosen.connect(self.accept)
-        self.topology, self._details = TopologyView(), Column()
+        self.topology, self._details = TopologyView(), Column("About the cluster")
         self._fault = label("", "bad")
         self._fault.setWordWrap(True)
         self._lay_out()

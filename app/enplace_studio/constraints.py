@@ -395,7 +395,7 @@ def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constrai
 
 def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
     """Take over the constraints of another problem of the same graph."""
-    if _constraints_of(constrained) == _constraints_of(project.problem):
+    if agree(constrained, project.problem):
         return project
     return edits.constrain(
         project,
@@ -405,6 +405,11 @@ def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
         before=constrained.before,
         locked=constrained.locked,
     )
+
+
+def agree(one: Problem, other: Problem) -> bool:
+    """Return whether two problems of the same graph have the same constraints."""
+    return _constraints_of(one) == _constraints_of(other)
 
 
 def _constraints_of(problem: Problem) -> tuple[Any, ...]:

@@ -110,6 +110,8 @@ class Document(QObject):
         self.undo_stack = QUndoStack(self)
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved: Work | None = None
+        self._is_cut = False
+        """Whether the oldest steps of undo have been dropped."""
         self.n_opened = 0
         """How often something was opened: tells whether something else is open by now."""
         self._jumps = False
@@ -171,7 +173,7 @@ class Document(QObject):
         saved : bool
             False for work that is not in any file, such as a recovered project.
         """
-        self._project = project
+        self._project, self._is_cut = project, False
         self.path, self.view = path, view or {}
         self._saved = self.work if saved else None
         self.n_opened += 1
@@ -562,9 +564,7 @@ class Document(QObject):
         edits_done = [stack.command(number) for number in range(stack.count())]
         changes = [each for each in edits_done if isinstance(each, _Change)]
         first = changes[0].old if changes else project
-        found = [
-            State("earlier" if len(changes) == stack.undoLimit() else "as opened", _shown(first))
-        ]
+        found = [State("earlier" if self._is_cut else "as opened", _shown(first))]
         return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
 
     def go_to(self, index: int) -> None:
@@ -601,7 +601,9 @@ class Document(QObject):
             return False
         if new is old:
             return False
+        oldest = self.undo_stack.command(0) if self.undo_stack.canUndo() else None
         self.undo_stack.push(_Change(self, old, new, title, drag))
+        self._is_cut |= oldest is not None and self.undo_stack.command(0) is not oldest
         if notice:
             # Adding up the memory takes a while, and may wait until the window has shown the edit.
             self._notice = notice, old, new

@@ -90,7 +90,7 @@ def constrain(
     """
     old = project.problem
     if pins is not None:
-        _check_locks(project, pins, old.locked if locked is None else old.locked & locked)
+        check_locks(project, pins, old.locked if locked is None else old.locked & locked)
     problem = old if before is None else order_problem(old, before)
     if not (pins is None and together is None and forbidden is None and locked is None):
         problem = replace(
@@ -108,8 +108,14 @@ def constrain(
     return _with_plan(project, project.current, repair(problem, plan))
 
 
-def _check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
-    """Refuse other pins to a locked device than now."""
+def check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
+    """Refuse other pins to a locked device than now.
+
+    Raises
+    ------
+    PlanError
+        If they change what such a device runs.
+    """
     if locked:
         for _, device in project.problem.pins.items() ^ pins.items():
             if device in locked:

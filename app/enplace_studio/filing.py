@@ -37,8 +37,9 @@ from enplace.text import count, ms, one_line
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan, write_project
-from enplace_studio import session
+from enplace_studio import edits, session
 from enplace_studio.background import Background
+from enplace_studio.constraints import agree
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
 from enplace_studio.panel import plain_tip
@@ -164,16 +165,25 @@ class Filing(QWidget):
         def use_parts() -> None:
             for path in parts:
                 self.open_path(path)
+            if left_out:
+                names = _few([path.name for path in left_out])
+                why = "one model and one cluster can be open at a time"
+                self._fail_last(f"left out {names}: {why}")
 
+        if opened and is_model(opened[0]):  # it must be measured first
+            left_out, parts = [*left_out, *parts], []
+            use_parts()
         if opened:
             self.open_path(opened[0], use_parts)
-            if is_model(opened[0]):  # it must be measured first
-                left_out += parts
         else:
             use_parts()
-        if left_out:
-            names = _few([path.name for path in left_out])
-            self.failed.emit(f"left out {names}: one model and one cluster can be open at a time")
+
+    def _fail_last(self, text: str) -> None:
+        """Report a fault once all files are read: what they change hides what was said before."""
+        if self._background.is_busy:
+            self._background.start(lambda: None, lambda _: self._fail_last(text))
+        else:
+            self.failed.emit(text)
 
     def use_text(self, paths: Sequence[Path]) -> str:
         """Say what :meth:`open_paths` does with files: ``open a.enplace and import 2 files``."""
@@ -480,6 +490,8 @@ class Filing(QWidget):
             faults = ""
             try:
                 constrained = constrain(problem, found.constraints)
+                mine = replace(project, problem=problem)
+                edits.check_locks(mine, constrained.problem.pins, problem.locked)
                 problem, faults = constrained.problem, _faults_of(constrained)
             except EnplaceError as error:
                 faults = f"its constraints contradict yours, and are left out: {error}"
@@ -562,12 +574,14 @@ class Filing(QWidget):
         if problem is not read_for:  # edited since
             self.import_constraints(path)
             return
+        is_known = agree(found.problem, problem)
         added = self._document.add_constraints(found.problem)
         if faults := _faults_of(found):
             self.failed.emit(one_line(f"{path.name}: {faults}"))
-        else:
-            none = f"{path.name} adds nothing to your constraints"
-            self.done.emit(f"Imported {path.name}" if added else none)
+        elif is_known:
+            self.done.emit(f"{path.name} adds nothing to your constraints")
+        elif added:
+            self.done.emit(f"Imported {path.name}")
 
 
 def _faults_of(found: ConstraintsFile) -> str:

@@ -68,7 +68,7 @@ class KeySheet(QDialog):
         super().__init__(parent)
         self.setWindowTitle("Keys")
         self.resize(*(round(length * theme.scale) for length in SIZE))
-        page = Column()
+        page = Column("Keys by topic")
         row = QHBoxLayout()
         row.setSpacing(36)
         for column in in_columns(topics(actions), COLUMNS):

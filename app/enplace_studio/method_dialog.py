@@ -78,7 +78,7 @@ class MethodDialog(QDialog):
         self.buttons.accept.setDefault(True)
         self._fault = label("", "bad")
         self._fault.setWordWrap(True)
-        self._details = Column()
+        self._details = Column("About the method")
         self._lay_out()
         self.search.fill(choice.method)
         self.search.setFocus()

@@ -41,7 +41,7 @@ class OptionForm(QWidget):
         self.form.setContentsMargins(0, 0, 0, 0)
         for option in options:
             field = self._add_field(option, values.get(option.name, option.default))
-            field.setAccessibleName(option_title(option))
+            self.fields[option.name].setAccessibleName(option_title(option))
             field.setToolTip(plain_tip(option.help))
             help_text, _ = help_and_default(option)
             self.form.add(option_title(option), field, help_text)

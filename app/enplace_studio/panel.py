@@ -216,8 +216,7 @@ class ScrollPanel(Panel):
 
     def __init__(self, title: str, legend: str = "", parent: QWidget | None = None) -> None:
         super().__init__(title, legend, parent)
-        self.column = Column()
-        self.column.setAccessibleName(f"Contents of {title}")
+        self.column = Column(f"Contents of {title}")
         self.column.changed.connect(self.need_changed)
         self.body.addWidget(self.column, 1)
 
@@ -322,13 +321,19 @@ class Column(QScrollArea):
     """A column of widgets that scrolls if they do not fit; :meth:`fill` replaces them.
 
     The widgets are as wide as the column, however narrow it is.
+
+    Parameters
+    ----------
+    name : str
+        What screen readers say when the Tab key comes to it.
     """
 
     changed = Signal()
     """The widgets need another height."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.setAccessibleName(name)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

@@ -43,6 +43,7 @@ class StartPage(QScrollArea):
 
     def __init__(self) -> None:
         super().__init__()
+        self.setAccessibleName("Start page")
         self.setWidgetResizable(True)
         page = named(QWidget(), "page")
         page.setMaximumWidth(PAGE_WIDTH)

@@ -21,6 +21,7 @@ from enplace_studio.cluster_facts import (
 from enplace_studio.clusters import FAMILIES, ClusterChooser
 from enplace_studio.link_patterns import compress, expand
 from problems import cluster_of, profile_of
+from stops import nameless_stops
 
 
 def shown(chooser):
@@ -41,6 +42,14 @@ def test_the_chooser_lists_every_preset_under_a_heading_and_marks_the_current(qt
         assert cluster.name in shown(chooser)
     chooser.accept()
     assert chooser.chosen is presets()["celeritas"]
+
+
+def test_all_stops_of_the_chooser_and_the_editor_have_names(qtbot, editor):
+    chooser = ClusterChooser(profile_of({"a": 1}), presets()["celeritas"])
+    qtbot.addWidget(chooser)
+    for dialog in (chooser, editor):
+        dialog.show()
+        assert not nameless_stops(dialog)
 
 
 def test_a_custom_cluster_stays_in_the_list(qtbot):

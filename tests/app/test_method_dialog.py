@@ -18,6 +18,7 @@ from enplace_studio.method_facts import PURPOSES, best_plan, by_purpose, purpose
 from enplace_studio.option_form import help_and_default
 from enplace_studio.project import PlanEntry
 from problems import cluster_of, plan_of, profile_of
+from stops import nameless_stops
 
 OPTIONS = (
     Option("rounds", WHOLE, 0, "How many rounds. [default: until the time limit]"),
@@ -53,6 +54,10 @@ def open_dialog(qtbot, problem):
 
 def said(dialog):
     return [shown.text() for shown in dialog._details.findChildren(QLabel)]
+
+
+def test_all_stops_have_names(open_dialog):
+    assert not nameless_stops(open_dialog())
 
 
 def test_every_method_has_a_purpose_and_a_summary():

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QPointF, QRect, QSettings, Qt, QUrl
-from PySide6.QtGui import QAccessible, QDragEnterEvent, QDropEvent, QImage
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
@@ -40,6 +40,7 @@ from enplace_studio.compare_dialog import CompareDialog
 from enplace_studio.document import PlanEntry
 from enplace_studio.edits import with_plan
 from enplace_studio.jobs import Job, Method, Report
+from enplace_studio.key_sheet import KeySheet
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Backups
 from enplace_studio.session import to_project
@@ -50,6 +51,7 @@ from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.whatif.view import value_at
 from enplace_studio.window import MainWindow, usual_geometry
 from problems import cluster_of, plan_of, profile_of
+from stops import nameless_stops
 from turns import take_turns
 
 BUTTON = QMessageBox.StandardButton
@@ -466,18 +468,16 @@ def test_news_of_an_edit_says_that_the_plan_no_longer_fits(window, qtbot):
 
 
 def test_every_stop_of_the_tab_key_has_a_name_for_screen_readers(window, qtbot):
-    def nameless():
-        stops = [
-            each
-            for each in window.findChildren(QWidget)
-            if each.isVisible() and each.focusPolicy() & Qt.FocusPolicy.TabFocus
-        ]
-        assert len(stops) > 10
-        readers = {each: QAccessible.queryAccessibleInterface(each) for each in stops}
-        return [each for each in stops if not readers[each].text(QAccessible.Text.Name)]
-
     window.document.select([0])
-    qtbot.waitUntil(lambda: not nameless())
+    qtbot.waitUntil(lambda: not nameless_stops(window))
+
+
+def test_the_stops_of_the_start_page_and_of_the_sheet_of_keys_have_names(make_window, qtbot):
+    window = make_window()
+    sheet = KeySheet(window.menus.specs, window)
+    qtbot.addWidget(sheet)
+    sheet.show()
+    assert not nameless_stops(window)
 
 
 def test_a_number_without_a_device_does_nothing(window):
@@ -654,6 +654,27 @@ def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, 
     assert "contradict yours" in window.banner.text
 
 
+def test_a_plan_whose_pins_change_a_locked_device_is_added_without_them(window, tmp_path):
+    pinned = replace(window.document.problem, pins={2: 0})
+    plan = plan_of(pinned, dict.fromkeys("abc", 0))
+    write_plan(tmp_path / "other.json", Result(simulate(pinned, plan)))
+    window.document.lock(0)
+    mine = window.document.problem
+    import_plan(window, tmp_path / "other.json")
+    assert window.document.current.name == "other"
+    assert window.document.problem.pins == mine.pins
+    assert "GPU 0 is locked as it is" in window.banner.text
+
+
+def test_constraints_that_change_a_locked_device_are_refused_and_nothing_else_is_said(
+    window, tmp_path
+):
+    window.document.lock(0)
+    import_constraints(window, tmp_path / "team.json", pin=[["c", "GPU:0"]])
+    assert "GPU 0 is locked as it is" in window.banner.text
+    assert "adds nothing" not in window.toast.text
+
+
 def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, tmp_path):
     model = profile_of({"x": 1, "y": 1})
     write_profile(tmp_path / "new.enplace", model)
@@ -665,6 +686,7 @@ def test_a_model_is_opened_with_its_plans_and_what_is_left_out_is_named(window, 
     assert window.document.problem.profile.op_names == ("x", "y")
     assert window.document.current.name == "p"
     assert "Left out other.enplace" in window.banner.text
+    assert window.banner.isVisibleTo(window)
 
 
 def test_constraints_and_clusters_can_be_dropped_too(window, tmp_path):

@@ -32,7 +32,7 @@ class ProfilePage(QDialog):
         self.lines = facts.step_facts(profile, simulated_us)
         self.deviations, self.links = facts.deviations(profile), link_fits(profile)
         self.about_presets = about_presets(profile)
-        column = Column()
+        column = Column("How it was measured")
         body = column.fill(spacing=10)
         how = ESTIMATED if profile.measured.estimated else "measured"
         body.addWidget(label(f"How {model_title(profile.name)} was {how}", "heading"))

@@ -43,7 +43,7 @@ def report_html(result: Result) -> str:
     parts = [
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
-        f"{escape(cluster.description)} All times are predicted.",
+        f"{escape(_sentence(cluster.description))} All times are predicted.",
         f"{escape(measured.about_times)}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
@@ -51,6 +51,11 @@ def report_html(result: Result) -> str:
         *(section(title, body) for title, body in sections.items()),
     ]
     return page(f"{profile.name}: placement", parts)
+
+
+def _sentence(text: str) -> str:
+    """End a text with a stop, unless it is empty."""
+    return f"{text.rstrip('.')}." if text else ""
 
 
 def _facts(result: Result) -> Iterator[str]:

@@ -199,7 +199,7 @@ class DiffersPanel(Panel):
         self.target.setMenu(self._targets)
         self.header.addWidget(self.target)
         self.lines: list[Line] = []
-        self._column = Column()
+        self._column = Column("What differs")
         self.body.addWidget(self._column, 1)
         self.body.addStretch(0)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)

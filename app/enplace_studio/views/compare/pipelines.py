@@ -63,7 +63,7 @@ class PipelinePair(QWidget):
         line.addWidget(label("samples, forward solid, backward hatched", "dim"))
         line.addStretch(1)
         column.addLayout(line)
-        scrolled = Column()
+        scrolled = Column("Pipelines side by side")
         contents = QWidget()
         scrolled.setWidget(contents)
         contents.setAutoFillBackground(False)  # setWidget has just turned it on

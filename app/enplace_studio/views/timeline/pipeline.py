@@ -73,7 +73,7 @@ class PipelineView(QWidget):
             "Select the ops that make a device's part not contiguous: what depends on them leaves "
             "the device and comes back"
         )
-        self.canvas, self.rows = PipelineCanvas(), Column()
+        self.canvas, self.rows = PipelineCanvas(), Column("Pipeline")
         self.rows.setWidget(self.canvas)
         self.canvas.setAutoFillBackground(False)  # setWidget has just turned it on
         self.message, self.legend = paragraph(""), paragraph(LEGEND)
