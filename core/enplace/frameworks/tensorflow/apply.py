@@ -47,6 +47,7 @@ from enplace.frameworks.tensorflow.exchange import (
     function_name,
     function_of,
     movable_variables,
+    move_along,
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.pipelines import pipeline_function
@@ -141,8 +142,8 @@ def apply(
         function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
         if not tf.executing_eagerly() or not placer.fits(function):
-            present = placer.present(captured)
-            return call(placer.runnable(function, present), present)
+            runnable = placer.runnable(function, placer.present(captured))
+            return call(runnable, placer.present(captured))
         drawn, key = placer.draw(function, [*inputs, *captured])
 
         def run(placed: ConcreteFunction) -> Any:
@@ -163,6 +164,7 @@ def apply(
     explain = place_sessions(application, goal, order, wanted is not None, _for_good)
     atexit.register(application.report)
     atexit.register(explain)  # before that: the last one registered comes first
+    atexit.register(placer.explain)
     return application
 
 
@@ -231,6 +233,7 @@ class _Placer:
         self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
             WeakKeyDictionary()
         )
+        self._near: tuple[str, list[str], list[str]] | None = None
         self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
         self._options = context.FunctionCallOptions(config_proto=plain_config())
 
@@ -249,6 +252,8 @@ class _Placer:
             return function  # another plan's
         if function not in self._plain:
             self._plain[function] = None
+            move_along(function, _movers)
+            present = self.present(present)
             if is_compiled(function):
                 print(
                     f"enplace: XLA does not compile {function_name(function)}, because the plan "
@@ -339,18 +344,31 @@ class _Placer:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
         if n_nodes < ALIKE * len(self._whole) and not trains_too:
             return None  # far too small; no need to flatten it
+        move_along(function, _movers)
         # It may have been traced before its variables moved; names of variables are by handle.
         function.set_external_captures(self.present(function.captured_inputs))
         flat = flatten(function)
-        theirs = {node.name for node in flat.graph_def.node}
-        missing = sorted(self._whole - theirs)
-        new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
+        missing, new = self._compare(flat)
         if not missing and not new:
             return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
         if trains_too or (not has_step and len(missing) <= (1 - ALIKE) * len(self._whole)):
-            what = f"the function {function_name(function)}"
-            self._application.note_mismatch(what, missing, new)
+            near = f"the function {function_name(function)}", missing, new
+            if any(placer._compare(flat) == ([], []) for placer in _placers):
+                self._near = near  # it is another plan's, and this plan's may come later
+            else:
+                self._application.note_mismatch(*near)
         return None
+
+    def explain(self) -> None:
+        """Say at the end what this plan does not fit, if it fits nothing."""
+        if self._near is not None and not self._application.functions:
+            self._application.note_mismatch(*self._near)
+
+    def _compare(self, flat: FlatGraph) -> tuple[list[str], list[str]]:
+        """Find the plan's ops that a function does not have, and those of its own."""
+        theirs = {node.name for node in flat.graph_def.node}
+        new = theirs - self._whole - {*flat.arguments, *flat.captures}
+        return sorted(self._whole - theirs), sorted(new)
 
     def without_order(self, function: ConcreteFunction, batch: _Batch) -> ConcreteFunction:
         """Return the function to call where TensorFlow cannot keep the plan's order."""

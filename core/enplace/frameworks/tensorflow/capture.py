@@ -115,6 +115,13 @@ def most_alike(batches: Iterable[Batch]) -> list[Batch]:
     return max(by_shape.values(), key=len, default=[])
 
 
+def are_enough(batches: Sequence[Batch]) -> bool:
+    """Return whether to record no more batches: these are enough of one shape, or too many."""
+    n_bytes = sum(part.nbytes for batch in batches for part in batch)
+    many = len(most_alike(batches)) >= N_BATCHES or len(batches) >= MAX_DRAWS
+    return many or n_bytes >= MAX_BATCHES_BYTES
+
+
 def fix_seeds(graph_def: GraphDef) -> None:
     """Give each random op without a seed one derived from its name."""
     for node in all_nodes(graph_def):
@@ -219,7 +226,10 @@ def _check_size(name: str, graph_def: GraphDef) -> None:
 
 
 def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> list[Batch]:
-    """Draw batches of one shape from an iterator; the call's other arguments come first."""
+    """Draw batches from an iterator; return those of the commonest shape.
+
+    The call's other arguments come first.
+    """
     getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator]
     if len(getters) > 1:
         raise LoadError(
@@ -231,23 +241,17 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
     types = [tf.as_dtype(t) for t in getters[0].attr["output_types"].list.type]
     shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
     batches: list[Batch] = []
-    n_bytes = 0
-    for _ in range(MAX_DRAWS):  # shapes may differ in every batch
-        if len(batches) >= N_BATCHES or n_bytes >= MAX_BATCHES_BYTES:
-            break
+    while not are_enough(batches):
         try:
             parts = tf.raw_ops.IteratorGetNext(
                 iterator=resource, output_types=types, output_shapes=shapes
             )
         except tf.errors.OutOfRangeError:
             break
-        batch = (*given, *(np.asarray(part.numpy()) for part in parts))
-        if not batches or [p.shape for p in batch] == [p.shape for p in batches[0]]:
-            batches.append(batch)
-            n_bytes += sum(part.nbytes for part in batch)
+        batches.append((*given, *(np.asarray(part.numpy()) for part in parts)))
     if not batches:
         raise LoadError("the dataset is empty; give it at least one batch")
-    return batches
+    return most_alike(batches)
 
 
 def _outputs(

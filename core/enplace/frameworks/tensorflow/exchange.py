@@ -23,7 +23,9 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, Re
 
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.devices import short_name
-from enplace.frameworks.tensorflow.graph import FlatGraph, consumers_of
+from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, consumers_of, flatten
+
+_FUSED_UPDATES = ("ResourceApply", "ResourceSparseApply")
 
 
 def function_of(
@@ -163,6 +165,31 @@ def movable_variables(
             del found[name]
         staying += together
     return found
+
+
+def move_along(function: ConcreteFunction, movers: Movers) -> None:
+    """Move variables to a moved one that an op updates together with them.
+
+    Older optimisers update a weight and its momentum in one op. The weight may have moved for
+    another function, when its momentum was there already.
+    """
+    nodes = all_nodes(function.graph.as_graph_def())
+    if not any(node.op.startswith(_FUSED_UPDATES) for node in nodes):
+        return
+    function.set_external_captures([movers.present(each) for each in function.captured_inputs])
+    flat = flatten(function)
+    captured = dict(zip(flat.captures, function.captured_inputs, strict=False))
+    holders, fixed = _holders(), _read_by_datasets()
+    for node in flat.graph_def.node:
+        together = [captured[n] for n in node.input if n in captured]
+        moved = [tensor for tensor in together if movers.is_new(tensor)]
+        if not node.op.startswith(_FUSED_UPDATES) or not moved:
+            continue
+        for tensor in together:
+            free = id(tensor) in holders and id(tensor) not in fixed
+            if free and not movers.is_new(tensor) and not movers.has_settled(tensor):
+                movers.move(holders[id(tensor)], short_name(moved[0].device))
+        movers.settle(map(movers.present, together))
 
 
 def _holders() -> dict[int, list[Any]]:

@@ -26,9 +26,8 @@ import enplace
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.capture import (
-    MAX_BATCHES_BYTES,
-    MAX_DRAWS,
     N_BATCHES,
+    are_enough,
     batch_of,
     most_alike,
     step_of,
@@ -219,13 +218,8 @@ class Recorder:
 
     def _is_done(self) -> bool:
         found = self._found
-        enough = found is not None and (found.iterator or self._has_enough_batches())
+        enough = found is not None and (found.iterator or are_enough(self._batches))
         return bool(self._why_not or enough or self._sessions.is_done)
-
-    def _has_enough_batches(self) -> bool:
-        n_bytes = sum(part.nbytes for batch in self._batches for part in batch)
-        many = len(most_alike(self._batches)) >= N_BATCHES or len(self._batches) >= MAX_DRAWS
-        return many or n_bytes >= MAX_BATCHES_BYTES
 
     def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         """Extract the step now: when the script has ended, its variables are gone."""
