@@ -226,6 +226,8 @@ class _Cutting:
         """Whole tensors that replace those of the old graph."""
         self._joined: list[tuple[str, str]] = []
         """Tensors that had to be joined, or added up, and the op that needed it."""
+        self._iterators = {node_of(t) for b in batch for t in self._nodes[node_of(b)].input}
+        """What batches are drawn from; captured as variables are."""
         for tensor, shape in batch.items():
             self._check_shape(tensor, shape)
 
@@ -520,6 +522,8 @@ class _Cutting:
     def _is_variable(self, name: str) -> bool:
         """Whether a node is a variable; in the graph of a traced function, it is captured."""
         node = self._nodes[name]
+        if name in self._iterators:
+            return False
         if node.op != "Placeholder":  # to ask another op for this attribute would add it
             return node.op in VARIABLES
         return bool(node.attr["dtype"].type == tf.resource.as_datatype_enum)

@@ -38,7 +38,7 @@ from enplace.placing.anytime import (
     report_plan,
 )
 from enplace.placing.candidates import make_replicas, unordered
-from enplace.placing.options import SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
+from enplace.placing.options import IN_FLIGHT, SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count, finite
@@ -111,7 +111,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
-    options=(SOLVER,),
+    options=(SOLVER, IN_FLIGHT),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the DP's partition with the integer program of Fig. 6; by default with CP-SAT.
@@ -135,7 +135,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
-    options=(SOLVER,),
+    options=(SOLVER, IN_FLIGHT),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least load, by annealing and Fig. 6.

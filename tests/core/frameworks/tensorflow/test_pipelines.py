@@ -65,6 +65,13 @@ model = keras.Model(tokens, layers.Dense(4)(h))
 """
 MODELS = {"dense": DENSE, "convolutions": CONVOLUTIONS, "attention": ATTENTION}
 NORMALISED = DENSE.replace('layers.Dense(16, "tanh")', "layers.BatchNormalization()")
+MASKED = """
+x = rng.integers(0, 50, (24, 8))
+model = keras.Sequential([
+    keras.Input((8,), dtype="int32"), layers.Embedding(50, 16, mask_zero=True),
+    layers.Dense(16, "relu"), layers.Dense(4),
+])
+"""
 PARTS = 4
 
 
@@ -186,6 +193,20 @@ def test_metrics_do_not_hurry_the_next_micro_batch(steps, two_cpus):
     last = found.schedule.stages[-1].devices[0]
     assert found.schedule.in_flight[last] == 1
     assert text_of(slots_of(found, last)) == "F0 B0 F1 B1 F2 B2 F3 B3"
+
+
+def test_the_loss_of_masked_tokens_waits_for_the_masks_of_all_micro_batches(tmp_path, two_cpus):
+    """They need the batch alone, no variable, so they are there before the pipeline begins."""
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + MASKED + FOOT.replace("4, len(x)", "4, x.shape"))
+    step = load(source_of(str(path)))
+    problem = problem_of(step, two_cpus)
+    found = made(step, problem, "1f1b", two_cpus)
+    names = found.problem.profile.op_names
+    masks = [op for op, name in enumerate(names) if name.endswith("NotEqual/split/part_1")]
+    assert masks
+    assert not found.on_path[masks].any()
+    assert text_of(slots_of(found, 1)).startswith("F0 B0 F1 B1")
 
 
 def test_one_forward_one_backward_holds_fewer_activations(steps, two_cpus):

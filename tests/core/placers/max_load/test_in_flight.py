@@ -277,6 +277,15 @@ def test_the_integer_program_counts_samples_in_flight(layers, capacity):
         assert plan.value_us == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
+def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
+    problem = chain_of([(3, 1, 3), (3, 1, 0), (3, 1, 0)], 8, 3)
+    options = PlaceOptions(time_limit_s=10, values={"in-flight": False})
+    plan = place(problem, method, options=options).plan
+    assert plan.value_us == pytest.approx(7)
+    assert plan.proven
+
+
 @settings(deadline=None, max_examples=15)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
