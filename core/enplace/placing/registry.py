@@ -33,8 +33,9 @@ EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 
 RESERVED = frozenset((
     "as-json", "before", "cluster", "colocate", "constraints", "context", "forbid", "help", "json",
-    "method", "methods", "objective", "option", "option-texts", "output", "pin", "pins", "profile",
-    "scale-compute", "scale-links", "schedule", "schedule-file", "seed", "start", "time-limit",
+    "lock", "method", "methods", "objective", "option", "option-texts", "output", "pin", "pins",
+    "profile", "scale-compute", "scale-links", "schedule", "schedule-file", "seed", "start",
+    "time-limit",
 ))  # fmt: skip
 """Names that no option may have, because the commands have flags or arguments of these names."""
 

@@ -103,7 +103,7 @@ class Problem:
         assert isinstance(self.pins, Pins)
         return self.pins.device
 
-    @property
+    @cached_property
     def time_us(self) -> FloatArray:
         """Compute times, shape (n_ops, n_devices); inf where an op cannot run."""
         return _times_us(self.profile, self.cluster)

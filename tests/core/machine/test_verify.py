@@ -151,15 +151,12 @@ def test_a_departure_from_a_strict_order_is_found(schedule):
     assert has_fault(strict, "starts before its predecessor")
 
 
-def test_a_wrong_memory_curve_is_found(schedule):
-    curve = schedule.memory[1]
+def test_a_wrong_memory_curve_is_found(schedule, monkeypatch):
+    first, curve = schedule.memory
     assert curve.peak_bytes == 118
-    wrong = replace(schedule)
-    wrong.__dict__["memory"] = (
-        schedule.memory[0],
-        replace(curve, bytes=curve.bytes + 1),
-    )
-    assert has_fault(wrong, "device 1 uses")
+    wrong = (first, replace(curve, bytes=curve.bytes + 1))
+    monkeypatch.setattr(type(schedule), "memory", wrong)
+    assert has_fault(schedule, "device 1 uses")
 
 
 def test_overlap_and_overtaking_on_a_shared_channel_are_found():
