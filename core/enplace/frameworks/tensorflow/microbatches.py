@@ -386,7 +386,7 @@ class _Cutting:
         for output, axis in enumerate(cut.outputs):
             if axis >= 0:
                 self._axis[f"{node.name}:{output}"] = axis
-            elif axis == OWN or (node.name in self._wants_own and self._has_floats(node)):
+            elif axis == OWN or node.name in self._wants_own:
                 self._keep_own(node.name, output, axis)
 
     def _has_floats(self, node: NodeDef) -> bool:
@@ -461,9 +461,9 @@ class _Cutting:
         name = join_name(op, output)
         if name not in self._new:
             axis = self._cuts[op].outputs[output]
-            own = self._own.get(_full(tensor))
-            made = own or [f"{part}:{output}" for part in self._names(op)]
             kind = self._shapes[_full(tensor)].dtype
+            own = self._own.get(_full(tensor)) if kind.as_datatype_enum in FLOATS else None
+            made = own or [f"{part}:{output}" for part in self._names(op)]
             if axis >= 0:
                 at = self._constant(f"{name}/axis", axis, tf.int32, Origin(op, self._parts - 1))
                 join = _node(name, "ConcatV2", [*made, at], N=len(made))
@@ -502,7 +502,8 @@ class _Cutting:
         """Find ops that need the work of all micro-batches before that of any can go on.
 
         What depends on the batch but on no variable is ready before the pipeline begins, and no
-        backward pass waits for what only metrics need.
+        backward pass waits for what only metrics need. But a micro-batch's own mean of tokens that
+        are not masked, for example, needs their number in the micro-batch.
         """
         producers = {
             name: [] if node.op in (*_SHAPES, "Const") else [*map(node_of, node.input)]
@@ -512,10 +513,17 @@ class _Cutting:
         learned = reached(variables, _reversed(producers).__getitem__)
         backward = [name for name in self._cuts if is_in_backward_scope(name)]
         before_cut = reached(backward or self._cuts, producers.__getitem__)
+        copies = {
+            name for name, cut in self._cuts.items() if all(axis is None for axis in cut.inputs)
+        }
+        before_copies = reached(
+            copies, lambda op: [] if op in self._cuts and op not in copies else producers[op]
+        )
         found = [
             node_of(tensor) if self._is_sum(tensor) else op
             for tensor, op in self._joined
-            if node_of(tensor) in learned and op in before_cut
+            if (node_of(tensor) in learned and op in before_cut)
+            or (op in before_copies and self._is_sum(tensor))
         ]
         return tuple(dict.fromkeys(found))
 
