@@ -83,7 +83,7 @@ class Movers:
 
     def __init__(self) -> None:
         # Keys are identities, as tensors cannot be compared. The weak reference shows whether it
-        # is still the same tensor.
+        # is still the same tensor. A new handle keeps the value, so it must go with the old one.
         self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._new: dict[int, weakref.ref[Any]] = {}
         self._settled: dict[int, weakref.ref[Any]] = {}
@@ -131,7 +131,13 @@ class Movers:
         for holder in holders:
             holder._handle = home.handle
             holder._enplace_home = home  # the value lives as long as this
-        self._moved[id(old)] = (weakref.ref(old), home.handle)
+        key, moved = id(old), self._moved
+
+        def forget(gone: weakref.ref[Any]) -> None:
+            if moved.get(key, (None,))[0] is gone:
+                del moved[key]
+
+        moved[key] = (weakref.ref(old, forget), home.handle)
         self._new[id(home.handle)] = weakref.ref(home.handle)
         # Free the old memory: whoever still reads there gets an error, not a stale value.
         tf.raw_ops.AssignVariableOp(

@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
@@ -57,6 +58,9 @@ _APART = (
 )
 
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+
+_does: WeakKeyDictionary[ConcreteFunction, tuple[bool, bool]] = WeakKeyDictionary()
+"""What :func:`does` has found; it must not keep functions, and so the variables of old models."""
 
 
 class EnoughError(BaseException):
@@ -271,12 +275,13 @@ def _sample_result(function: ConcreteFunction) -> list[Any]:
     return [function.function_type.pack_output(zeros)]
 
 
-@cache
 def does(function: ConcreteFunction) -> tuple[bool, bool]:
     """Return whether a traced function takes gradients, and whether it updates variables."""
-    nodes = list(all_nodes(function.graph.as_graph_def()))
-    gradients = any(is_in_backward_scope(node.name) for node in nodes)
-    return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
+    if function not in _does:
+        nodes = list(all_nodes(function.graph.as_graph_def()))
+        gradients = any(is_in_backward_scope(node.name) for node in nodes)
+        _does[function] = gradients, any(node.op.startswith(_UPDATES) for node in nodes)
+    return _does[function]
 
 
 def is_compiled(function: ConcreteFunction) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework.composite_tensor import CompositeTensor
-from tensorflow.python.ops import control_flow_v2_toggles
+from tensorflow.python.ops import cond, control_flow_util, control_flow_v2_toggles
 
 from enplace.frameworks.tensorflow.capture import (
     GET_NEXT,
@@ -147,7 +147,18 @@ def modern_loops() -> Iterator[None]:
     Only these can be placed; their results are the same.
     """
     tf.compat.v1.enable_control_flow_v2()
+    usual = cond.cond
+
+    def cond_of(pred: Any, *args: Any, **kwargs: Any) -> Any:
+        # A single op reads an old variable even to ask if it has a value yet. Averages of variables
+        # ask so as they get their first value, which is no part of a step.
+        op = getattr(pred, "op", None)  # none in eager mode
+        old = getattr(op, "type", "") == "IsVariableInitialized"
+        with patch.object(control_flow_util, "ENABLE_CONTROL_FLOW_V2", not old):
+            return usual(pred, *args, **kwargs)
+
     with (
+        patch.object(cond, "cond", cond_of),
         patch.object(control_flow_v2_toggles, "disable_control_flow_v2", lambda: None),
         patch.object(tf.compat.v1, "disable_control_flow_v2", lambda: None),
     ):

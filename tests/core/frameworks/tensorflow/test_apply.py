@@ -438,6 +438,45 @@ def test_variables_move_with_all_that_has_their_handles(tmp_path, run_python):
     assert "does not run" not in placed.stderr
 
 
+ONE_AFTER_ANOTHER = """
+import gc, weakref
+import tensorflow as tf
+
+def train_a_model():
+    weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+
+    @tf.function
+    def train_step(x):
+        with tf.GradientTape() as tape:
+            for weight in weights:
+                x = tf.tanh(x @ weight)
+            loss = tf.reduce_mean(x ** 2)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+            weight.assign_sub(gradient)
+        return loss
+
+    train_step(tf.ones((3, 4)))
+    return [weakref.ref(weight.handle) for weight in weights]
+
+handles = [*train_a_model(), *train_a_model()]
+gc.collect()
+print(sum(handle() is not None for handle in handles))
+"""
+
+
+def test_weights_of_models_that_the_script_has_dropped_are_freed(tmp_path, run_python):
+    """A search for good settings trains model after model; the memory of all would be too much."""
+    script = tmp_path / "train.py"
+    script.write_text(ONE_AFTER_ANOTHER)
+    write_scattered_plan(tmp_path, load(source_of(script)))
+    placed = run_python(tmp_path, "-c", f"{APPLY}{ONE_AFTER_ANOTHER}print(applied)")
+    assert placed.returncode == 0, placed.stderr
+    alive, *ran = placed.stdout.splitlines()
+    assert alive == "0"
+    assert len(ran) == 2
+    assert all("variable" in line and "0 variables moved" not in line for line in ran)
+
+
 MOSTLY_FROZEN = """
 import tensorflow as tf
 weight = tf.Variable(tf.ones((4, 4)))

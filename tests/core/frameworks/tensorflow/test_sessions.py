@@ -31,8 +31,10 @@ def weight(name, shape):
 
 """
 PLAIN = """
+tf.disable_control_flow_v2()  # this and older variables are what disable_v2_behavior chooses
 with tf.Graph().as_default():
     tf.set_random_seed(1)
+    tf.get_variable_scope().set_use_resource(False)
     x = tf.placeholder(tf.float32, name="rows")
     y = tf.placeholder(tf.int64, [None])
     keep = tf.placeholder_with_default(1.0, ())
@@ -43,6 +45,9 @@ with tf.Graph().as_default():
     )
     counter = tf.train.get_or_create_global_step()
     train = tf.train.AdamOptimizer(0.1).minimize(loss, global_step=counter)
+    means = tf.train.ExponentialMovingAverage(0.9)
+    with tf.control_dependencies([train]):
+        train = means.apply(tf.trainable_variables())
     saver = tf.train.Saver()
     with tf.Session(config=plain) as session:
         session.run(tf.global_variables_initializer())
@@ -58,7 +63,8 @@ with tf.Graph().as_default():
         printed.append(session.run(doubled, {x: data, y: labels}))
         printed.append(session.make_callable(loss, [x, y])(data, labels))
         printed.append(session.run(counter))
-        printed += [np.abs(value).sum() for value in session.run(tf.trainable_variables())]
+        both = [(each, means.average(each)) for each in tf.trainable_variables()]
+        printed += [np.abs(value).sum() for pair in session.run(both) for value in pair]
     show()
 """
 MONITORED = """
