@@ -213,7 +213,14 @@ def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
 def has_effect(op_type: str) -> bool:
     """Return whether running such an op changes any state."""
     definition = op_def_registry.get(op_type)
-    return definition is None or (definition.is_stateful and op_type not in _READS)
+    if definition is None:
+        return True
+    # Ops that change an old variable are not stateful; they take a reference to it.
+    takes_reference = any(argument.is_ref for argument in definition.input_arg)
+    only_passes = op_type.startswith("Ref") or op_type == "IsVariableInitialized"
+    return (definition.is_stateful and op_type not in _READS) or (
+        takes_reference and not only_passes
+    )
 
 
 def _idle_nodes(graph_def: GraphDef) -> set[str]:

@@ -4,6 +4,7 @@ import pytest
 
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.graph import has_effect
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.profile import graph_profile
 from enplace.frameworks.tensorflow.step import LoadError, OpenStep
@@ -274,3 +275,9 @@ def test_a_session_that_cannot_be_placed_is_explained_with_its_line(tmp_path):
     explained = r"train\.py, line \d+: op '.*' \(.*\) is part of a queue;"
     with pytest.raises(LoadError, match=explained):
         load(source_of(str(script(tmp_path, QUEUE))))
+
+
+def test_what_changes_an_old_variable_has_an_effect():
+    """Without it, a call that only evaluates is taken for the step, and takes another batch."""
+    assert all(map(has_effect, ("Assign", "ApplyMomentum", "AssignVariableOp")))
+    assert not any(map(has_effect, ("MatMul", "IsVariableInitialized", "RefSwitch")))
