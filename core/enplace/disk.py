@@ -20,8 +20,9 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 
@@ -557,7 +558,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-ITEMS_AT_ONCE = 1000
+ITEMS_AT_ONCE = 500
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:
@@ -572,13 +573,19 @@ def dump_json(value: Any, *, indent: int | None = None) -> str:
         raise FileError("something in it is nested too deeply to be written; flatten it") from None
 
 
+def encode_items(items: Iterable[Any], encode: Callable[[list[Any]], str]) -> Iterator[str]:
+    """Encode the items of a list in pieces, without brackets, so that other threads get a turn."""
+    rest = iter(items)
+    while some := list(islice(rest, ITEMS_AT_ONCE)):
+        yield encode(some)[1:-1]
+
+
 def _dump_in_pieces(value: Any) -> str:
     if isinstance(value, dict) and value:
         pairs = (f"{_dump({key: 0})[1:-2]}{_dump_in_pieces(each)}" for key, each in value.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, list | tuple) and len(value) > ITEMS_AT_ONCE:
-        starts = range(0, len(value), ITEMS_AT_ONCE)
-        return f"[{','.join(_dump(value[at : at + ITEMS_AT_ONCE])[1:-1] for at in starts)}]"
+        return f"[{','.join(encode_items(value, _dump))}]"
     return _dump(value)
 
 

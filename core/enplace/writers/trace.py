@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from enplace.disk import encode_items
 from enplace.values.profile import CONTROL, FloatArray
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -21,7 +22,6 @@ from enplace.writers.registry import exporter
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
 Event = dict[str, Any]
-EVENTS_AT_ONCE = 500
 
 
 @exporter("trace", title="trace for Perfetto", suffix=".trace.json")
@@ -45,10 +45,7 @@ def chrome_trace(result: Result) -> str:
         },
     }
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-    texts = []
-    # In pieces: encoding all at once would hold up every other thread for long.
-    while some := list(islice(events, EVENTS_AT_ONCE)):
-        texts.append(encode(some)[1:-1])
+    texts = list(encode_items(events, encode))
     texts[0] = '{"traceEvents":[' + texts[0]
     texts[-1] += f"],{encode(about)[1:]}\n"
     return ",".join(texts)

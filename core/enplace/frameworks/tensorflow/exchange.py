@@ -156,12 +156,8 @@ def movable_variables(
     """
     captured = dict(zip(flat.captures, function.captured_inputs, strict=False))
     resources = {name: tensor for name, tensor in captured.items() if tensor.dtype == tf.resource}
-    holders, fixed = _holders(), _read_by_datasets()
-    found = {
-        name: holders[id(tensor)]
-        for name, tensor in resources.items()
-        if id(tensor) in holders and id(tensor) not in fixed and not movers.has_settled(tensor)
-    }
+    free = _free_holders(resources.values(), movers)
+    found = {name: free[id(tensor)] for name, tensor in resources.items() if id(tensor) in free}
     consumers = consumers_of(flat.graph_def)
     staying = [name for name in resources if name not in found]
     while staying:
@@ -183,19 +179,30 @@ def move_along(function: ConcreteFunction, movers: Movers) -> None:
     if not any(node.op.startswith(_FUSED_UPDATES) for node in nodes):
         return
     function.set_external_captures([movers.present(each) for each in function.captured_inputs])
+    if not any(map(movers.is_new, function.captured_inputs)):
+        return
     flat = flatten(function)
     captured = dict(zip(flat.captures, function.captured_inputs, strict=False))
-    holders, fixed = _holders(), _read_by_datasets()
+    free = _free_holders(captured.values(), movers)
     for node in flat.graph_def.node:
         together = [captured[n] for n in node.input if n in captured]
         moved = [tensor for tensor in together if movers.is_new(tensor)]
         if not node.op.startswith(_FUSED_UPDATES) or not moved:
             continue
         for tensor in together:
-            free = id(tensor) in holders and id(tensor) not in fixed
-            if free and not movers.is_new(tensor) and not movers.has_settled(tensor):
-                movers.move(holders[id(tensor)], short_name(moved[0].device))
+            if id(tensor) in free and not movers.is_new(tensor):
+                movers.move(free[id(tensor)], short_name(moved[0].device))
         movers.settle(map(movers.present, together))
+
+
+def _free_holders(tensors: Iterable[Any], movers: Movers) -> dict[int, list[Any]]:
+    """Return all that have each of these handles, but for handles that cannot be exchanged."""
+    holders, fixed = _holders(), _read_by_datasets()
+    return {
+        id(tensor): holders[id(tensor)]
+        for tensor in tensors
+        if id(tensor) in holders and id(tensor) not in fixed and not movers.has_settled(tensor)
+    }
 
 
 def _holders() -> dict[int, list[Any]]:

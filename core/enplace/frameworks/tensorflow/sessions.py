@@ -18,13 +18,12 @@ from tensorflow.python.ops import cond, control_flow_util, control_flow_v2_toggl
 
 from enplace.frameworks.tensorflow.capture import (
     GET_NEXT,
-    MAX_BATCHES_BYTES,
-    MAX_DRAWS,
-    N_BATCHES,
+    are_enough,
     fix_seeds,
+    most_alike,
 )
 from enplace.frameworks.tensorflow.graph import node_of, reached
-from enplace.frameworks.tensorflow.step import CALLABLE, LoadError, Step
+from enplace.frameworks.tensorflow.step import CALLABLE, Batch, LoadError, Step
 from enplace.frameworks.tensorflow.tf1 import (
     LOSS,
     UPDATES,
@@ -45,9 +44,6 @@ MOST_RUNS = 100
 
 _ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "SparseApply")
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
-
-_Shapes = tuple[tuple[int, ...], ...]
-"""The shape of each part of a batch."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +208,8 @@ class _Calls:
         Tensors that bring the batches of the graph's own dataset.
     runs : int
         How often there was such a call.
-    by_shape : dict of tuple to list
-        The batches, by their shapes.
+    batches : list of tuples
+        What was fed and fetched for each call, in the order of these.
     numbers : set of str
         Fetched tensors that are single numbers.
     """
@@ -227,7 +223,7 @@ class _Calls:
     fetched: list[str]
     runs: int = 0
     variables: dict[str, NDArray[Any]] | None = None
-    by_shape: dict[_Shapes, list[dict[str, NDArray[Any]]]] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
     numbers: set[str] = field(default_factory=set)
 
     @property
@@ -236,19 +232,9 @@ class _Calls:
         return next(iter(self.call.wanted), "")
 
     @property
-    def batches(self) -> list[dict[str, NDArray[Any]]]:
-        """Those of the shape that came most often."""
-        return max(self.by_shape.values(), key=len, default=[])
-
-    @property
     def is_enough(self) -> bool:
         """Whether nothing more has to be recorded."""
-        if not self.trains:
-            return self.runs >= MOST_RUNS
-        recorded = [batch for alike in self.by_shape.values() for batch in alike]
-        n_bytes = sum(part.nbytes for batch in recorded for part in batch.values())
-        many = len(self.batches) >= N_BATCHES or len(recorded) >= MAX_DRAWS
-        return many or n_bytes >= MAX_BATCHES_BYTES
+        return are_enough(self.batches) if self.trains else self.runs >= MOST_RUNS
 
 
 class SessionWatch:
@@ -298,9 +284,8 @@ class SessionWatch:
         if calls.variables is not None:
             tensors = zip(calls.call.tensors, values, strict=True)
             calls.numbers |= {name for name, value in tensors if np.ndim(value) == 0}
-            batch = {name: _array(session.graph, name, value) for name, value in feeds.items()}
-            batch |= zip(calls.fetched, map(np.asarray, own), strict=True)
-            calls.by_shape.setdefault(_shapes(batch), []).append(batch)
+            fed = (_array(session.graph, name, value) for name, value in feeds.items())
+            calls.batches.append((*fed, *map(np.asarray, own)))
         return result
 
     def step(self) -> Step | None:
@@ -364,12 +349,10 @@ def _array(graph: tf.Graph, name: str, value: Any) -> NDArray[Any]:
     return np.array(value, dtype=dtype.as_numpy_dtype)
 
 
-def _shapes(batch: Mapping[str, NDArray[Any]]) -> _Shapes:
-    return tuple(part.shape for part in batch.values())
-
-
 def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
     graph_def, call = GraphDef(), calls.call
+    parts = (*call.fed, *calls.fetched)
+    recorded = [dict(zip(parts, batch, strict=True)) for batch in most_alike(calls.batches)]
     graph_def.CopyFrom(calls.whole)
     nodes = {node.name: node for node in graph_def.node}
     for tensor in call.fed:
@@ -378,7 +361,7 @@ def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
                 f"{calls.where}: it feeds '{tensor}', which is not an op's first output; feed a "
                 f"placeholder"
             )
-        dtype = tf.as_dtype(calls.batches[0][tensor].dtype)
+        dtype = tf.as_dtype(recorded[0][tensor].dtype)
         become_placeholder(nodes[node_of(tensor)], dtype)
     graph_def = needed_for(graph_def, call.wanted)
     make_plain(graph_def)
@@ -390,7 +373,7 @@ def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
     fix_seeds(graph_def)
     needed = {node.name for node in graph_def.node}
     fed = [tensor for tensor in call.fed if node_of(tensor) in needed]
-    batches = [tuple(batch[part] for part in (*fed, *calls.fetched)) for batch in calls.batches]
+    batches = [tuple(batch[part] for part in (*fed, *calls.fetched)) for batch in recorded]
     types = {t: calls.graph.get_tensor_by_name(t).dtype.base_dtype for t in call.tensors}
     outputs = tuple(tensor for tensor, dtype in types.items() if dtype not in _NOT_NUMBERS)
     numbers = [t for t in outputs if t in calls.numbers and types[t].is_floating]

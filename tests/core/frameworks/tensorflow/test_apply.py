@@ -368,12 +368,11 @@ def test_a_variable_that_a_dataset_reads_is_not_moved(read_by_a_dataset, run_pyt
     assert " ops run where planned" in placed.stdout
 
 
-FUSED_UPDATES = """
+MOMENTUM = """
 import tensorflow as tf
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
 optimizer = tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
-data = tf.data.Dataset.range(9).map(lambda i: tf.ones((3, 4)) + 0 * weights[0][0, 0])
 
 @tf.function
 def train_step(x):
@@ -383,6 +382,10 @@ def train_step(x):
         loss = tf.reduce_mean(x ** 2)
     optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
     return loss
+"""
+
+FUSED_UPDATES = f"""{MOMENTUM}
+data = tf.data.Dataset.range(9).map(lambda i: tf.ones((3, 4)) + 0 * weights[0][0, 0])
 
 print(*[float(train_step(x)) for x in data])
 """
@@ -404,21 +407,8 @@ def test_variables_that_one_op_uses_move_or_stay_together(tmp_path, run_python):
     assert "kept where their data is: weight_0" in summary
 
 
-EARLY_HANDLES = """
-import tensorflow as tf
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-weights = [tf.Variable(tf.ones((4, 4)) / (i + 4), name=f"weight_{i}") for i in range(4)]
+EARLY_HANDLES = f"""{MOMENTUM}
 halves = [weight.assign(weight / 2) for weight in weights]
-optimizer = tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
-
-@tf.function
-def train_step(x):
-    with tf.GradientTape() as tape:
-        for weight in weights:
-            x = tf.tanh(x @ weight)
-        loss = tf.reduce_mean(x ** 2)
-    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-    return loss
 
 of_3, of_2 = (train_step.get_concrete_function(tf.TensorSpec((n, 4))) for n in (3, 2))
 losses = [float(step(tf.ones((n, 4)))) for _ in range(2) for step, n in ((of_3, 3), (of_2, 2))]
