@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from enplace.frameworks.tensorflow.batches import Shapes, about_other_batches, shapes_text
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check
 from enplace.frameworks.tensorflow.device_names import device_names
@@ -63,11 +64,19 @@ class PlacedFunction:
     def __str__(self) -> str:
         kept = f"; kept where their data is: {', '.join(self.bound)}" if self.bound else ""
         return (
-            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned, "
+            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned"
+            f"{self._elsewhere()}, "
             f"{self.order_edges} control edges keep the order, "
             f"{count(self.variables_moved, 'variable')} moved{kept}"
             f"{'; ' * bool(self.pipeline)}{self.pipeline}"
         )
+
+    def _elsewhere(self) -> str:
+        elsewhere = self.check.facts["elsewhere"]
+        if not elsewhere["count"]:
+            return ""
+        others = f" and {count(elsewhere['count'] - 1, 'other')}" * (elsewhere["count"] > 1)
+        return f" (TensorFlow moved '{elsewhere['ops'][0]}'{others})"
 
 
 @dataclass(eq=False)
@@ -88,6 +97,7 @@ class Application:
     path: str
     functions: list[PlacedFunction] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
+    _told_of_batches: bool = False
 
     def __str__(self) -> str:
         lines = [*map(str, self.functions), *self.mismatches]
@@ -112,6 +122,15 @@ class Application:
             f"enplace: {self.path}: batches of other shapes than {shapes} run whole, where planned",
             file=sys.stderr,
         )
+
+    def note_batches(self, profiled: Shapes, given: Shapes) -> None:
+        """Say that batches have other shapes than the profile's: the first time, what to do."""
+        if not (note := about_other_batches(profiled, given)):
+            return
+        if self._told_of_batches:
+            note = f"other batches than the profile's here, too: {shapes_text(given)}"
+        self._told_of_batches = True
+        print(f"enplace: {self.path}: {note}", file=sys.stderr)
 
     def note_mismatch(self, what: str, missing: Sequence[str], new: Sequence[str]) -> None:
         """Say which ops of the plan something does not have, or which the plan does not have."""

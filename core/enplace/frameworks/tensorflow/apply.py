@@ -33,7 +33,6 @@ from enplace.frameworks.tensorflow.application import (
     read_plan_to_apply,
     say_dropped,
 )
-from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.check import check_placement
 from enplace.frameworks.tensorflow.device_names import device_names
@@ -442,8 +441,7 @@ class _Placer:
             ]
             if drawing is not None and batch is None:
                 return  # a batch of another size than those of the pipeline
-            if other := about_other_batches(self.problem.profile.measured.batch_shapes, found):
-                print(f"enplace: {self._application.path}: {other}", file=sys.stderr)
+            self._application.note_batches(self.problem.profile.measured.batch_shapes, found)
             self._application.functions.append(
                 PlacedFunction(
                     function_name(function),

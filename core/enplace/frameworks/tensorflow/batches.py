@@ -15,7 +15,7 @@ def about_other_batches(planned: Shapes, given: Shapes) -> str:
     differing = [pair for pair in pairs if list(pair[0]) != list(pair[1])]
     if not differing:
         return ""
-    profiled, found = (listed([_text(pair[i]) for pair in differing]) for i in (0, 1))
+    profiled, found = (shapes_text([pair[i] for pair in differing]) for i in (0, 1))
     return (
         f"The plan was made for other batches: their shapes are {found}, and those of the profile "
         f"{profiled}. The prediction is for the latter, and another plan may be faster: profile "
@@ -24,5 +24,6 @@ def about_other_batches(planned: Shapes, given: Shapes) -> str:
     )
 
 
-def _text(shape: Sequence[int]) -> str:
-    return " × ".join(map(str, shape)) or "a single number"
+def shapes_text(shapes: Shapes) -> str:
+    """Show shapes: ``8 × 12 and 8``."""
+    return listed([" × ".join(map(str, shape)) or "a single number" for shape in shapes])
