@@ -10,7 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from enplace.frameworks.tensorflow.batches import Shapes, about_other_batches, shapes_text
+from enplace.frameworks.tensorflow.batches import (
+    Shapes,
+    about_other_batches,
+    may_be_the_rest,
+    shapes_text,
+)
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check
 from enplace.frameworks.tensorflow.device_names import device_names
@@ -98,6 +103,7 @@ class Application:
     functions: list[PlacedFunction] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
     _told_of_batches: bool = False
+    _had_profiled_batch: bool = False
 
     def __str__(self) -> str:
         lines = [*map(str, self.functions), *self.mismatches]
@@ -124,8 +130,14 @@ class Application:
         )
 
     def note_batches(self, profiled: Shapes, given: Shapes) -> None:
-        """Say that batches have other shapes than the profile's: the first time, what to do."""
+        """Say that batches have other shapes than the profile's: the first time, what to do.
+
+        A shorter batch after one of the right shape is the rest of the data.
+        """
         if not (note := about_other_batches(profiled, given)):
+            self._had_profiled_batch = True
+            return
+        if self._had_profiled_batch and may_be_the_rest(profiled, given):
             return
         if self._told_of_batches:
             note = f"other batches than the profile's here, too: {shapes_text(given)}"

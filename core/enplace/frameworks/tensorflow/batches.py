@@ -24,6 +24,14 @@ def about_other_batches(planned: Shapes, given: Shapes) -> str:
     )
 
 
+def may_be_the_rest(planned: Shapes, given: Shapes) -> bool:
+    """Whether a batch may be what is left of the data after whole ones: it is only shorter."""
+    return all(
+        len(p) == len(g) and list(p[1:]) == list(g[1:]) and list(g[:1]) <= list(p[:1])
+        for p, g in zip(planned, given, strict=False)
+    )
+
+
 def shapes_text(shapes: Shapes) -> str:
     """Show shapes: ``8 × 12 and 8``."""
     return listed([" × ".join(map(str, shape)) or "a single number" for shape in shapes])

@@ -41,6 +41,7 @@ _EXPLAINED = {
     "Dataset": "a whole dataset; call the function once for each batch, and do not loop over all",
     "Rng": "a random generator that is not a variable; use the keras.random layers, not one",
     "Queue": "a queue; feed the batches with tf.data, not",
+    "Summary": "a summary writer; write summaries of what the step returns, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
 }
 """Resources that cannot leave their process, by part of the op type, and the start of the fix."""
@@ -192,8 +193,8 @@ def _why_not(consumer: NodeDef, name: str) -> str:
         return f"the training step uses {text} inside the step ('{name}', op {consumer.op})"
     return (
         f"the training step uses something that is neither a variable nor the iterator of its data "
-        f"('{name}', op {consumer.op}), as under a tf.distribute strategy; train without a "
-        f"strategy, or move it out of the step"
+        f"('{name}', op {consumer.op}); move that out of the step, or if a tf.distribute strategy "
+        f"put it there, train without the strategy"
     )
 
 

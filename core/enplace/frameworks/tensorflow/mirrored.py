@@ -51,7 +51,10 @@ NO_STEP = (
 )
 
 _MEANINGS = {
-    "merge_call": "changes no variables inside of a branch or a loop on tensors, as this step does",
+    "merge_call` called": "changes no variables inside of a branch or a loop on tensors, as this "
+    "step does",
+    "no attribute 'merge_call'": "updates no variables outside of the function that takes the "
+    "batch, as this script does",
     "Unable to lift": "cannot copy a variable that is made in the step from the step's own tensors",
     "DistributedVariable.handle": "does not share out the variables of a TensorFlow 1 session",
 }
@@ -276,7 +279,13 @@ class _Clock:
         drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
         if not (samples := _samples(drawn)):
             return usual(function, *args, **kwargs)
-        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), drawn)
+        try:
+            shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), drawn)
+        except LoadError:
+            if _may_train(function, args, kwargs):
+                raise
+            self._shared[function] = None
+            return usual(function, *args, **kwargs)
         if function not in self._shared:
             self._shared[function] = self._on_all(function, (args, kwargs), shared)
         on_all = self._shared[function]
@@ -330,6 +339,13 @@ class _Clock:
         )
 
 
+def _may_train(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+    try:
+        return all(does(function.get_concrete_function(*args, **kwargs)))
+    except Exception:  # its code may insist on a replica's share
+        return True
+
+
 def _converted(function: Any) -> Any:
     """Let a function use Python's ``if`` and ``while`` on tensors, as within tf.function."""
     autograph = tf.__internal__.autograph
@@ -362,7 +378,7 @@ def _why(error: Exception) -> str:
         if part in text:
             return f"tf.distribute {meaning}"
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
-    return f"tf.distribute refuses it: {shorten(first, _LONGEST, placeholder=' …')}"
+    return f"it fails under tf.distribute: {shorten(first, _LONGEST, placeholder=' …')}"
 
 
 @cache

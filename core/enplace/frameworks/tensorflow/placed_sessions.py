@@ -428,7 +428,8 @@ class _Twin:
             print(
                 f"enplace: {self._application.path}: the order is left out, because other calls "
                 f"of the session may draw from the same random numbers as the step, such as "
-                f"'{min(random - fixed)}'; give all placeholders their shapes to keep the order",
+                f"'{min(random - fixed)}'; to keep the order, give all placeholders their shapes "
+                f"and all batches of a dataset one size (drop_remainder=True)",
                 file=sys.stderr,
             )
             order = []

@@ -29,3 +29,12 @@ def test_what_to_do_about_other_batches_is_said_once(capsys):
     assert "their shapes are 4 × 12, and those of the profile 4 × 8" in first
     assert "--batch-size" in first
     assert second == "enplace: plan.json: other batches than the profile's here, too: 4 × 16"
+
+
+def test_the_rest_of_the_data_is_no_other_batch(capsys):
+    application = Application("plan.json")
+    application.note_batches([(4, 8), (4,)], [(4, 8), (4,)])
+    application.note_batches([(4, 8), (4,)], [(3, 8), (3,)])
+    assert not capsys.readouterr().err
+    application.note_batches([(4, 8), (4,)], [(4, 12), (4,)])
+    assert "4 × 12" in capsys.readouterr().err

@@ -33,6 +33,7 @@ def train(rows, labels, scales):
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
     return loss
 
+scale(tf.constant(x[:1]))  # no batch for two devices, but no training either
 for i in range(9):
     train(scale(tf.constant(x[:8])), y[:8], scales=tf.ones(2))
 assert weights.shape == (4, 2)
@@ -101,6 +102,26 @@ def train(rows):
 for rows in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(9)):
     train(rows)
 """
+UPDATES_APART = """
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+optimizer = keras.optimizers.SGD()
+sums = [tf.Variable(tf.zeros_like(w)) for w in model.trainable_variables]
+
+@tf.function
+def add(rows, labels):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(rows) - labels) ** 2)
+    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
+        total.assign_add(gradient)
+    return loss
+
+@tf.function
+def update():
+    optimizer.apply_gradients(zip(sums, model.trainable_variables))
+
+add(x[:8], y[:8])
+update()
+"""
 SCRIPTS = {"keras": KERAS, "loop": LOOP, "iterator": ITERATOR, "unbuilt": UNBUILT, "own": OWN}
 SESSION = """
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -165,6 +186,10 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(accumulating) == (
         "tf.distribute changes no variables inside of a branch or a loop on tensors, as this step "
         "does"
+    )
+    assert timed(UPDATES_APART) == (
+        "tf.distribute updates no variables outside of the function that takes the batch, as this "
+        "script does"
     )
 
 
