@@ -186,10 +186,23 @@ def describe(
         parts = sum(split.parts for split in plan.splits)
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     about_times = problem.measured_profile.measured.about_times
-    note = [*filter(None, [plan.note, about_times])]
+    note = [*filter(None, [plan.note, about_times, _about_speeds(problem)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule.makespan_us, alone, shared)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
+
+
+def _about_speeds(problem: Problem) -> str:
+    """Say that GPUs count as faster than the one for which op times were estimated."""
+    measured, cluster = problem.measured_profile.measured, problem.cluster
+    gpu, speed = measured.estimated, measured.estimated_speed
+    fastest_gpu = max((cluster.devices[device].speed for device in cluster.gpus), default=0.0)
+    if speed is None or fastest_gpu <= speed:
+        return ""
+    return (
+        f"This cluster's GPUs have speed {fastest_gpu:g} and count as {fastest_gpu / speed:.2g} "
+        f"times as fast as the {gpu}, which has {speed:g}. If they are {gpu}s, set their speed."
+    )
 
 
 def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:

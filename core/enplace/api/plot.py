@@ -45,7 +45,8 @@ def plot_timeline(schedule: Schedule, axes: Axes | None = None) -> Axes:
     axes.set_yticks(range(len(rows)), [track.name for track in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, schedule.makespan_us / 1000 or 1)
-    axes.set_xlabel("time (ms)" + (f"; {count(left, 'row')} not drawn" if left else ""))
+    time = schedule.problem.measured_profile.measured.title_of("time")
+    axes.set_xlabel(f"{time} (ms)" + (f"; {count(left, 'row')} not drawn" if left else ""))
     name = schedule.problem.profile.name
     axes.set_title(f"{name}, {schedule.plan.method}: {ms(schedule.makespan_us)}", loc="left")
     return axes

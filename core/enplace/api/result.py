@@ -155,7 +155,8 @@ class Result(PlainResult):
         fit = "" if self.fits else ", does not fit in memory"
         problem = self.schedule.problem
         where = f"{problem.profile.name} on {problem.cluster.name}"
-        value = f"{VALUES.get(self.objective, 'step time')} {ms(self.value_us)}"
+        title = problem.measured_profile.measured.title_of(VALUES.get(self.objective, "step time"))
+        value = f"{title} {ms(self.value_us)}"
         return f"<Result of {self.method}: {where}, {value}{fit}>"
 
     @property

@@ -113,6 +113,8 @@ def import_(
 ) -> Answer:
     """Turn INPUT, any graph that Enplace can read, into a profile.
 
+    The name of a bundled sample, such as vgg-19, will do where no file has that name.
+
     An ONNX model has no costs: its op times are estimated from a roofline of a GPU.
     """
     from enplace.writers import write_profile
@@ -146,7 +148,10 @@ def _read(path: str, of_model: dict[str, Any]) -> Profile:
     from enplace.frameworks.registry import suffixes
     from enplace.frameworks.source import source_of
     from enplace.readers import read_profile
+    from enplace.readers.samples import samples
 
+    if not os.path.lexists(path):
+        path = {sample.name: str(sample.path) for sample in samples()}.get(path, path)
     source = None
     if os.path.isfile(path) and os.path.splitext(path)[1].lower() in suffixes():
         source = source_of(path, **of_model)

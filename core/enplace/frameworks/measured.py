@@ -380,7 +380,7 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
     kind = run.cluster.kind[device]
     own_us = run.op_time_us[seen] * run.cluster.speed[device]
     time_us[seen, kind] = own_us + _added_us(run.profile)[seen, kind]
-    measured = replace(run.profile.measured, estimated="")
+    measured = replace(run.profile.measured, estimated="", estimated_speed=None)
     return replace(run.profile.with_costs(time_us), measured=measured)
 
 

@@ -186,5 +186,6 @@ _READ: dict[str, Read] = {
     "batch_shapes": _list(_list(_count)),
     "evaluation": _evaluation,
     "estimated": _text,
+    "estimated_speed": _amount,
 }
 """Reader of each key whose name is also that of its field."""

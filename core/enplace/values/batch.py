@@ -35,6 +35,7 @@ def with_batch(profile: Profile, factor: float) -> Profile:
             op_devices=measured.op_devices,
             cluster=measured.cluster,
             estimated=measured.estimated,
+            estimated_speed=measured.estimated_speed,
         ),
     )
 

@@ -135,6 +135,8 @@ class Measurement:
         The evaluation of a batch that no single device can hold.
     estimated : str
         The GPU whose roofline the op times come from; empty if they were measured.
+    estimated_speed : float or None
+        That GPU's speed in a cluster, with which its ops take what the roofline says.
     other : mapping
         Data of a newer Enplace or another program, kept unchanged.
     """
@@ -166,6 +168,7 @@ class Measurement:
     batch_shapes: tuple[tuple[int, ...], ...] = ()
     evaluation: Evaluation | None = None
     estimated: str = ""
+    estimated_speed: float | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -63,9 +63,10 @@ class Schedule:
         freeze_arrays(self)
 
     def __repr__(self) -> str:
+        measured = self.problem.measured_profile.measured
         return (
             f"<Schedule of {self.problem.profile.name} on {self.problem.cluster.name}, "
-            f"{self.plan.method}: {ms(self.makespan_us)}>"
+            f"{self.plan.method}: {measured.title_of(ms(self.makespan_us))}>"
         )
 
     def to_pandas(self) -> pd.DataFrame:

@@ -12,11 +12,13 @@ from enplace.writers.tracks import channel_names
 def schedule_json(schedule: Schedule) -> str:
     """Write start and finish of every op and transfer as JSON text.
 
-    Keys: ``makespan_us``, ``ops``, ``transfers``, ``devices``. Reading the numbers gives exactly
-    the same doubles.
+    Keys: ``makespan_us``, ``ops``, ``transfers``, ``devices``, and ``estimated`` if op times are.
+    Reading the numbers gives exactly the same doubles.
     """
+    estimated = schedule.problem.measured_profile.measured.estimated
     document = {
         "makespan_us": schedule.makespan_us,
+        **({"estimated": estimated} if estimated else {}),
         "ops": _ops(schedule),
         "transfers": _transfers(schedule),
         "devices": _devices(schedule),

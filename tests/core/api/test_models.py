@@ -24,7 +24,7 @@ def test_an_onnx_model_is_read_with_estimated_times(tmp_path):
         ({"gpu": "h10"}, "no GPU is called \"h10\"; did you mean 'h100'?"),
         (
             {"sizes": {"nowhere": 3}},
-            'm.onnx: no input has a size called "nowhere"; it leaves none open',
+            'm.onnx: no input has a size called "nowhere"; use one of batch',
         ),
     ],
 )

@@ -54,12 +54,22 @@ def test_sizes_that_only_a_run_tells_are_counted(folder, enplace):
     assert "The size of 2 tensors is only known in a run" in said
 
 
+def test_gpus_that_count_as_faster_than_the_one_estimated_for_are_pointed_out(bert, enplace):
+    enplace("import", bert, "-o", "v.enplace", "--device", "v100")
+    place = ("place", "v.enplace", "--method", "heft", "--cluster")
+    said = enplace(*place, "h200-2-nvlink").out
+    assert "have speed 1 and count as 3.3 times as fast as the V100, which has 0.3" in said
+    assert "count as" not in enplace(*place, "v100-2-pcie").out
+
+
 def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace):
     cluster = ("--cluster", "h200-2-nvlink")
     placed = enplace("place", imported, *cluster, "--method", "heft", "-o", "plan.json")
     assert "estimated step time" in placed.out
     assert "Op times are estimated from a roofline of the H200, not measured." in placed.out
     assert json.loads(Path("plan.json").read_text())["predicted"]["estimated"] == "H200"
+    enplace("place", imported, *cluster, "--method", "heft", "--schedule", "s.json")
+    assert json.loads(Path("s.json").read_text())["estimated"] == "H200"
     assert "estimated step time" in enplace("simulate", imported, "plan.json").out
     assert enplace("simulate", imported, "plan.json", "--json").document["estimated"] == "H200"
     compared = enplace("compare", imported, *cluster, "--methods", "single,heft")
@@ -108,7 +118,7 @@ def test_a_plan_for_it_cannot_run_here(bert, imported, enplace):
     [
         (("--device", "h300"), "'h300' is not one of 'h200', 'h100', 'a100', 'v100'"),
         (("--size", "sequence_length"), "is not a name and a number such as seq_len=128"),
-        (("--size", "width=3"), 'no input has a size called "width"; use one of sequence_length'),
+        (("--size", "width=3"), 'no input has a size called "width"; use one of batch_size'),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_with_the_mend(bert, enplace, options, why):

@@ -41,6 +41,8 @@ FULL = Measurement(
     backward=(0,),
     split_lengths={"a": {"batch": 8}},
     batch_shapes=((8, 4), (8,), ()),
+    estimated="A GPU",
+    estimated_speed=0.5,
     evaluation=Evaluation(OFF, OFF, 32, (8, 16), 2, 40.0),
     other={"from_a_newer_enplace": [1]},
 )

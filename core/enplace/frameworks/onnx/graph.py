@@ -218,10 +218,9 @@ def _choose_sizes(graph: GraphProto, batch_size: int, wanted: dict[str, int]) ->
             f"its inputs have a fixed batch; export it with an open one, or leave out the batch "
             f"size {batch_size}"
         )
-    names = [name for name, (kind, _) in open_sizes.items() if kind != BATCH]
     for name in wanted:
         if name not in open_sizes:
-            fix = instead(name, names) if names else "it leaves none open"
+            fix = instead(name, open_sizes) if open_sizes else "it leaves none open"
             raise FileError(f"no input has a size called {shown(name)}; {fix}")
     chosen = {
         name: wanted.get(name) or (batch_size or 1 if kind == BATCH else usual)
@@ -242,13 +241,14 @@ def _open_sizes(graph: GraphProto) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for info in graph.input:
         dims = info.type.tensor_type.shape.dim
+        is_image = len(dims) == 4 and not any(dim.HasField("dim_value") for dim in dims[2:])
         has_batch = any(_BATCH_NAME.search(dim.dim_param) for dim in dims)
         for axis, dim in enumerate(dims):
             if info.name not in weights and not dim.HasField("dim_value"):
                 is_length = bool(_LENGTH_NAME.search(dim.dim_param))
                 is_first = axis == 0 and not has_batch and not is_length
                 kind = BATCH if is_first or _BATCH_NAME.search(dim.dim_param) else ""
-                usual = USUAL_PIXELS if len(dims) == 4 and not is_length else USUAL_SIZE
+                usual = USUAL_PIXELS if is_image and not is_length else USUAL_SIZE
                 found.setdefault(_size_name(info, axis), (kind, usual))
     any_sizes = dict.fromkeys(found, 1)
     return {name: each for name, each in found.items() if _sum(name, any_sizes) is None}

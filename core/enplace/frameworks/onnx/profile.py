@@ -106,6 +106,7 @@ def _measured(graph: Graph, gpu: Gpu) -> Measurement:
     config = {**graph.facts, "sizes": dict(graph.sizes), "unsized": n_unsized}
     return Measurement(
         estimated=gpu.title,
+        estimated_speed=gpu.speed,
         function=graph.name[:_MOST_CHARACTERS],
         framework_version=onnx.__version__,
         batch_shapes=tuple(shapes),

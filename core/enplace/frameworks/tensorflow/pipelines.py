@@ -322,6 +322,7 @@ def _cut_profile(cut: CutGraph, shapes: Shapes, whole: Profile, origin: IntArray
             source=measured.source,
             batch_shapes=measured.batch_shapes,
             estimated=measured.estimated,
+            estimated_speed=measured.estimated_speed,
         ),
     )
 
