@@ -22,6 +22,7 @@ from enplace.placing.moves.steps import (
     balance_step,
     blocks_step,
     by_key,
+    by_price,
     elsewhere_step,
     new_stop_flag,
     order_by_start,
@@ -49,6 +50,10 @@ the first phase, the threads also start from plans other than the best."""
 BALANCE_PHASES = ((0.08, 150), (0.2, 300), (0.35, 600), (0.5, 1200))
 """Share of the time at which each phase of balances ends, if there is one, and moves for each unit
 in it."""
+
+REPAIR_SHARE, SLACK = 0.3, 0.02
+"""Share of the time for repairing the best balance, if it exceeds memory, and the share by which
+one move may make it longer meanwhile."""
 
 PROMISING, WINNING = 1.05, 0.9
 """How long those of the first phase may be for a second, as a multiple of the best plan before; and
@@ -163,14 +168,18 @@ class PhasedSearch:
             return []
         best = self._best_for_blocks(self._states_on(level, []), LINKS[0])
         found = [replace(best, makespan_us=np.inf, excess_bytes=UNKNOWN)] * THREADS
-        goal = best.excess_bytes, best.makespan_us * PROMISING
+        goal = best.priced_us * PROMISING
         for end, sweeps in BALANCE_PHASES:
             found = self._run_phase(found, [balance_step(sweeps)] * THREADS, end)
-            best_found = min(found, key=by_key)
-            found, after = [best_found] * THREADS, best_found.key
+            best_found = min(found, key=by_price)
+            found, after = [best_found] * THREADS, best_found.priced_us
             if after >= goal:
                 break
-            goal = max(min(best.key, after), (best.excess_bytes, best.makespan_us * WINNING))
+            goal = max(min(best.priced_us, after), best.priced_us * WINNING)
+        if found[0].excess_bytes and found[0].priced_us < best.priced_us:
+            found = self._run_phase(
+                found, [blocks_step(LINKS[0], slack=SLACK)] * THREADS, end + REPAIR_SHARE
+            )
         return found
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:

@@ -7,8 +7,9 @@
    In a large graph, ops that the best plan so far puts on one device are merged too
    (:func:`enplace.coarsen.merge_batches`), afresh in each phase that moves blocks.
 3. Two threads anneal balances, ever longer as long as that gains anything: placements that send
-   little, crowd no channel and spread the work evenly over time, each simulated only when it is
-   complete (:mod:`enplace.placing.moves.balance`).
+   little, crowd no channel, fill no memory and spread the work evenly over time, each simulated
+   only when it is complete (:mod:`enplace.placing.moves.balance`). If the best one exceeds memory,
+   both move its blocks until it fits.
 4. They move whole blocks, such as a layer or its ops of one kind
    (:mod:`enplace.placing.moves.blocks`, :mod:`~enplace.placers.enplace.phases`). In both, channels
    serve the most urgent transfer first; in one of them, channels serve first come, first served if

@@ -1,8 +1,9 @@
 """Annealing of a placement without simulating it: less to send, and work that is balanced in time.
 
 The step is cut into bands of time. A placement costs what its transfers take, and the more, the
-less evenly the work of each band is spread over the devices, and the fuller channels are. A move of
-one unit changes this in a few places only, so thousands are tried in the time of one simulation.
+less evenly the work of each band is spread over the devices, and the fuller channels and memory
+are. A move of one unit changes this in a few places only, so thousands are tried in the time of one
+simulation.
 This finds the strands of a graph, which methods that place one op at a time tear apart.
 """
 
@@ -37,6 +38,11 @@ class Balance(NamedTuple):
     sending : float
         Weight of a microsecond of transfers; a microsecond of work weighs as much as its device has
         more to do in that band than others, relative to the mean.
+    own_bytes, copy_bytes : float arrays, shapes (n_ops,) and (n_tensors,)
+        What an op's device holds for it in the mean over the step, and what a device to which a
+        tensor is sent holds for that.
+    holding : float array, shape (n_devices,)
+        Weight of memory: a byte costs this times the bytes that its device holds.
     crowding : float
         Weight of a channel's load in a band: there, a microsecond of transfers costs this times the
         share of the band in which the channel is busy.
@@ -49,6 +55,9 @@ class Balance(NamedTuple):
     band: IntArray
     length_us: float
     pace: FloatArray
+    own_bytes: FloatArray
+    copy_bytes: FloatArray
+    holding: FloatArray
     sending: float
     crowding: float
     hot: float
@@ -71,6 +80,8 @@ class Placed(NamedTuple):
     crowd : float array, shape (n_bands, n_channels)
         Transfers of each channel, in the first grid's bands of the ops that make the tensors, as
         multiples of the mean length of a band.
+    held : float array, shape (n_devices,)
+        Bytes that each device holds in the mean over the step.
     """
 
     device: IntArray
@@ -78,6 +89,7 @@ class Placed(NamedTuple):
     load_us: FloatArray
     even_us: FloatArray
     crowd: FloatArray
+    held: FloatArray
 
 
 @kernel
@@ -104,6 +116,7 @@ def anneal_balance(
         np.zeros((GRIDS, n_bands, n_devices)),
         np.zeros((GRIDS, n_bands)),
         np.zeros((n_bands, machine.n_channels)),
+        np.zeros(n_devices),
     )
     return _anneal(machine, balance, placed, draw, stop)
 
@@ -139,6 +152,7 @@ def _count(m: Machine, b: Balance, p: Placed) -> None:  # pragma: no cover - com
     """Count the consumers of each tensor, and the work and the transfers of each band."""
     for op in range(len(p.device)):
         here = p.device[op]
+        p.held[here] += b.own_bytes[op]
         for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
             p.users[m.in_tensor[i], here] += 1
         for grid in range(GRIDS):
@@ -190,6 +204,7 @@ def _move_op(
             change += _send(m, b, p, tensor, home, here, -1.0)
         if to != home and p.users[tensor, to] == 1:
             change += _send(m, b, p, tensor, home, to, 1.0)
+    change += _hold(b, p, here, -b.own_bytes[op]) + _hold(b, p, to, b.own_bytes[op])
     less_us, more_us = m.time_us[op, here] / m.lanes[here], m.time_us[op, to] / m.lanes[to]
     for grid in range(GRIDS):
         band = b.band[grid, op]
@@ -215,4 +230,14 @@ def _send(
         # Half the change of the square.
         crowded += p.crowd[band, channel] + 0.5 * share
         p.crowd[band, channel] += share
-    return us * (b.sending + b.crowding * crowded)
+    held = _hold(b, p, to, sign * b.copy_bytes[tensor])
+    return us * (b.sending + b.crowding * crowded) + held
+
+
+@step
+def _hold(b: Balance, p: Placed, device: int, n_bytes: float) -> float:  # pragma: no cover
+    """Count bytes that a device holds; return by how much the placement costs more."""
+    # Half the change of the square.
+    change = b.holding[device] * n_bytes * (p.held[device] + 0.5 * n_bytes)
+    p.held[device] += n_bytes
+    return float(change)

@@ -49,12 +49,15 @@ class Accepting(NamedTuple):
         Number of moves to try.
     threshold : float
         How much worse than the current placement a move may make it, as a share.
+    slack : float
+        How much longer it may make it for less excess, as a share.
     """
 
     links: int
     ranked: bool
     rounds: int
     threshold: float
+    slack: float
 
 
 def move_blocks(
@@ -122,10 +125,9 @@ def _move_blocks(
         for at in range(n_ops):
             position[by_key[at]] = at
         found = simulate_priority(machine, trial, position, accepting.links, timing)
-        # The excess is costly to find. It does not matter if nothing exceeds memory and this is too
-        # slow.
+        # The excess is costly to find, and not needed for what is too long anyway.
         too_long = attempt > 0 and found > current * (1.0 + accepting.threshold)
-        if too_long and excess == 0:
+        if too_long and (excess == 0 or found > current * (1.0 + accepting.slack)):
             continue
         found_excess = find_excess(machine, trial, timing)
         if attempt > 0 and (found_excess > excess or (found_excess == excess and too_long)):

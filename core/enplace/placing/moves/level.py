@@ -12,7 +12,7 @@ from enplace.coarsen import contract, expand
 from enplace.machine.layout import Machine, build_machine
 from enplace.names.passes import last_parts, split_pass
 from enplace.placing.moves.blocks import Blocks
-from enplace.values.arrays import inverse, offsets
+from enplace.values.arrays import csr_offsets, inverse, offsets
 from enplace.values.limits import MOST_DEPTH
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -40,6 +40,29 @@ class Level:
     @cached_property
     def machine(self) -> Machine:
         return build_machine(self.problem)
+
+    @cached_property
+    def tied(self) -> Machine:
+        """The machine whose units are all ops of one kind, such as the same op of every layer.
+
+        Units are of one kind as in :attr:`blocks`, and if they are allowed on the same devices.
+        """
+        profile, machine = self.problem.profile, self.machine
+        kinds = [
+            (split_pass(profile.scopes[op])[0], last_parts(profile.op_names[op]), row.tobytes())
+            for op, row in zip(
+                machine.member[machine.unit_ptr[:-1]].tolist(), machine.allowed, strict=True
+            )
+        ]
+        number = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+        kind = np.array([number[each] for each in kinds])
+        allowed = np.empty((len(number), self.problem.cluster.n_devices), dtype=bool)
+        allowed[kind] = machine.allowed
+        unit = kind[machine.unit]
+        unit.flags.writeable = False  # as that of the machine, or the kernels are compiled again
+        member = np.argsort(unit, kind="stable").astype(np.int64)
+        unit_ptr = csr_offsets(unit[member], len(number))
+        return machine._replace(unit=unit, unit_ptr=unit_ptr, member=member, allowed=allowed)
 
     @cached_property
     def blocks(self) -> Blocks:

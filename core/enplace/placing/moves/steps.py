@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.machine import simulate
+from enplace.machine.layout import Machine
 from enplace.placing.moves.balance import Balance, anneal_balance
 from enplace.placing.moves.blocks import Accepting, move_blocks
 from enplace.placing.moves.level import Level
@@ -38,9 +39,17 @@ ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread
 MOST_MOVES = 8_000_000
 """The most moves when a balance is annealed."""
 
-WEIGHTS = ((4.0, 0.01, 0.003), (120.0, 0.6, 0.6))
-"""The least and the most units of a device in each band of time, weight of sending, and weight of
-crowding of a balance."""
+WEIGHTS = ((4.0, 0.01, 0.003, 0.3), (120.0, 0.6, 0.6, 10.0))
+"""The least and the most units of a device in each band of time, weight of sending, weight of
+crowding, and weight of memory of a balance. Full memory of the last weight costs half as much as
+all work."""
+
+TIED = 0.3
+"""How often a balance moves all ops of one kind together, if the graph repeats itself."""
+
+PRICE = 6.0
+"""What a balance's excess of memory, as a share of all memory, adds to its length: about what it
+takes to repair it."""
 
 SIMILAR, SPREAD = 0.3, 0.5
 """How often these are drawn near those that the best balance so far is from, and how near."""
@@ -63,7 +72,7 @@ class LevelPlan:
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
     One that has not been simulated is worse than any that has. ``weights`` are those of the balance
-    that it is from: units of a band, sending and crowding.
+    that it is from, in the order of :data:`WEIGHTS`.
     """
 
     level: Level
@@ -79,6 +88,12 @@ class LevelPlan:
     def key(self) -> tuple[int, float]:
         return self.excess_bytes, self.makespan_us
 
+    @property
+    def priced_us(self) -> float:
+        """The makespan, longer if memory is exceeded."""
+        capacity = float(self.level.machine.capacity_bytes.sum())
+        return self.makespan_us * (1 + PRICE * self.excess_bytes / max(capacity, 1.0))
+
 
 Step = Callable[[LevelPlan, int, float, BoolArray], LevelPlan]
 """A function of a state, a seed, the share of the phase that is over, and a flag that stops it."""
@@ -92,6 +107,11 @@ def new_stop_flag() -> BoolArray:
 def by_key(state: LevelPlan) -> tuple[int, float]:
     """Return the key that sorts the best state first: by excess, then by makespan."""
     return state.key
+
+
+def by_price(state: LevelPlan) -> float:
+    """Return the key that sorts the most promising state first."""
+    return state.priced_us
 
 
 def state_of(level: Level, plan: Plan) -> LevelPlan:
@@ -127,8 +147,23 @@ def order_by_start(
     return found
 
 
-def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
-    """Make a step that moves blocks, also within the order if the state has an order of its own."""
+def blocks_step(
+    links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS, slack: float = np.inf
+) -> Step:
+    """Make a step that moves blocks, also within the order if the state has an order of its own.
+
+    Parameters
+    ----------
+    links : str
+        The policy of channels.
+    threshold : float
+        Share by which a move may make the schedule worse, at the beginning of a phase.
+    rounds : int
+        Moves tried in one step.
+    slack : float
+        Share by which a move may make a schedule longer that exceeds memory, if it then exceeds
+        memory by less, at the beginning of a phase; towards the end, anything goes.
+    """
 
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         order, device = state.order.copy(), state.device.copy()
@@ -142,6 +177,7 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
                 ranked=state.ranked,
                 rounds=rounds,
                 threshold=threshold * (1 - min(1.0, share)) ** 2,
+                slack=slack / max(1.0 - share, 1e-9),
             ),
             np.random.default_rng(seed),
             stop,
@@ -165,31 +201,39 @@ def balance_step(sweeps: int) -> Step:
     """
 
     def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
-        draw, problem = np.random.default_rng(seed), state.level.problem
-        n_units, work_us = problem.n_units, problem.time_us.min(axis=1)
+        draw, level = np.random.default_rng(seed), state.level
+        problem, work_us = level.problem, level.problem.time_us.min(axis=1)
         weights = np.exp(draw.uniform(*np.log(WEIGHTS)))
         if state.weights is not None and draw.random() < SIMILAR:
             weights = state.weights * np.exp(draw.normal(0.0, SPREAD, len(weights)))
-        units_of_band, sending, crowding = weights.tolist()
-        n_bands = max(int(n_units / problem.cluster.n_devices / units_of_band), 2)
-        unit_us = work_us.sum() / n_units
+        units_of_band, sending, crowding, holding = weights.tolist()
+        tied = draw.random() < TIED
+        machine = level.tied if tied else level.machine
+        n_units, n_devices = machine.allowed.shape
+        n_bands = max(int(problem.n_units / n_devices / units_of_band), 2)
+        unit_us, device_us = work_us.sum() / n_units, work_us.sum() / n_devices
         when = _middle_us(problem) if draw.random() < 0.5 else _start_us(state)
-        warm = draw.random() < WARM
-        device = state.device.copy() if warm else _random_placement(problem, draw)
+        share_of_work = _shares(when, work_us)
+        own_bytes, copy_bytes = _held_bytes(machine, share_of_work)
+        warm = not tied and draw.random() < WARM
+        device = state.device.copy() if warm else _random_placement(machine, draw)
         balance = Balance(
-            band=_bands(when, work_us, n_bands),
-            length_us=max(work_us.sum() / problem.cluster.n_devices / n_bands, 1e-3),
+            band=np.floor(share_of_work * n_bands + [[0.0], [0.5]]).astype(np.int64),
+            length_us=max(device_us / n_bands, 1e-3),
             pace=_pace(problem.cluster),
+            own_bytes=own_bytes,
+            copy_bytes=copy_bytes,
+            holding=holding * device_us / np.maximum(machine.capacity_bytes, 1.0) ** 2,
             sending=sending,
             crowding=crowding,
             hot=HOT[warm] * unit_us,
             cold=COLD * unit_us,
             moves=min(sweeps * n_units, MOST_MOVES),
         )
-        anneal_balance(state.level.machine, balance, device, draw, stop)
-        by_ranks = LevelPlan(state.level, state.order, device)
+        anneal_balance(machine, balance, device, draw, stop)
+        by_ranks = LevelPlan(level, state.order, device)
         found = blocks_step("priority", rounds=0)(by_ranks, seed, share, stop)
-        return min(state, replace(found, engine=BALANCE, weights=weights), key=by_key)
+        return min(state, replace(found, engine=BALANCE, weights=weights), key=by_price)
 
     return step
 
@@ -202,9 +246,9 @@ def _pace(cluster: Cluster) -> FloatArray:
     return paces
 
 
-def _random_placement(problem: Problem, draw: np.random.Generator) -> IntArray:
-    lots = draw.random((problem.n_units, problem.cluster.n_devices))
-    chosen: IntArray = np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
+def _random_placement(machine: Machine, draw: np.random.Generator) -> IntArray:
+    lots = draw.random(machine.allowed.shape)
+    chosen: IntArray = np.where(machine.allowed, lots, -1.0).argmax(axis=1)[machine.unit]
     return chosen
 
 
@@ -225,14 +269,32 @@ def _middle_us(problem: Problem) -> FloatArray:
     return middle_us
 
 
-def _bands(start_us: FloatArray, work_us: FloatArray, n_bands: int) -> IntArray:
-    """Cut a schedule into bands of equal work, on two grids; see :class:`Balance`."""
+def _shares(start_us: FloatArray, work_us: FloatArray) -> FloatArray:
+    """Return the share of all work that is done when half of each op is."""
     order = np.argsort(start_us, kind="stable")
     middle_us = np.empty(len(order))
     middle_us[order] = np.cumsum(work_us[order]) - work_us[order] / 2
-    share = middle_us / max(work_us.sum(), 1e-9)
-    bands: IntArray = np.floor(share * n_bands + [[0.0], [0.5]]).astype(np.int64)
-    return bands
+    shares: FloatArray = middle_us / max(work_us.sum(), 1e-9)
+    return shares
+
+
+def _held_bytes(machine: Machine, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return what an op, and what a copy of a tensor, holds in the mean over the step.
+
+    Parameters
+    ----------
+    share : float array, shape (n_ops,)
+        When ops run, as a share of the step.
+    """
+    made = share[machine.tensor_op]
+    last = made.copy()
+    np.maximum.at(
+        last, np.repeat(np.arange(len(made)), np.diff(machine.edge_ptr)), share[machine.edge_op]
+    )
+    copy_bytes: FloatArray = machine.held_bytes * (last - made)
+    own_bytes = machine.persistent_bytes.astype(float)
+    np.add.at(own_bytes, machine.tensor_op, copy_bytes)
+    return own_bytes, copy_bytes
 
 
 def restarting(step: Step, starts: Sequence[LevelPlan]) -> Step:

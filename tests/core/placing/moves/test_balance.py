@@ -14,13 +14,19 @@ from enplace.machine.layout import build_machine
 from enplace.placers import place
 from enplace.placing.moves.balance import GRIDS, Balance, anneal_balance
 from enplace.placing.moves.level import make_level
-from enplace.placing.moves.steps import LevelPlan, balance_step, new_stop_flag, state_of
+from enplace.placing.moves.steps import (
+    LevelPlan,
+    balance_step,
+    blocks_step,
+    new_stop_flag,
+    state_of,
+)
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.problem import Problem
 
 
 def cost_us(problem, balance, device, even_us):
-    """Add up the transfers, and the squares of the work and of the transfers of each band."""
+    """Add up the transfers, and the squares of memory, of the work and transfers of each band."""
     profile, cluster = problem.profile, problem.cluster
     home = device[profile.tensor_op]
     sent = {
@@ -39,7 +45,11 @@ def cost_us(problem, balance, device, even_us):
             crowd_us[balance.band[0, profile.tensor_op[tensor]], channel] += us
     squares = balance.pace * work_us(problem, balance, device) ** 2 / even_us[:, :, None]
     crowding_us = balance.crowding * (crowd_us**2).sum() / balance.length_us
-    return balance.sending * transfers_us + (squares.sum() + crowding_us) / 2
+    held_bytes = np.bincount(device, balance.own_bytes, cluster.n_devices)
+    for tensor, to in sent:
+        held_bytes[to] += balance.copy_bytes[tensor]
+    holding_us = (balance.holding * held_bytes**2).sum()
+    return balance.sending * transfers_us + (squares.sum() + crowding_us + holding_us) / 2
 
 
 def work_us(problem, balance, device):
@@ -63,8 +73,13 @@ def random_placement(problem, seed):
 def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, weight, hot, seed):
     start = random_placement(problem, seed)
     bands = np.random.default_rng(seed).integers(0, 4, (GRIDS, problem.profile.n_ops))
-    pace = np.random.default_rng(seed).uniform(0.5, 2.0, problem.cluster.n_devices)
-    balance = Balance(bands, 50.0, pace, weight, weight / 2, hot, hot / 10, 200)
+    draw, n_devices = np.random.default_rng(seed), problem.cluster.n_devices
+    pace, holding = draw.uniform(0.5, 2.0, n_devices), draw.uniform(0.0, 1e-3, n_devices)
+    own_bytes = draw.uniform(0.0, 99.0, problem.profile.n_ops)
+    copy_bytes = draw.uniform(0.0, 99.0, problem.profile.n_tensors)
+    balance = Balance(
+        bands, 50.0, pace, own_bytes, copy_bytes, holding, weight, weight / 2, hot, hot / 10, 200
+    )
     even_us = np.maximum((pace * work_us(problem, balance, start)).mean(axis=2), 1e-3)
 
     device = start.copy()
@@ -85,20 +100,29 @@ def test_a_balance_that_is_stopped_moves_nothing():
     start, stop = np.zeros(40, dtype=np.int64), new_stop_flag()
     stop[0] = True
     device = start.copy()
-    balance = Balance(np.zeros((GRIDS, 40), np.int64), 1.0, np.ones(2), 1.0, 1.0, 100.0, 1.0, 1000)
+    bands, none = np.zeros((GRIDS, 40), np.int64), np.zeros(problem.profile.n_tensors)
+    balance = Balance(
+        bands, 1.0, np.ones(2), np.zeros(40), none, np.zeros(2), 1.0, 1.0, 100.0, 1.0, 1000
+    )
     anneal_balance(build_machine(problem), balance, device, np.random.default_rng(0), stop)
     assert (device == start).all()
 
 
-def steps_us(found):
-    """Return the step time of HEFT's plan, and of the best of a dozen balances."""
+def best_of_a_dozen(found):
+    """Return HEFT's plan, and the best of a dozen balances."""
     plan = place(found.problem, "heft").plan
     start_us = simulate(found.problem, plan).makespan_us
     level = make_level(found.problem, np.arange(400))
-    state = replace(state_of(level, plan), makespan_us=start_us, excess_bytes=0)
+    start = replace(state_of(level, plan), makespan_us=start_us, excess_bytes=0)
+    state = start
     for seed in range(12):
         state = balance_step(300)(state, seed, 0.0, new_stop_flag())
-    return start_us, state.makespan_us
+    return start, state
+
+
+def steps_us(found):
+    start, state = best_of_a_dozen(found)
+    return start.makespan_us, state.makespan_us
 
 
 def test_balances_find_the_strands_that_list_schedules_tear_apart():
@@ -112,6 +136,39 @@ def test_balances_leave_a_shared_channel_time_to_send():
     start_us, step_us = steps_us(found)
     assert start_us > 1.5 * found.best_us
     assert step_us < 1.05 * found.best_us
+
+
+def test_balances_spread_memory_so_that_moves_of_blocks_can_repair_them():
+    found = planted(400, 4, 4, crossing=0.3, transfer_us=300, span=100, spare=0.1)
+    start, state = best_of_a_dozen(found)
+    for seed in range(12):
+        state = blocks_step("priority", slack=0.02)(state, seed, seed / 12, new_stop_flag())
+    assert state.excess_bytes == 0
+    assert state.makespan_us / found.best_us - 1 < (start.makespan_us / found.best_us - 1) / 3
+
+
+def test_ops_of_one_kind_move_together_unless_they_may_run_on_other_devices():
+    problem = planted(40, 2, 2, copies=4).problem
+    names = np.array(problem.profile.op_names)
+    (pinned,) = np.flatnonzero(names == "layer_0/op_3")
+    problem = replace(problem, pins={int(pinned): 1})
+    machine = make_level(problem, np.arange(40)).tied
+    assert len(machine.allowed) == 11
+    for op in range(10):
+        alike = [
+            unit
+            for name, unit in zip(names, machine.unit, strict=True)
+            if name.endswith(f"/op_{op}")
+        ]
+        assert len(set(alike)) == (2 if op == 3 else 1)
+    assert machine.allowed[machine.unit[pinned]].tolist() == [False, True]
+    assert machine.allowed.sum() == 21
+    members = [
+        machine.member[first:end]
+        for first, end in zip(machine.unit_ptr[:-1], machine.unit_ptr[1:], strict=True)
+    ]
+    assert all((machine.unit[ops] == unit).all() for unit, ops in enumerate(members))
+    assert sorted(np.concatenate(members)) == list(range(40))
 
 
 def test_a_fast_and_a_slow_device_take_equally_long_for_their_work():
