@@ -21,11 +21,15 @@ from enplace.errors import FileError
 from enplace_studio.messages import install_excepthook
 from enplace_studio.style import apply_style
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.window import MainWindow
 
 NAME = "enplace"
 LOG_BYTES = 1 << 20
 COLLECT_MS = 1000
+SWITCH_S = 0.0005
+"""Longest time that the window waits for a thread that computes in Python: it does so after each
+call of Qt, hundreds of times in a frame."""
 
 
 def make_application() -> QApplication:
@@ -40,6 +44,7 @@ def make_application() -> QApplication:
     app.setWindowIcon(QIcon(str(icon)))
     theme.follow_system()
     apply_style(app, theme)
+    sys.setswitchinterval(SWITCH_S)
     _Collector(app)
     return app
 
@@ -49,7 +54,7 @@ class _Collector(QTimer):
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent, interval=COLLECT_MS)
-        self.timeout.connect(self._collect)
+        call_later(self, self._collect, self.timeout)  # never in the turn of another
         gc.disable()
         # Everything loaded so far stays; scanning it each time would slow the window down.
         gc.freeze()

@@ -38,6 +38,10 @@ def _tokens(values: dict[str, str]) -> Tokens:
 
 _LIGHT, _DARK = _tokens(LIGHT), _tokens(DARK)
 _DEVICES, _DEVICES_DARK = (tuple(map(QColor, c)) for c in (DEVICES_LIGHT, DEVICES_DARK))
+_NOTCHES, _NOTCHES_DARK = (
+    {color.rgb(): number for number, color in enumerate(colors)}
+    for colors in (_DEVICES, _DEVICES_DARK)
+)
 _LARGEST_USUAL_POINTS = 11.0
 
 
@@ -76,8 +80,7 @@ class Theme(QObject):
 
         It is the device's number, starting again where the colours do.
         """
-        names = [each.name() for each in (_DEVICES_DARK if self._dark else _DEVICES)]
-        return names.index(color.name()) if color.name() in names else 0
+        return (_NOTCHES_DARK if self._dark else _NOTCHES).get(color.rgb(), 0)
 
     def set_mode(self, mode: str) -> None:
         """Switch to light, dark or the system's theme."""
