@@ -30,8 +30,8 @@ def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
     return np.flatnonzero(wanted[problem.unit])
 
 
-def move(plan: Plan, ops: IntArray, device: int) -> Plan:
-    """Move some ops of a plan to another device, keeping the order."""
+def move(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
+    """Move some ops of a plan to another device, or each to its own, keeping the order."""
     devices = plan.device.copy()
     devices[ops] = device
     return replace(plan, device=devices)

@@ -96,6 +96,14 @@ def test_the_first_edit_adds_a_row_and_later_edits_replace_it(document):
     assert document.project.baseline is document.plans[0].schedule
 
 
+def test_no_plan_takes_the_name_of_another(document):
+    first = document.current
+    document.duplicate_plan(first)
+    assert document.rename_plan(document.current, first.name)
+    assert document.current.name == f"{first.name} 2"
+    assert not document.rename_plan(document.current, document.current.name)
+
+
 def test_the_ghost_survives_a_rename_and_a_change_of_speed(document):
     document.place([2], 0)
     document.rename_plan(document.plans[0], "renamed")
