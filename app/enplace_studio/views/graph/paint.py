@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +30,7 @@ _FIRST_LINE, _NEXT_LINE = 19.0, 17.0
 _BETWEEN = 6.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
+_NUMBERED = re.compile(r"\S+ (\d+(?:–\d+)?)")
 _FADED = 0.28
 _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
 _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
@@ -164,10 +166,18 @@ def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRe
     strong = _font(12, scale, QFont.Weight.DemiBold)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, _LEFT, fitted(text, strong, rect.width()))
+    painter.drawText(first, _LEFT, fitted_name(text, strong, rect.width()))
     painter.setFont(_font(11, scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
+
+
+def fitted_name(text: str, font: QFont, width: float) -> str:
+    """Elide a name; of ``head 8–15``, whose neighbours are heads too, keep the numbers."""
+    shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
+    if shown != text and numbered and fitted(numbered[1], font, width) == numbered[1]:
+        return numbered[1]
+    return shown
 
 
 def _paint_texts(
