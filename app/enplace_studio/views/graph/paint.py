@@ -15,6 +15,7 @@ from enplace.text import size
 from enplace.values.arrays import BoolArray
 from enplace.writers.graph_layout import CARD_H, TITLE_W
 from enplace_studio.hatch import paint_hatching, paint_notches
+from enplace_studio.shortened import brief
 from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
@@ -232,8 +233,12 @@ def _paint_port(painter: QPainter, scene: Scene, node: int, scale: float) -> Non
     if scale:
         painter.setFont(_font(11, scale))
         painter.setPen(theme.tokens.dim)
-        inner = rect.adjusted(_PAD, 0, -_PAD, 0)
-        _paint_pair(painter, inner, scene.arrangement.texts[node], size(port.bytes))
+        inner, held = rect.adjusted(_PAD, 0, -_PAD, 0), size(port.bytes)
+        advance = QFontMetricsF(painter.font()).horizontalAdvance
+        name = brief(
+            scene.arrangement.texts[node], advance, inner.width() - advance(held) - _BETWEEN
+        )
+        _paint_pair(painter, inner, name, held)
 
 
 def paint_pin(painter: QPainter, head: QPointF) -> None:
