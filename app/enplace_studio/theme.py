@@ -92,9 +92,15 @@ class Theme(QObject):
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._update)
         self._update()
 
-    def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-        """Return a font of ``size`` pixels, scaled with the system's text size."""
-        return QFont(_make_font(self.family, max(1, round(size * self.scale)), weight))
+    def font(
+        self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal, zoom: float = 1.0
+    ) -> QFont:
+        """Return a font of ``size`` pixels, scaled with the system's text size and zoomed.
+
+        All painters share it, as a copy for each text would take time: do not change it.
+        """
+        pixels = max(1, round(size * self.scale))
+        return _make_font(self.family, round(pixels * zoom), weight)
 
     @property
     def family(self) -> str:

@@ -68,7 +68,7 @@ def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) 
 
 
 def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: float) -> None:
-    font = _font(12, text_scale)
+    font = theme.font(12, zoom=text_scale)
     painter.setFont(font)
     painter.setPen(theme.tokens.dim)
     for text, x, y in scene.arrangement.titles:
@@ -164,11 +164,11 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
 def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRectF:
     """Paint the name of a card; return the area of the next line, with its font and pen set."""
     first = QRectF(rect.left(), rect.top(), rect.width(), _FIRST_LINE)
-    strong = _font(12, scale, QFont.Weight.DemiBold)
+    strong = theme.font(12, QFont.Weight.DemiBold, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
     painter.drawText(first, _LEFT, fitted_name(text, strong, rect.width()))
-    painter.setFont(_font(11, scale))
+    painter.setFont(theme.font(11, zoom=scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
 
@@ -231,7 +231,7 @@ def _paint_port(painter: QPainter, scene: Scene, node: int, scale: float) -> Non
     painter.setBrush(theme.tokens.lane)
     painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
     if scale:
-        painter.setFont(_font(11, scale))
+        painter.setFont(theme.font(11, zoom=scale))
         painter.setPen(theme.tokens.dim)
         inner, held = rect.adjusted(_PAD, 0, -_PAD, 0), size(port.bytes)
         advance = QFontMetricsF(painter.font()).horizontalAdvance
@@ -266,15 +266,9 @@ def _paint_ring(painter: QPainter, rect: QRectF, node: int, marks: Marks) -> Non
         painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), radius + 3, radius + 3)
 
 
-def _font(size: int, scale: float, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    font = theme.font(size, weight)
-    font.setPixelSize(round(font.pixelSize() * scale))
-    return font
-
-
 @lru_cache(maxsize=4096)
 def _fitted(text: str, pixels: int, weight: QFont.Weight, width: int) -> str:
-    font = theme.font(weight=weight)
+    font = QFont(theme.font(weight=weight))
     font.setPixelSize(pixels)
     return QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
 
