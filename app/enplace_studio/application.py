@@ -22,12 +22,12 @@ from enplace.system import give_back_memory
 from enplace_studio.messages import install_excepthook
 from enplace_studio.style import apply_style
 from enplace_studio.theme import theme
-from enplace_studio.turns import call_later
+from enplace_studio.turns import call_later, pause_s
 from enplace_studio.window import MainWindow
 
 NAME = "enplace"
 LOG_BYTES = 1 << 20
-COLLECT_MS, GIVE_BACK_MS = 1000, 3000
+COLLECT_MS, PAUSE_S = 1000, 2.0
 SWITCH_S = 0.0005
 """Longest time that the window waits for a thread that computes in Python: it does so after each
 call of Qt, hundreds of times in a frame."""
@@ -53,20 +53,22 @@ def make_application() -> QApplication:
 class _Collector(QTimer):
     """Collects garbage in this thread only; collecting a widget in another thread would crash.
 
-    Memory that edits and plans have left goes back to the system: it would be lost in small gaps.
+    When the user pauses, memory that edits and plans have left goes back to the system: it would be
+    lost in small gaps.
     """
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent, interval=COLLECT_MS)
-        giving_back = QTimer(self, interval=GIVE_BACK_MS)
-        # Neither in the turn of another.
-        call_later(self, self._collect, self.timeout)
-        call_later(self, give_back_memory, giving_back.timeout)
+        call_later(self, self._collect, self.timeout)  # never in the turn of another
+        self.timeout.connect(self._give_back)
         gc.disable()
         # Everything loaded so far stays; scanning it each time would slow the window down.
         gc.freeze()
         self.start()
-        giving_back.start()
+
+    def _give_back(self) -> None:
+        if pause_s() > PAUSE_S:
+            give_back_memory()
 
     def _collect(self) -> None:
         counts, limits = gc.get_count(), gc.get_threshold()
