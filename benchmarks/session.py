@@ -106,8 +106,9 @@ def main(report: Report) -> None:
 def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
     studio, document = window.studio, window.document
     with pulse.during("open"):
+        n_opened = document.n_opened
         studio.files.open_path(path)
-        _wait(lambda: document.current is not None)
+        _wait(lambda: document.n_opened > n_opened and document.current is not None)
         QTest.qWait(GRAPH_MS)
     with pulse.during("solve"):
         studio.chosen.set_time_limit(LIMIT_S)

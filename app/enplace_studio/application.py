@@ -18,14 +18,19 @@ from PySide6.QtWidgets import QApplication
 
 from enplace.disk import make_private_folder, remove_abandoned_files
 from enplace.errors import FileError
+from enplace.system import give_back_memory
 from enplace_studio.messages import install_excepthook
 from enplace_studio.style import apply_style
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later, pause_s
 from enplace_studio.window import MainWindow
 
 NAME = "enplace"
 LOG_BYTES = 1 << 20
-COLLECT_MS = 1000
+COLLECT_MS, PAUSE_S = 1000, 2.0
+SWITCH_S = 0.0005
+"""Longest time that the window waits for a thread that computes in Python: it does so after each
+call of Qt, hundreds of times in a frame."""
 
 
 def make_application() -> QApplication:
@@ -40,20 +45,30 @@ def make_application() -> QApplication:
     app.setWindowIcon(QIcon(str(icon)))
     theme.follow_system()
     apply_style(app, theme)
+    sys.setswitchinterval(SWITCH_S)
     _Collector(app)
     return app
 
 
 class _Collector(QTimer):
-    """Collects garbage in this thread only; collecting a widget in another thread would crash."""
+    """Collects garbage in this thread only; collecting a widget in another thread would crash.
+
+    When the user pauses, memory that edits and plans have left goes back to the system: it would be
+    lost in small gaps.
+    """
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent, interval=COLLECT_MS)
-        self.timeout.connect(self._collect)
+        call_later(self, self._collect, self.timeout)  # never in the turn of another
+        self.timeout.connect(self._give_back)
         gc.disable()
         # Everything loaded so far stays; scanning it each time would slow the window down.
         gc.freeze()
         self.start()
+
+    def _give_back(self) -> None:
+        if pause_s() > PAUSE_S:
+            give_back_memory()
 
     def _collect(self) -> None:
         counts, limits = gc.get_count(), gc.get_threshold()

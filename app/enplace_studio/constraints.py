@@ -218,11 +218,12 @@ def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> l
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     """Find the best step time, in us, if only the ops of a constraint move once it is gone.
 
-    Pinned ops may go to any device, forbidden ones to that device; ordered ops run when they did
-    before the edits. Of a lock, one group of ops leaves the device, or goes there. A plan that does
-    not fit is no gain for one that does. None where this says nothing: for colocated ops, which
-    could go anywhere each on its own, for an order that the plan was solved with, for a lock from
-    which no single group gains, and if the plan breaks a constraint.
+    Pinned ops may go to any device, forbidden ones to that device, and both back to where they ran
+    before the edits; ordered ops run when they did then. Of a lock, one group of ops leaves the
+    device, or goes there. A plan that does not fit is no gain for one that does. None where this
+    says nothing: for colocated ops, which could go anywhere each on its own, for an order that the
+    plan was solved with, for several ops that it was solved with and for a lock if no such move
+    gains, and if the plan breaks a constraint.
     """
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
@@ -231,17 +232,29 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     candidates = _candidates(project, constraint, freed)
     if not candidates:
         return None
-    steps_us = [current.schedule.makespan_us]
+    now_us = best_us = current.schedule.makespan_us
     for candidate in candidates:
         try:
             schedule = candidate()
         except EnplaceError:  # not there either
             continue
-        if schedule.fits or not current.schedule.fits:
-            steps_us.append(schedule.makespan_us)
-    best_us = min(steps_us)
-    is_known = constraint.kind != "lock" or best_us < steps_us[0]  # several groups may gain more
+        # Adding up the memory takes as long as the simulation.
+        is_better = schedule.makespan_us < best_us
+        if is_better and (schedule.fits or not current.schedule.fits):
+            best_us = schedule.makespan_us
+    # Some of several ops may gain alone; where they ran before is known only of edited plans.
+    is_one = len(constraint.rows) == 1 or _home(project) is not None
+    is_known = best_us < now_us or (is_one and constraint.kind != "lock")
     return best_us if is_known else None
+
+
+def _home(project: OpenProject) -> Plan | None:
+    """Return the plan before the edits of the current one, if it is of the same graph."""
+    assert project.current is not None
+    origin = project.current.origin
+    if origin is None or origin.cluster or origin.plan.splits != project.current.plan.splits:
+        return None
+    return origin.plan
 
 
 def _follows(problem: Problem, plan: Plan) -> bool:
@@ -256,13 +269,13 @@ def _candidates(
     project: OpenProject, constraint: Constraint, freed: Problem
 ) -> list[Callable[[], Schedule]]:
     assert project.current is not None
-    plan, origin = project.current.plan, project.current.origin
+    plan, home = project.current.plan, _home(project)
     if constraint.kind == "colocate":
         return []
     if constraint.kind == "before":
-        if origin is None or origin.plan.splits != plan.splits:
+        if home is None:
             return []
-        position = origin.plan.position
+        position = home.position
         if plan.policy == "strict":
             position = follow_graph(freed.profile, position)
         return [lambda: simulate(freed, replace(plan, position=position))]
@@ -277,7 +290,12 @@ def _candidates(
     else:
         ops = ops_of(freed, constraint)[0]
         moves = [(ops, d) for d in ([named] if constraint.kind == "forbid" else everywhere)]
-    return [partial(_moved, freed, plan, ops, device) for ops, device in moves]
+    candidates: list[Callable[[], Schedule]] = [
+        partial(_moved, freed, plan, ops, device) for ops, device in moves
+    ]
+    if home is not None and constraint.kind != "lock":
+        candidates.append(partial(_moved, freed, plan, ops, home.device))
+    return candidates
 
 
 def _longest_groups(project: OpenProject) -> list[IntArray]:
@@ -289,8 +307,11 @@ def _longest_groups(project: OpenProject) -> list[IntArray]:
     return sorted(groups, key=lambda ops: -length_us[ops].sum())[:MOST_GROUPS]
 
 
-def _moved(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
-    return simulate(problem, edits.move(plan, edits.unit_ops(problem, ops), device))
+def _moved(problem: Problem, plan: Plan, ops: Collection[int], device: int | IntArray) -> Schedule:
+    """Simulate a plan with ops on one device, or each on the device that another plan gives it."""
+    whole = edits.unit_ops(problem, ops)
+    there = device if isinstance(device, int) else device[whole]
+    return simulate(problem, edits.move(plan, whole, there))
 
 
 def switch_off(project: OpenProject, constraint: Constraint) -> OpenProject:

@@ -520,8 +520,12 @@ class Document(QObject):
         )
 
     def rename_plan(self, entry: PlanEntry, name: str) -> bool:
-        name = name.strip()
-        return bool(name) and self._change_plan(entry, f"rename plan “{entry.name}”", name=name)
+        """Rename a plan; a name that another plan has gets a number."""
+        name, listed = name.strip(), self._listed(entry)
+        if self._project is None or listed is None or name in ("", listed.name):
+            return False
+        name = edits.unused_name(self._project, name)
+        return self._change_plan(listed, f"rename plan “{listed.name}”", name=name)
 
     def star_plan(self, entry: PlanEntry) -> bool:
         """Give a plan a star, or take it away."""

@@ -14,7 +14,7 @@ from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
 from enplace.values.pins import FREE, Pins
-from enplace.values.plan import Plan, follow_graph
+from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
@@ -30,8 +30,8 @@ def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
     return np.flatnonzero(wanted[problem.unit])
 
 
-def move(plan: Plan, ops: IntArray, device: int) -> Plan:
-    """Move some ops of a plan to another device, keeping the order."""
+def move(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
+    """Move some ops of a plan to another device, or each to its own, keeping the order."""
     devices = plan.device.copy()
     devices[ops] = device
     return replace(plan, device=devices)
@@ -71,6 +71,7 @@ def constrain(
     before: Collection[tuple[int, int]] | None = None,
     locked: frozenset[int] | None = None,
     plan: Plan | None = None,
+    known: Schedule | None = None,
 ) -> OpenProject:
     """Change constraints, and repair the current plan if it breaks one.
 
@@ -80,6 +81,8 @@ def constrain(
         As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
         Replaces the current plan.
+    known : Schedule, optional
+        What will probably run, simulated with other pins.
 
     Raises
     ------
@@ -105,7 +108,7 @@ def constrain(
     if project.current is None:
         return project
     plan = _in_order(problem, plan or project.current.plan)
-    return _with_plan(project, project.current, repair(problem, plan))
+    return _with_plan(project, project.current, repair(problem, plan), known)
 
 
 def check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
@@ -135,12 +138,15 @@ def _in_order(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, position=follow_graph(problem.profile, plan.position))
 
 
-def _with_plan(project: OpenProject, current: PlanEntry, plan: Plan) -> OpenProject:
+def _with_plan(
+    project: OpenProject, current: PlanEntry, plan: Plan, known: Schedule | None
+) -> OpenProject:
     """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
     same_order = project.problem.before == current.schedule.problem.before
     if same_order and plan.acts_like(current.plan):
         return project
-    schedule = simulate(project.problem, plan)
+    schedule = _with_pins(known, project.problem, plan) if known else None
+    schedule = schedule or simulate(project.problem, plan)
     if current.origin is not None:
         edited = replace(current, plan=plan, schedule=schedule, run=None)
         return swap_entry(project, current, edited)
@@ -148,6 +154,15 @@ def _with_plan(project: OpenProject, current: PlanEntry, plan: Plan) -> OpenProj
     entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
     at = project.plans.index(current) + 1
     return replace(project, plans=(*project.plans[:at], entry, *project.plans[at:]), current=entry)
+
+
+def _with_pins(known: Schedule, problem: Problem, plan: Plan) -> Schedule | None:
+    """Return the schedule of a plan if it is known from a problem with other pins."""
+    same = known.problem.profile is problem.profile and known.problem.cluster is problem.cluster
+    if not (same and known.plan.acts_like(plan)):
+        return None
+    check_plan(problem, plan)
+    return replace(known, problem=problem, plan=plan)
 
 
 def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:
@@ -186,7 +201,10 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
         pinned_to[_numbers(ops)] = device
     same = np.array_equal(pinned_to, project.problem.pinned_to)
     moved = move(project.current.plan, whole, device)
-    after = constrain(project, pins=None if same else Pins(pinned_to), plan=moved)
+    pins = None if same else Pins(pinned_to)
+    # A drag has just simulated this for its preview.
+    known = moved_schedule(project.problem, project.current.schedule.plan, ops, device)
+    after = constrain(project, pins=pins, plan=moved, known=known)
     if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
         label = project.problem.cluster.devices[device].name
@@ -481,8 +499,12 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
     EnplaceError
         If an op cannot run there or is kept off it.
     """
-    free = unpinned(problem)
-    return simulate(free, move(repair(free, plan), unit_ops(free, ops), device))
+    return _move(unpinned(problem), plan, frozenset(map(int, ops)), device)
+
+
+@lru_cache(maxsize=1)
+def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Schedule:
+    return simulate(problem, move(repair(problem, plan), unit_ops(problem, ops), device))
 
 
 def unpinned(problem: Problem) -> Problem:

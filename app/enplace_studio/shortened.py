@@ -62,9 +62,12 @@ def brief(text: str, width_of: Callable[[str], float], width: float) -> str:
 
 
 def wrapped(text: str, width_of: Callable[[str], float], width: float) -> list[str]:
-    """Break a text into lines that fit; a word that is too wide has a line of its own."""
+    """Break a text into lines that fit; a word that is too wide has a line of its own.
+
+    A number stays with the word before it.
+    """
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in re.split(r" (?!\d)", text):
         longer = f"{lines[-1]} {word}" if lines else ""
         if longer and width_of(longer) <= width:
             lines[-1] = longer

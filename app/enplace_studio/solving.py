@@ -66,6 +66,8 @@ class Solving(QWidget):
         self._compared: Collection[str] = ()
         self._found: list[Plan] = []
         """The methods that are compared, and their plans so far."""
+        self.is_adding = False
+        """Whether a plan that was found just now is being added to the list."""
         self._background = Background(self)
 
     def wait(self) -> None:
@@ -285,7 +287,9 @@ class Solving(QWidget):
         if job.method in self._compared:
             self._found.append(plan)
         if self._document.current is not None or job.method != FIRST_METHOD:
+            self.is_adding = True
             self._document.add_plan(entry, job.choose and not is_older)
+            self.is_adding = False
             if is_older and job.asked:
                 step = headline(plan, schedule)
                 self.done.emit(f"{entry.name}: {step}, made before you changed the constraints")

@@ -38,6 +38,10 @@ def _tokens(values: dict[str, str]) -> Tokens:
 
 _LIGHT, _DARK = _tokens(LIGHT), _tokens(DARK)
 _DEVICES, _DEVICES_DARK = (tuple(map(QColor, c)) for c in (DEVICES_LIGHT, DEVICES_DARK))
+_NOTCHES, _NOTCHES_DARK = (
+    {color.rgb(): number for number, color in enumerate(colors)}
+    for colors in (_DEVICES, _DEVICES_DARK)
+)
 _LARGEST_USUAL_POINTS = 11.0
 
 
@@ -76,8 +80,7 @@ class Theme(QObject):
 
         It is the device's number, starting again where the colours do.
         """
-        names = [each.name() for each in (_DEVICES_DARK if self._dark else _DEVICES)]
-        return names.index(color.name()) if color.name() in names else 0
+        return (_NOTCHES_DARK if self._dark else _NOTCHES).get(color.rgb(), 0)
 
     def set_mode(self, mode: str) -> None:
         """Switch to light, dark or the system's theme."""
@@ -89,9 +92,15 @@ class Theme(QObject):
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._update)
         self._update()
 
-    def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-        """Return a font of ``size`` pixels, scaled with the system's text size."""
-        return QFont(_make_font(self.family, max(1, round(size * self.scale)), weight))
+    def font(
+        self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal, zoom: float = 1.0
+    ) -> QFont:
+        """Return a font of ``size`` pixels, scaled with the system's text size and zoomed.
+
+        All painters share it, as a copy for each text would take time: do not change it.
+        """
+        pixels = max(1, round(size * self.scale))
+        return _make_font(self.family, round(pixels * zoom), weight)
 
     @property
     def family(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, SignalInstance
@@ -12,6 +13,8 @@ class _Turn:
 
     def __init__(self) -> None:
         self._takers = 0
+        self.edited_s = time.monotonic()
+        """When the last edit had one."""
 
     @property
     def is_taken(self) -> bool:
@@ -34,7 +37,13 @@ _turn = _Turn()
 
 def take_turn() -> None:
     """Let those who wait to be called have another turn than this one."""
+    _turn.edited_s = time.monotonic()
     _turn.take()
+
+
+def pause_s() -> float:
+    """Return for how long the user has neither selected nor edited anything."""
+    return time.monotonic() - _turn.edited_s
 
 
 def call_later(owner: QObject, slot: Callable[[], None], *changes: SignalInstance) -> QTimer:

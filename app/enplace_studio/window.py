@@ -135,7 +135,12 @@ class MainWindow(QMainWindow):
         self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
         self.document.stamp_changed.connect(self._show_offer)
         for signal in (self.document.file_changed, self.document.selection_changed):
-            signal.connect(self.banner.hide)
+            signal.connect(self._hide_banner)
+
+    def _hide_banner(self) -> None:
+        """Hide what went wrong before the user did something else; a plan may arrive any time."""
+        if not self.studio.solving.is_adding:
+            self.banner.hide()
 
     def _show_offer(self) -> None:
         stamp = self.document.stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import BinaryIO
 
@@ -47,3 +48,12 @@ def host_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the system, where glibc would keep it for later."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, TypeError):  # another library; Windows
+        return
+    trim(0)

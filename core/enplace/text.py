@@ -70,10 +70,16 @@ def finite(value: object) -> float | None:
 
 
 def ms(time_us: float, signed: bool = False) -> str:
-    """Show a time in milliseconds: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
+    """Show a time in milliseconds: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``.
+
+    Below a thousandth it is shown in a smaller unit, ``0.44 ns``: nobody counts zeros.
+    """
     value = round(time_us / 1000, 9)  # the difference of equal times may be an error of rounding
+    units = ["ms", "µs", "ns"]
+    while 0 < abs(value) < 0.000995 and len(units) > 1:
+        value, units = 1000 * value, units[1:]
     digits = 1 if abs(value) >= 0.995 else _decimals(value, significant=2)
-    return f"{_number(value, digits, signed)} ms"
+    return f"{_number(value, digits, signed)} {units[0]}"
 
 
 def ms_changes(levels_us: Sequence[float]) -> tuple[list[str], list[str]]:

@@ -144,6 +144,21 @@ def test_a_pin_where_the_ops_belong_costs_nothing(chain):
     assert step_without(chain.project, listed(chain)[0]) == step_us(chain)
 
 
+def test_a_pin_of_several_ops_costs_what_going_back_to_their_devices_would_save():
+    document = document_of(profile_of({"a": 10, "b": 10}), cluster_of(2), {"a": 0, "b": 1})
+    document.place([0, 1], 0)
+    both = Constraint("pin", (("a", "GPU:0"), ("b", "GPU:0")))
+    assert (step_us(document), step_without(document.project, both)) == (20, 10)
+
+
+def test_what_a_pin_of_several_ops_costs_is_not_known_for_a_plan_solved_with_it():
+    document = document_of(profile_of({"a": 10, "b": 10}), cluster_of(2), {"a": 0, "b": 1})
+    document.place([0, 1], 0)
+    document.add_plan(replace(document.current, name="solved", origin=None))
+    both = Constraint("pin", (("a", "GPU:0"), ("b", "GPU:0")))
+    assert step_without(document.project, both) is None
+
+
 def test_a_forbidden_device_costs_what_moving_there_would_save(chain):
     chain.forbid([2], 0)
     assert step_without(chain.project, listed(chain)[0]) == 30

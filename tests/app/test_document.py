@@ -1,6 +1,7 @@
 import pytest
 
 from documents import add_plan, chain_document, document_of
+from enplace.machine import simulate
 from enplace_studio.constraints import list_constraints
 from problems import cluster_of, profile_of
 
@@ -95,6 +96,14 @@ def test_the_first_edit_adds_a_row_and_later_edits_replace_it(document):
     assert document.project.baseline is document.plans[0].schedule
 
 
+def test_no_plan_takes_the_name_of_another(document):
+    first = document.current
+    document.duplicate_plan(first)
+    assert document.rename_plan(document.current, first.name)
+    assert document.current.name == f"{first.name} 2"
+    assert not document.rename_plan(document.current, document.current.name)
+
+
 def test_the_ghost_survives_a_rename_and_a_change_of_speed(document):
     document.place([2], 0)
     document.rename_plan(document.plans[0], "renamed")
@@ -150,6 +159,16 @@ def test_a_preview_shows_the_effect_and_changes_nothing(document):
     document.place([2], 0)
     assert document.schedule.makespan_us == preview.step_us
     assert document.schedule.peak_bytes.tolist() == preview.peak_bytes.tolist()
+
+
+def test_a_drop_is_scheduled_as_if_it_had_not_been_previewed(document):
+    document.pin_here([0])
+    document.previews.get([2], 0)
+    document.place([2], 0)
+    fresh = simulate(document.problem, document.current.plan)
+    assert document.schedule.problem is document.problem
+    assert document.schedule.plan is document.current.plan
+    assert document.schedule.op_start_us.tolist() == fresh.op_start_us.tolist()
 
 
 def test_a_preview_ignores_the_pins_of_the_moved_ops(document):

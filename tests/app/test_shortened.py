@@ -44,6 +44,7 @@ def test_a_text_that_is_too_wide_continues_on_the_next_line():
     assert wrapped(text, len, 40) == [text]
     assert wrapped(text, len, 24) == ["Keep “decoder / layer 4”", "off GPU 1"]
     assert wrapped(text, len, 14) == ["Keep “decoder", "/ layer 4” off", "GPU 1"]
+    assert wrapped("Pin “embedding” to GPU 1", len, 23) == ["Pin “embedding” to", "GPU 1"]
     assert wrapped("Pin unbreakable", len, 4) == ["Pin", "unbreakable"]
 
 

@@ -2,7 +2,8 @@
 
 from PySide6.QtCore import QObject, QTimer
 
-from enplace_studio.turns import call_later, take_turn
+from enplace_studio import turns
+from enplace_studio.turns import call_later, pause_s, take_turn
 
 
 def test_the_window_has_its_turn_after_an_edit_and_between_two_slots(qtbot):
@@ -18,3 +19,12 @@ def test_the_window_has_its_turn_after_an_edit_and_between_two_slots(qtbot):
     take_turn()
     qtbot.waitUntil(lambda: len(calls) == 5)
     assert calls == ["window", "first", "window", "second", "window"]
+
+
+def test_an_edit_ends_a_pause(monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now_s)
+    take_turn()
+    assert pause_s() == 0
+    now_s += 3
+    assert pause_s() == 3

@@ -397,6 +397,18 @@ def test_a_plan_made_before_a_constraint_was_changed_is_listed_and_not_shown(win
     assert "made before you changed the constraints" in window.toast.text
 
 
+def test_a_plan_that_arrives_leaves_what_went_wrong_on_screen(window):
+    window.document.failed.emit("left out other.enplace")
+    problem = window.document.problem
+    window.solver.solved.emit(
+        Job(1, problem, "heft", None, True), plan_of(problem, dict.fromkeys("abc", 1))
+    )
+    window.studio.solving.wait()
+    assert len(window.document.plans) == 2
+    assert window.banner.text == "Left out other.enplace."
+    assert window.banner.isVisible()
+
+
 def test_a_plan_for_another_cluster_than_the_open_one_is_dropped(window):
     old = window.document.problem
     window.document.set_cluster(cluster_of(3))

@@ -6,6 +6,7 @@ import io
 import os
 import zipfile
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
     write_atomically(path, content)
 
 
+@lru_cache(maxsize=1)  # the studio copies unsaved work after every edit
 def _profile_members(profile: Profile) -> dict[str, bytes]:
     header = {"format": f"{NAME}/{VERSION}"}
     texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS}

@@ -10,6 +10,8 @@ from PySide6.QtGui import QTransform
 SCALES = (0.05, 3.0)
 READABLE, READABLE_OPS = 0.65, 0.75
 """Least scales at which one sees what groups and ops are."""
+NEARLY = 0.9
+"""The share of such a scale that will do if it shows all: a card cut at the edge is worse."""
 LARGEST_FIT = 1.5
 """Cards grow with the room up to this scale."""
 MARGIN = 14.0
@@ -56,7 +58,8 @@ class Camera:
         """
         across = (size.width() - 2 * MARGIN) / max(bounds.width(), 1.0)
         down = (size.height() - 2 * MARGIN) / max(bounds.height(), 1.0)
-        self.scale = min(max(min(across, down), least), LARGEST_FIT)
+        whole = min(across, down)
+        self.scale = min(whole if whole >= NEARLY * least else least, LARGEST_FIT)
         free = size / self.scale - bounds.size()
         left = MARGIN / self.scale
         if centred and across >= self.scale:

@@ -18,6 +18,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.queries import QueryError, find_ops
 from enplace_studio.theme import theme
+from enplace_studio.turns import call_later
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
 from enplace_studio.views.graph.facts import (
     PlanStages,
@@ -74,7 +75,8 @@ class GraphModel(QObject):
         # Runs once after all signals of a change; each would request the stages.
         self._staging = QTimer(self, interval=0, singleShot=True)
         self._staging.timeout.connect(self._find_stages)
-        document.opened.connect(self.reset)
+        document.opened.connect(self._clear)
+        call_later(self, self.reset, document.opened)
         document.current_changed.connect(self._background.forget)
         for signal in (document.problem_changed, document.current_changed):
             signal.connect(lambda: self.find(self._query) if self._query else None)
@@ -87,6 +89,11 @@ class GraphModel(QObject):
     @property
     def level(self) -> GraphLevel | None:
         return self.levels[-1] if self.levels else None
+
+    def _clear(self) -> None:
+        """Show nothing: the cards are about another model."""
+        self.levels = []
+        self._enter()
 
     def reset(self) -> None:
         """Show the whole model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from enplace.text import size
 from enplace.values.arrays import BoolArray
 from enplace.writers.graph_layout import CARD_H, TITLE_W
 from enplace_studio.hatch import paint_hatching, paint_notches
+from enplace_studio.shortened import brief
 from enplace_studio.theme import blend, theme
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
@@ -29,6 +31,7 @@ _FIRST_LINE, _NEXT_LINE = 19.0, 17.0
 _BETWEEN = 6.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
+_NUMBERED = re.compile(r"\S+ (\d+(?:–\d+)?)")
 _FADED = 0.28
 _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
 _ROUTED_ALPHA = 0.6  # a long edge that passes beside the cards, not behind them
@@ -65,7 +68,7 @@ def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) 
 
 
 def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: float) -> None:
-    font = _font(12, text_scale)
+    font = theme.font(12, zoom=text_scale)
     painter.setFont(font)
     painter.setPen(theme.tokens.dim)
     for text, x, y in scene.arrangement.titles:
@@ -161,13 +164,21 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
 def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRectF:
     """Paint the name of a card; return the area of the next line, with its font and pen set."""
     first = QRectF(rect.left(), rect.top(), rect.width(), _FIRST_LINE)
-    strong = _font(12, scale, QFont.Weight.DemiBold)
+    strong = theme.font(12, QFont.Weight.DemiBold, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, _LEFT, fitted(text, strong, rect.width()))
-    painter.setFont(_font(11, scale))
+    painter.drawText(first, _LEFT, fitted_name(text, strong, rect.width()))
+    painter.setFont(theme.font(11, zoom=scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
+
+
+def fitted_name(text: str, font: QFont, width: float) -> str:
+    """Elide a name; of ``head 8–15``, whose neighbours are heads too, keep the numbers."""
+    shown, numbered = fitted(text, font, width), _NUMBERED.fullmatch(text)
+    if shown != text and numbered and fitted(numbered[1], font, width) == numbered[1]:
+        return numbered[1]
+    return shown
 
 
 def _paint_texts(
@@ -220,10 +231,14 @@ def _paint_port(painter: QPainter, scene: Scene, node: int, scale: float) -> Non
     painter.setBrush(theme.tokens.lane)
     painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
     if scale:
-        painter.setFont(_font(11, scale))
+        painter.setFont(theme.font(11, zoom=scale))
         painter.setPen(theme.tokens.dim)
-        inner = rect.adjusted(_PAD, 0, -_PAD, 0)
-        _paint_pair(painter, inner, scene.arrangement.texts[node], size(port.bytes))
+        inner, held = rect.adjusted(_PAD, 0, -_PAD, 0), size(port.bytes)
+        advance = QFontMetricsF(painter.font()).horizontalAdvance
+        name = brief(
+            scene.arrangement.texts[node], advance, inner.width() - advance(held) - _BETWEEN
+        )
+        _paint_pair(painter, inner, name, held)
 
 
 def paint_pin(painter: QPainter, head: QPointF) -> None:
@@ -251,15 +266,9 @@ def _paint_ring(painter: QPainter, rect: QRectF, node: int, marks: Marks) -> Non
         painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), radius + 3, radius + 3)
 
 
-def _font(size: int, scale: float, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    font = theme.font(size, weight)
-    font.setPixelSize(round(font.pixelSize() * scale))
-    return font
-
-
 @lru_cache(maxsize=4096)
 def _fitted(text: str, pixels: int, weight: QFont.Weight, width: int) -> str:
-    font = theme.font(weight=weight)
+    font = QFont(theme.font(weight=weight))
     font.setPixelSize(pixels)
     return QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
 

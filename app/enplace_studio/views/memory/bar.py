@@ -93,9 +93,16 @@ class DeviceMemory(TipWidget):
     @property
     def verdict(self) -> str:
         """The peak against the capacity, in words."""
+        return self._verdicts[0]
+
+    @property
+    def _verdicts(self) -> list[str]:
+        """The verdict in ever fewer words."""
         if self.over_bytes:
-            return f"does not fit: {size(self.over_bytes)} over{self._flying}"
-        return f"{_of(self.split.peak_bytes, self.capacity_bytes)} at the peak{self._flying}"
+            short = f"does not fit: {size(self.over_bytes)} over"
+            return [f"{short}{self._flying}", short]
+        short = _of(self.split.peak_bytes, self.capacity_bytes)
+        return [f"{short} at the peak{self._flying}", f"{short}{self._flying}", short]
 
     @property
     def _flying(self) -> str:
@@ -179,10 +186,16 @@ class DeviceMemory(TipWidget):
         quiet = theme.font(11, QFont.Weight.DemiBold if self.over_bytes else QFont.Weight.Normal)
         painter.setFont(quiet)
         painter.setPen(tokens.bad if self.over_bytes else tokens.dim)
-        shown = QFontMetricsF(quiet).elidedText(
-            self.verdict, Qt.TextElideMode.ElideRight, line.width()
+        painter.drawText(
+            line, middle | Qt.AlignmentFlag.AlignRight, self.fitting_verdict(quiet, line.width())
         )
-        painter.drawText(line, middle | Qt.AlignmentFlag.AlignRight, shown)
+
+    def fitting_verdict(self, font: QFont, width: float) -> str:
+        """Return the verdict with as many words as fit."""
+        metrics, verdicts = QFontMetricsF(font), self._verdicts
+        fits = (text for text in verdicts if metrics.horizontalAdvance(text) <= width)
+        short = metrics.elidedText(verdicts[-1], Qt.TextElideMode.ElideRight, width)
+        return next(fits, short)
 
     def colors(self) -> list[QColor]:
         """Colours of weights, activations and received tensors."""

@@ -22,6 +22,7 @@ from enplace_studio.document import Document
 from enplace_studio.panel import Column, ElidedCombo, label, number_field, paragraph, plain_tip
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
+from enplace_studio.turns import call_later
 
 SLOWER = 1.02
 """A full pipeline slower than its busiest device by this factor gets an explanation."""
@@ -82,7 +83,7 @@ class PipelineView(QWidget):
         self.kind.activated.connect(self.refresh)
         self.samples.valueChanged.connect(self.refresh)
         self.further_button.clicked.connect(self._select_further)
-        document.opened.connect(self._fill_kinds)
+        call_later(self, self._fill_kinds, document.opened)
         document.current_changed.connect(self._follow_plan)
         self._fill_kinds()
 

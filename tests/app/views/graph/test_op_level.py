@@ -15,7 +15,7 @@ from enplace_studio.panel import ElidedLabel
 from enplace_studio.pictures import write_picture
 from enplace_studio.views.graph import layout_process
 from enplace_studio.views.graph import level as level_module
-from enplace_studio.views.graph.camera import READABLE_OPS, Camera
+from enplace_studio.views.graph.camera import MARGIN, READABLE_OPS, Camera
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 
@@ -273,6 +273,13 @@ def test_a_long_path_does_not_widen_a_narrow_pane(open_layer):
     view._show_level()
     assert view.minimumSizeHint().width() <= 420
     assert "20 ops" in {one.whole for one in view.crumbs.findChildren(ElidedLabel)}
+
+
+@pytest.mark.parametrize(("needed", "scale"), [(0.9, 0.9), (0.7, 0.7), (0.5, READABLE_OPS)])
+def test_all_is_shown_if_it_is_almost_as_large_as_one_can_read(needed, scale):
+    camera = Camera()
+    camera.fit(QRectF(0, 0, 1000, 100), QSizeF(1000 * needed + 2 * MARGIN, 500), READABLE_OPS)
+    assert camera.scale == pytest.approx(scale)
 
 
 def test_ops_open_at_a_size_one_can_read(opener, qtbot):

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt
-from PySide6.QtGui import QColor, QHelpEvent, QWheelEvent
+from PySide6.QtGui import QColor, QFontMetricsF, QHelpEvent, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QInputDialog, QToolTip
 
@@ -20,7 +20,7 @@ from enplace_studio.pictures import write_picture
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.colours import MODES
-from enplace_studio.views.graph.paint import quiet_ink, tinted
+from enplace_studio.views.graph.paint import fitted_name, quiet_ink, tinted
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -805,6 +805,17 @@ def test_a_group_opens_with_all_its_ops_in_view(view):
     view.canvas.open(0)
     assert view.model.level.of_ops
     assert view.canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neighbours(qapp):
+    font = theme.font(12)
+
+    def narrow(text: str) -> str:
+        return fitted_name(text, font, QFontMetricsF(font).horizontalAdvance(text) - 2)
+
+    assert fitted_name("head 8–15", font, 1000) == "head 8–15"
+    assert narrow("head 8–15") == "8–15"
+    assert narrow("gradients of softmax 2").startswith("grad")
 
 
 def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):

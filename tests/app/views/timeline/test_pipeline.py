@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PySide6.QtCore import QPoint, QPointF, QRect
-from PySide6.QtGui import QColor
+from PySide6.QtGui import QColor, QFontMetricsF
 from PySide6.QtTest import QTest
 
 from documents import document_of
@@ -264,7 +264,10 @@ def test_the_memory_pane_shows_the_pipeline_while_the_timeline_does(opener, qtbo
     assert document.pipeline is found
     peaks = [each.split.peak_bytes for each in memory.devices]
     assert peaks == found.peak_bytes[[each.device for each in memory.devices]].tolist()
-    assert "2 samples in flight" in memory.devices[0].verdict
+    device, font = memory.devices[0], theme.font(11)
+    assert "at the peak, 2 samples in flight" in device.verdict
+    narrow = QFontMetricsF(font).horizontalAdvance(device.verdict) - 1
+    assert device.fitting_verdict(font, narrow) == device.verdict.replace(" at the peak", "")
     view.show_page(0)
     qtbot.waitUntil(lambda: "in flight" not in memory.devices[0].verdict)
     assert document.pipeline is None
