@@ -6,6 +6,7 @@ description of the cluster names it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
@@ -66,13 +67,19 @@ def describe(count: int, model: str, gpu_bytes: int, link: str) -> Cluster:
     """
     linked = set(permutations(range(count), 2)) if link == NVLINK else set()
     title = GPUS[model].title if model in GPUS else model
-    head = f"{count} × {title}, {LINKS[link]}, as you described them."
+    head = (
+        f"{count} × {title}, {LINKS[link]}, as you described them. CPU:0 has the memory and the "
+        f"cores of the machine on which you did: correct them if they are another's."
+    )
     return _make(head, [model] * count, [gpu_bytes] * count, linked)
 
 
 def model_of(name: str) -> str:
-    """Return the key in :data:`GPUS` of a card's name; the name itself if it is not there."""
-    return next((model for model in GPUS if model in name.lower()), name)
+    """Return the key in :data:`GPUS` of a card's name; the name itself if it is not there.
+
+    An "RTX A1000" is no A100.
+    """
+    return next((key for key in GPUS if re.search(rf"\b{key}(?!\d)", name, re.IGNORECASE)), name)
 
 
 def _make(
@@ -89,10 +96,12 @@ def _make(
     speeds = [GPUS[model].speed if model in GPUS else _gpu_speed(usual) for model in models]
     unknown = [model for model in dict.fromkeys(models) if model not in GPUS]
     guess = f"{', '.join(unknown)}: speed as in '{usual.name}', which you may correct."
+    known = [GPUS[model] for model in dict.fromkeys(models) if model in GPUS]
     lines = [
         head,
+        *(f"Speed of the {gpu.title}: {gpu.speed:g}." for gpu in known),
         *([guess] if unknown else []),
-        *(f"Links as in '{name}': {text}" for name, text in sources.items()),
+        *(f"Links as in '{name}', which says: “{text}”" for name, text in sources.items()),
     ]
     kinds = (("gpu", "gpu"), ("gpu", "cpu"), ("cpu", "gpu"))
     return cluster_from_json({

@@ -2,7 +2,7 @@ import pytest
 
 from enplace.errors import ClusterError
 from enplace.frameworks.nvml import Card
-from enplace.frameworks.own_cluster import NVLINK, PCIE, describe, detect
+from enplace.frameworks.own_cluster import NVLINK, PCIE, describe, detect, model_of
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
@@ -51,6 +51,20 @@ def test_an_unknown_gpu_says_whose_speed_it_has():
     found = describe(2, "RTX 4090", 24 * GIB, PCIE)
     assert found.devices[0].speed == presets()["pcie-2"].devices[0].speed
     assert "RTX 4090: speed as in 'pcie-2'" in found.description
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("Tesla V100-PCIE-16GB", "v100"),
+        ("a100", "a100"),
+        ("NVIDIA RTX A1000 Laptop GPU", "NVIDIA RTX A1000 Laptop GPU"),
+        ("NVIDIA GH200 480GB", "NVIDIA GH200 480GB"),
+    ],
+)
+def test_a_card_is_known_by_a_whole_word_of_its_name(name, model):
+    assert model_of(name) == model
 
 
 def test_without_nvlink_all_transfers_cross_the_host():
