@@ -42,7 +42,7 @@ test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
 	$(check_the_code)
 	$(compile_kernels)
-	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # The manual, with the pages that come from the program; a warning or a broken link is an error.
 docs: PACKAGE_LISTS += packaging/debian-bench.txt
