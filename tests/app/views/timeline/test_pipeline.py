@@ -18,6 +18,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace_studio.document import PlanEntry
+from enplace_studio.panel import BETWEEN_FACTS, ElidedLabel
 from enplace_studio.theme import theme
 from enplace_studio.timelines.pipeline_canvas import further_stages, sample_color
 from enplace_studio.views.memory.view import MemoryView
@@ -84,6 +85,18 @@ def test_a_kind_that_does_not_fit_ends_in_an_ellipsis(opened):
     kind.resize(120, kind.height())
     assert kind.shown_text().startswith("Training")
     assert kind.shown_text().endswith("…")
+
+
+def test_facts_that_do_not_fit_are_left_out_as_a_whole(opened):
+    view = opened([0, 0, 1, 1])
+    shown = next(each for each in view.findChildren(ElidedLabel) if each.whole == view.legend)
+    first, second = view.legend.split(BETWEEN_FACTS)[:2]
+    shown.resize(shown.fontMetrics().horizontalAdvance(f"{first}{BETWEEN_FACTS}{second[:5]}"), 20)
+    assert shown.text() == f"{first} …"
+    assert second in shown.toolTip()
+    shown.resize(shown.fontMetrics().horizontalAdvance(first[:9]), 20)
+    assert shown.text().endswith("…")
+    assert first.startswith(shown.text()[:-1].rstrip())
 
 
 def test_further_subgraphs_are_named_and_selected(opened):
