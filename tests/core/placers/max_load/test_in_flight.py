@@ -312,8 +312,11 @@ def test_layers_without_a_backward_pass_hold_one_sample_and_run_once(
             least = min(least, max(load_us, pace_us))
     if np.isfinite(least):
         assert plan.bound_us <= least * (1 + 1e-6)
-        assert plan.value_us == pytest.approx(least, rel=1e-5)
         assert fullest(problem, plan, rule) <= 1
+    if kind == "interleaved":
+        assert not plan.proven  # several stages on each device are no split in two
+    elif np.isfinite(least):
+        assert plan.value_us == pytest.approx(least, rel=1e-5)
     else:
         assert "no partition was found" in plan.note
     if plan.proven:
