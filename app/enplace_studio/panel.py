@@ -34,6 +34,7 @@ from enplace_studio.shortened import shorten_among
 NO_LIMIT = 16_777_215
 """The maximum size of a widget that has none."""
 SAVE_PICTURE = "Save picture of this view…"
+BETWEEN_FACTS = "   ·   "
 LEAST_HEIGHT = 150
 """A pane with more to show is of no use if it is lower."""
 
@@ -246,7 +247,8 @@ def height_at(layout: QLayout, width: int) -> int:
 class ElidedLabel(QLabel):
     """A label that can shrink; a text that does not fit ends in an ellipsis.
 
-    A text ``among`` others leaves out what they share first.
+    A text ``among`` others leaves out what they share first. Facts on one line, with
+    :data:`BETWEEN_FACTS` between them, are left out as a whole, the last first.
     """
 
     def __init__(self, role: str = "", among: Sequence[str] = ()) -> None:
@@ -269,6 +271,8 @@ class ElidedLabel(QLabel):
         if self._among:
             shown = shorten_among(shown, self._among, metrics.horizontalAdvance, self.width())
             mode = Qt.TextElideMode.ElideMiddle
+        while metrics.horizontalAdvance(shown) > self.width() and BETWEEN_FACTS in shown:
+            shown = f"{shown.rpartition(BETWEEN_FACTS)[0]} …"
         shown = metrics.elidedText(shown, mode, self.width())
         if shown != self.text():
             self.setText(shown)

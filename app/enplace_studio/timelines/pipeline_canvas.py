@@ -411,10 +411,10 @@ def _shade(device: int, strength: float) -> QColor:
 
 def further_stages(found: PipelineSchedule) -> list[int]:
     """Find the stages whose device has an earlier stage in the same pass."""
-    seen: set[tuple[int, bool]] = set()
+    seen: set[tuple[int, int]] = set()
     further = []
     for number, stage in enumerate(found.stages):
-        place = stage.devices[0], stage.backward
+        place = stage.devices[0], stage.of
         if place in seen:
             further.append(number)
         seen.add(place)

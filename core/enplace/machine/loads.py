@@ -16,7 +16,7 @@ import numpy as np
 
 from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.host_links import machine_of, network_us, send_us
-from enplace.machine.passes import backward_ops
+from enplace.machine.passes import backward_ops, recomputing
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -104,15 +104,16 @@ def shared_parts_us(
     replicas : sequence of sequences of int
         Groups of devices; the ops of each group are placed on its first device.
     recompute : sequence of int
-        Devices that run their forward ops once more in the backward pass.
+        Devices that run their forward ops once more before their backward ops, if they have any.
     """
     parts = load_parts_us(problem, device)
-    parts[list(recompute), BACKWARD, COMPUTE] += parts[list(recompute), FORWARD, COMPUTE]
+    again = recomputing(problem, device, recompute)
+    parts[again, BACKWARD, COMPUTE] += parts[again, FORWARD, COMPUTE]
     for group in replicas:
         for copy in group[1:]:
             there = np.where(device == group[0], copy, device)
             parts[copy] = load_parts_us(problem, there)[copy]
-            if group[0] in recompute:
+            if group[0] in again:
                 parts[copy, BACKWARD, COMPUTE] += parts[copy, FORWARD, COMPUTE]
         parts[list(group)] /= len(group)
     return parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from enplace.compiling import kernel
@@ -29,6 +31,24 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     if profile.measured.backward is not None:
         return np.zeros(profile.n_ops, dtype=bool)
     return backward_ops(problem) & ~in_pass(profile, BACKWARD)
+
+
+def return_ops(problem: Problem) -> BoolArray:
+    """Find the ops that a sample passes through on its way back; shape (n_ops,).
+
+    Only for these does a device keep what forward ops make, or run forward ops again.
+    """
+    return backward_ops(problem) & ~optimiser_ops(problem)
+
+
+def returns_to(problem: Problem, device: IntArray, where: int) -> bool:
+    """Whether a sample comes back to a device."""
+    return bool(return_ops(problem)[device == where].any())
+
+
+def recomputing(problem: Problem, device: IntArray, recompute: Sequence[int]) -> list[int]:
+    """List those of some devices that have anything to run forward ops again for."""
+    return [d for d in recompute if returns_to(problem, device, d)]
 
 
 def links_passes(problem: Problem) -> bool:

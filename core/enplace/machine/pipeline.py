@@ -51,6 +51,9 @@ REDUCE = 3
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
 
+MOST_DELAYS = 8
+"""About how many delays of the gradients of weights are tried besides none."""
+
 LONGER = 1.02
 """Factor by which periods grow if no pattern is found at the pace of the busiest device."""
 
@@ -170,19 +173,48 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
-    n_stages = len({stage.devices for stage in stages if stage.backward})
-    for most in range(n_stages if kind == "zb-h1" else 0, -1, -1):
+
+    def find(most: int = 0) -> list[PipelineSchedule]:
         plays = [_Play(stages, kind, rule, owner, plan.pace_us, most)]
         if plays[0].may_wait:
             plays.append(_Play(stages, kind, rule, owner, plan.pace_us, most, waits=False))
-        found = [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
-        best = min(found, key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
-        if _fullest(problem, best) <= 1:
-            return best
-    if with_room and plan.pace_us > 0 and kind == "1f1b":
+        return [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
+
+    if kind == "zb-h1":
+        in_turn = simulate_pipeline(
+            problem, plan, "1f1b", n_microbatches, rule, with_room=with_room
+        )
+        most = max(in_turn.in_flight)
+        delays = range(most, -1, -(most // MOST_DELAYS + 1))
+        return _shortest(problem, in_turn, [each for most in delays for each in find(most)])
+    best = min(find(), key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
+    if with_room and plan.pace_us > 0 and kind == "1f1b" and _fullest(problem, best) > 1:
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
         best = best if play is None else _find_schedule(problem, plan, play, n_microbatches)
     return best
+
+
+def _shortest(
+    problem: Problem, in_turn: PipelineSchedule, delayed: list[PipelineSchedule]
+) -> PipelineSchedule:
+    """Choose among 1F1B and schedules that delay the gradients of weights.
+
+    None takes longer than 1F1B, or holds more samples than it does on its fullest device. If 1F1B
+    does not fit, others may take longer.
+    """
+    most = max(in_turn.in_flight)
+    tried = [replace(in_turn, kind="zb-h1")]
+    tried += [each for each in delayed if max(each.in_flight) <= most]
+    fullest = [_fullest(problem, each) for each in tried]
+    limit = max(1.0, min(fullest))
+
+    def rank(number: int) -> tuple[bool, float, float, float]:
+        found = tried[number]
+        is_longer = found.makespan_us > in_turn.makespan_us * (1 + CLOSE)
+        pace = round(found.time_per_sample_us / (in_turn.time_per_sample_us or 1.0), 9)
+        return is_longer, pace, found.makespan_us, fullest[number]
+
+    return tried[min((i for i, full in enumerate(fullest) if full <= limit), key=rank)]
 
 
 def time_with_room_us(problem: Problem, plan: Plan, rule: LoadRule, most_us: float) -> float:
@@ -469,9 +501,7 @@ class _Play:
     ) -> None:
         """Delay the gradients of weights by whole periods, as long as no device holds too much.
 
-        At most, they hold as many samples as the first one does if forward and backward alternate,
-        and fewer where memory does not suffice. The work that is then left fills the time in which
-        the last samples leave the pipeline.
+        The work that is then left fills the time in which the last samples leave the pipeline.
         """
         begun_us: dict[tuple[int, int], float] = {}
         ended_us: dict[tuple[int, int], float] = {}

@@ -9,7 +9,8 @@ A device always holds the variables of its ops. Of each sample it holds
 - while a stage computes, the temporary memory of its hungriest op.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
-the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes.
+the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
+if it has backward nodes too.
 
 A device that recomputes keeps no activations: of a sample in flight it holds the tensors that its
 forward ops receive, and those that they make exist again while its backward stages run.
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.machine.loads import COMPUTE, IN, OUT
-from enplace.machine.passes import backward_ops
+from enplace.machine.passes import backward_ops, recomputing, returns_to
 from enplace.machine.stages import FORWARD, Stage
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
@@ -56,6 +57,7 @@ class _Hold:
 def forward_bytes(problem: Problem) -> IntArray:
     """Return the bytes that each op keeps for the backward pass, for a sample in flight; (n_ops,).
 
+    A device keeps them only if samples return to it (:func:`~enplace.machine.passes.returns_to`).
     They are its outputs that backward ops read; in the inputs of 2020, whose backward nodes may
     read none, all outputs of a forward node. Outputs that differ only in their cost are one.
     """
@@ -126,6 +128,7 @@ def _find_holds(
     for number, stage in enumerate(stages):
         stage_of[stage.ops] = number
     first = [stage.devices[0] for stage in stages]
+    recompute = recomputing(problem, plan.device, plan.recompute)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
     for tensor in np.flatnonzero(profile.held_bytes).tolist():
         edges = slice(profile.edge_ptr[tensor], profile.edge_ptr[tensor + 1])
@@ -135,7 +138,7 @@ def _find_holds(
             readers.setdefault(first[reader], set()).add(reader)
         for device, there in readers.items():
             sent = device == first[maker] and len(readers) > 1
-            again = stages[min(there)].of == FORWARD and device in plan.recompute
+            again = stages[min(there)].of == FORWARD and device in recompute
             for hold in _holds_of(
                 stages, maker, sorted(there), device == first[maker], sent, again
             ):
@@ -185,6 +188,8 @@ def _further_samples(
 
 def sample_bytes(problem: Problem, plan: Plan, device: int) -> int:
     """Return the bytes of each further sample in flight on a device, in the inputs of 2020."""
+    if not returns_to(problem, plan.device, device):
+        return 0
     if device not in plan.recompute:
         return int(forward_bytes(problem)[plan.device == device].sum())
     return int(received_bytes(problem, plan.device, device))

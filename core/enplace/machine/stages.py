@@ -13,7 +13,7 @@ import numpy as np
 from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.host_links import send_us
 from enplace.machine.loads import COMPUTE, IN, OUT
-from enplace.machine.passes import backward_ops, optimiser_ops
+from enplace.machine.passes import backward_ops, optimiser_ops, recomputing
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -98,7 +98,7 @@ def stages_of(problem: Problem, plan: Plan, passes: IntArray | None = None) -> t
     edges = _forward_first(edges, of)
     groups = {group[0]: group for group in plan.replicas}
     part_us = _parts_of_devices_us(problem, plan, stage, on)
-    for d in plan.recompute:
+    for d in recomputing(problem, plan.device, plan.recompute):
         _run_forward_again(part_us, np.flatnonzero(on == d), of, groups.get(d, (d,)))
     found = []
     for s, d in enumerate(on.tolist()):
@@ -128,7 +128,7 @@ def _run_forward_again(
 ) -> None:
     """Add the compute time of a device's forward stages to its first backward stage."""
     back = here[of[here] != FORWARD]
-    if len(back):
+    if len(back):  # in inference, all ops go forward
         for device in devices:
             compute_us = part_us[device][COMPUTE]
             compute_us[back[0]] += compute_us[here[of[here] == FORWARD]].sum()

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
@@ -316,6 +316,31 @@ def test_training_keeps_the_pace_of_the_busiest_device(planned, cut, transfers):
     for kind in ("1f1b", "zb-h1"):
         found = simulate_pipeline(problem, plan, kind, MANY, rule)
         assert found.time_per_sample_us == pytest.approx(load_us)
+
+
+STAGE = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9))
+"""Time forward, time backward, and time of the gradients of weights; there are none if it is 0."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(stages=st.lists(STAGE, min_size=2, max_size=5), m=st.integers(1, 12))
+@example(stages=[(4, 4, 0), (1, 3, 0), (2, 1, 4), (2, 2, 0)], m=3)
+@example(stages=[(4, 4, 4), (1, 2, 0), (4, 1, 2), (1, 3, 0)], m=8)
+def test_zero_bubble_is_never_slower_than_1f1b_and_holds_no_more_samples(stages, m):
+    k = len(stages)
+    times = {f"f{i}": stages[i][0] for i in range(k)}
+    times |= {f"b{i}": stages[i][1] for i in reversed(range(k))}
+    edges = [(a, b, 0) for a, b in pairwise(times)]
+    weights = [i for i in range(k) if stages[i][2]]
+    edges += [(f"b{i}", f"w{i}", 0) for i in weights]
+    times |= {f"w{i}": stages[i][2] for i in weights}
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, len(times))))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    plan = plan_of(problem, {name: int(name[1:]) for name in times})
+    in_turn, found = (simulate_pipeline(problem, plan, kind, m) for kind in ("1f1b", "zb-h1"))
+    assert found.makespan_us <= in_turn.makespan_us * (1 + 1e-9)
+    assert found.time_per_sample_us <= in_turn.time_per_sample_us * (1 + 1e-9)
+    assert max(found.in_flight) <= max(in_turn.in_flight)
 
 
 @settings(deadline=None, max_examples=25)

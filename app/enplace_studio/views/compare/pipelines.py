@@ -10,7 +10,14 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 from enplace.machine.pipeline import PipelineSchedule, planned_rule
 from enplace.text import count, ms, percent, size
 from enplace_studio.background import Background
-from enplace_studio.panel import Column, ElidedCombo, ElidedLabel, label, number_field
+from enplace_studio.panel import (
+    BETWEEN_FACTS,
+    Column,
+    ElidedCombo,
+    ElidedLabel,
+    label,
+    number_field,
+)
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, kinds_of, simulate_kind
 from enplace_studio.project import PlanEntry
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
@@ -155,7 +162,7 @@ def describe(found: PipelineSchedule, reference: PipelineSchedule | None) -> str
         f"{ms(found.time_per_sample_us)} per sample once full",
         f"at most {max(found.in_flight)} in flight and {peak} a device",
     ]
-    return "   ·   ".join(parts)
+    return BETWEEN_FACTS.join(parts)
 
 
 def _follow(leader: PipelineSide, follower: PipelineSide) -> None:

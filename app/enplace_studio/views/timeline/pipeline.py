@@ -19,7 +19,15 @@ from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document
-from enplace_studio.panel import Column, ElidedCombo, label, number_field, paragraph, plain_tip
+from enplace_studio.panel import (
+    BETWEEN_FACTS,
+    Column,
+    ElidedCombo,
+    label,
+    number_field,
+    paragraph,
+    plain_tip,
+)
 from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
 from enplace_studio.turns import call_later
@@ -169,7 +177,7 @@ class PipelineView(QWidget):
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device_label(device.name) for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
-        self._set_facts("   ·   ".join(parts))
+        self._set_facts(BETWEEN_FACTS.join(parts))
         self.further_button.setVisible(bool(further))
         texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))

@@ -20,7 +20,7 @@ from enplace.values.measurement import ESTIMATED
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Solver
-from enplace_studio.panel import Need, Panel, label, plain_tip
+from enplace_studio.panel import BETWEEN_FACTS, Need, Panel, label, plain_tip
 from enplace_studio.prediction import step_error
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.pipeline import PipelineView
@@ -127,7 +127,7 @@ class TimelineView(Panel):
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
-        self.set_legend(f"{step}   ·   W A S D to move")
+        self.set_legend(f"{step}{BETWEEN_FACTS}W A S D to move")
 
     def _show_summary(self, text: str) -> None:
         self.summary.setText(

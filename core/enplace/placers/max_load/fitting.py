@@ -12,6 +12,7 @@ from enplace.errors import DoesNotFitError
 from enplace.machine.loads import max_load_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers.max_load.caveats import find_unlike
+from enplace.placers.max_load.dealing import deal_out
 from enplace.placers.max_load.dp import (
     Partition,
     Stopped,
@@ -37,7 +38,7 @@ SLOWED = "samples follow each other more slowly than they could, so that fewer a
 ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
 
 PLAINLY = 1e-3
-"""Share by which another schedule must be faster to be mentioned."""
+"""Share by which a pipeline must be faster in another way for that to be mentioned."""
 
 MOST_TRIES = 6
 """Most searches with less and less memory, for a pipeline that fits."""
@@ -60,14 +61,15 @@ def find_fitting(
     remains.
 
     A partition that only fits when samples follow each other more slowly gets a pace of its own.
+    In the end, the stages are dealt out to devices of a kind that differ.
     """
     find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)
     alone = replace(rule, in_flight=False, recompute=False)
     free = find(problem, alone)
-    if np.isinf(free.load_us) or not samples_matter(problem, rule):
+    if np.isinf(free.load_us):
         return free
-    if _find_excess(problem, free, rule) <= 1.0:
-        return free  # the best of all that fit for one sample
+    if not samples_matter(problem, rule) or _find_excess(problem, free, rule) <= 1.0:
+        return deal_out(problem, free, rule)  # the best of all that fit for one sample
     found, plain_us = _find_cautiously(problem, rule, find), np.inf
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
         found = slow_down(problem, free, rule, below=found)
@@ -76,8 +78,8 @@ def find_fitting(
             first = find_fitting(
                 problem, plain, seed=seed, along_order=along_order, stopped=stopped
             )
-            found = slow_down(problem, first, rule, below=found)
             plain_us = np.inf if NOTHING_FITS in first.note else first.load_us
+            found = slow_down(problem, replace(first, note=free.note), rule, below=found)
         found = replace(found, bound_us=free.bound_us, optimal=False)
     if keeps_pace(rule):
         found = partition_at_pace(
@@ -85,10 +87,14 @@ def find_fitting(
         )
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
+    found = deal_out(problem, found, rule)
     slowed = SLOWED if found.pace_us else ""
     if plain_us < found.load_us * (1 - PLAINLY):
         slowed = _join(slowed, f"with --pipeline 1f1b, a sample would take {ms(plain_us)}")
-    return replace(found, note=_join(found.note, slowed, _cost_of_samples(free.load_us, rule)))
+    free_us = max_load_us(problem, free.device, rule, free.replicas)
+    if free_us < found.load_us * (1 - PLAINLY):
+        slowed = _join(slowed, _cost_of_samples(free_us, rule))
+    return replace(found, note=_join(found.note, slowed))
 
 
 def _find_cautiously(

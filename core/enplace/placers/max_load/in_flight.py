@@ -83,7 +83,7 @@ def find_pace_us(
     loads_us = device_loads_us(problem, device, rule, replicas, recompute)
     slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
     room_us = np.inf
-    if rule.pipeline == "1f1b":
+    if rule.pipeline in ("1f1b", "zb-h1"):
         plan = _make_plan(problem, device, replicas, recompute, slow_us)
         room_us = time_with_room_us(problem, plan, rule, slow_us)
     slow_us = min(slow_us, room_us)

@@ -174,7 +174,10 @@ def _partition_plan(
     moved = int(np.count_nonzero(~find_allowed(problem, partition.device)[problem.unit]))
     proven = partition.optimal and fits and not moved and not about
     proven = proven and load_us <= partition.load_us * (1 + PROVEN_GAP)
-    notes = [about, "" if partition.note in about else partition.note]
+    notes = [about]
+    for note in (partition.note, find_unlike(problem, options.load_rule)):
+        if not any(note in before for before in notes):
+            notes.append(note)
     if proven and not is_contiguous(problem, device):
         proven = False
         notes.append(NOT_CONTIGUOUS)

@@ -291,7 +291,8 @@ def _list_partitions(
             runs, work_us = works[kind]
             us = work_us[nodes].sum() + again * costs.forward_us[nodes].sum()
             fits = kind == CPU or costs.memory_bytes[nodes].sum() <= costs.capacity_bytes
-            if left[kind] and runs[nodes].all() and us < limit_us and fits:
+            useful = not again or costs.back_ops[nodes].any()
+            if left[kind] and runs[nodes].all() and us < limit_us and fits and useful:
                 stage = NodeStage(nodes, int(kind == GPU), int(kind == CPU), again)
                 begun.append((reached, [*stages, stage]))
     return None

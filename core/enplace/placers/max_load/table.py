@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
+from enplace.machine.passes import return_ops
 from enplace.machine.patterns import CLOSE, wait_for_room
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
@@ -44,9 +45,9 @@ NEITHER, AHEAD, BACK, FREELY = range(4)
 
 _wait_for_room = step(wait_for_room)
 
-BYTES, SYNC, KEPT, FORWARD, OPS = range(5)
+BYTES, SYNC, KEPT, FORWARD, OPS, BACK_OPS = range(6)
 """Indices into the sums of a share: bytes, time of an all-reduce, bytes kept for each further
-sample, time of the forward ops, and number of ops."""
+sample if there are backward ops, time of the forward ops, number of ops, and of backward ops."""
 
 
 class NodeCosts(NamedTuple):
@@ -61,9 +62,10 @@ class NodeCosts(NamedTuple):
         0 where a node cannot run.
     gpu_runs, cpu_runs : bool arrays, shape (n_nodes,)
     memory_bytes, sync_us : float arrays, shape (n_nodes,)
-    kept_bytes, forward_us, n_ops : float arrays, shape (n_nodes,)
-        What a node keeps of each further sample in flight; the compute time of its forward ops on
-        an accelerator; the number of its ops.
+    kept_bytes, forward_us, n_ops, back_ops : float arrays, shape (n_nodes,)
+        What a node keeps of each further sample in flight, on a device that has backward ops; the
+        compute time of its forward ops on an accelerator; the number of its ops, and of those to
+        which samples return.
     transfers : TransferCosts
     received : TransferCosts
         The bytes that forward ops receive, as costs of one channel.
@@ -101,6 +103,7 @@ class NodeCosts(NamedTuple):
     kept_bytes: FloatArray
     forward_us: FloatArray
     n_ops: FloatArray
+    back_ops: FloatArray
     transfers: TransferCosts
     received: TransferCosts
     devices: IntArray
@@ -143,8 +146,8 @@ class _Share(NamedTuple):
     channel_us : float array, shape (n_channels,)
         Time of the transfers.
     gpu_us, cpu_us : float arrays, shape (n_passes,)
-    total : float array, shape (5,)
-        Sums over the nodes, by :data:`BYTES` to :data:`OPS`.
+    total : float array, shape (6,)
+        Sums over the nodes, by :data:`BYTES` to :data:`BACK_OPS`.
     received_pins : int array, received : float array, shape (1,)
         The same as ``pins`` and ``channel_us``, for the bytes that forward ops receive.
     barred : int array, shape (2,)
@@ -205,6 +208,7 @@ def build_node_costs(
         nodes.kept_bytes.astype(np.float64),
         nodes.forward_us,
         np.bincount(nodes.node, minlength=nodes.n_nodes).astype(np.float64),
+        np.bincount(nodes.node, return_ops(problem), nodes.n_nodes).astype(np.float64),
         build_transfer_costs(nodes.hyperedges, nodes.n_nodes),
         build_transfer_costs(nodes.received, nodes.n_nodes),
         devices,
@@ -327,11 +331,12 @@ def _extend(
         on_cpu = _may_fit_cpus(share, costs, limit_us)
         if on_gpu:
             reached, sync_us, own = walk.ideal[depth], share.total[SYNC], share.total[BYTES]
+            kept = _kept_bytes(share)
             loads_us = _gpu_load_us(share, 0, 0.0), _gpu_load_us(share, last, 0.0)
             taken_us = _taken_us(share, costs, share.gpu_us[last])
-            stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, share.total[KEPT], 0.0)
+            stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
             _offer(table, costs, limit_us, stage, cells, GPU, 0)
-            if costs.recompute and share.received[0] < share.total[KEPT]:
+            if costs.recompute and share.received[0] < kept:
                 first_us = 0.0 if last > 0 else share.total[FORWARD]
                 loads_us = (
                     _gpu_load_us(share, 0, first_us),
@@ -361,7 +366,7 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
         np.zeros(costs.transfers.own_us.shape[1]),
         np.zeros(n_passes),
         np.zeros(n_passes),
-        np.zeros(5),
+        np.zeros(6),
         np.zeros(len(costs.received.size), dtype=np.int64),
         np.zeros(1),
         np.zeros(2, dtype=np.int64),
@@ -404,6 +409,7 @@ def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cove
     share.total[KEPT] += costs.kept_bytes[node]
     share.total[FORWARD] += costs.forward_us[node]
     share.total[OPS] += costs.n_ops[node]
+    share.total[BACK_OPS] += costs.back_ops[node]
     if costs.recompute:
         add_transfers(costs.received, node, share.received_pins, share.received)
 
@@ -424,12 +430,19 @@ def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no c
     share.total[KEPT] -= costs.kept_bytes[node]
     share.total[FORWARD] -= costs.forward_us[node]
     share.total[OPS] -= costs.n_ops[node]
+    share.total[BACK_OPS] -= costs.back_ops[node]
     if costs.recompute:
         remove_transfers(costs.received, node, share.received_pins, share.received)
 
 
 # Only work, memory and barred nodes decide where a walk turns back, because they grow with every
 # node, while the time of transfers may fall again.
+
+
+@step
+def _kept_bytes(share: _Share) -> float:  # pragma: no cover - compiled
+    """Return what a device keeps of each further sample: nothing if none returns to it."""
+    return float(share.total[KEPT]) if share.total[BACK_OPS] > 0.0 else 0.0
 
 
 @step
@@ -442,7 +455,7 @@ def _may_fit_gpus(
     """
     held = share.total[BYTES]
     if not costs.recompute:
-        held += (fewest - 1) * share.total[KEPT]
+        held += (fewest - 1) * _kept_bytes(share)
     if share.barred[GPU] > 0 or held > costs.capacity_bytes or costs.devices[GPU] == 0:
         return False
     return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])

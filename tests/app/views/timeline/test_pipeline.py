@@ -1,5 +1,6 @@
 """A plan as a pipeline: schedule, loads, subgraphs that break contiguity, and the switch."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,14 +12,18 @@ from PySide6.QtTest import QTest
 from documents import document_of
 from enplace.machine import simulate
 from enplace.machine.loads import COMPUTE
+from enplace.machine.pipeline import simulate_pipeline
 from enplace.values.load_rule import LoadRule
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace_studio.document import PlanEntry
+from enplace_studio.panel import BETWEEN_FACTS, ElidedLabel
 from enplace_studio.theme import theme
-from enplace_studio.timelines.pipeline_canvas import sample_color
+from enplace_studio.timelines.pipeline_canvas import further_stages, sample_color
 from enplace_studio.views.memory.view import MemoryView
 from enplace_studio.views.timeline.view import TimelineView
-from problems import cluster_of, profile_of
+from problems import cluster_of, plan_of, profile_of
 from threads import finish_work
 from turns import take_turns
 
@@ -82,11 +87,35 @@ def test_a_kind_that_does_not_fit_ends_in_an_ellipsis(opened):
     assert kind.shown_text().endswith("…")
 
 
+def test_facts_that_do_not_fit_are_left_out_as_a_whole(opened):
+    view = opened([0, 0, 1, 1])
+    shown = next(each for each in view.findChildren(ElidedLabel) if each.whole == view.legend)
+    first, second = view.legend.split(BETWEEN_FACTS)[:2]
+    shown.resize(shown.fontMetrics().horizontalAdvance(f"{first}{BETWEEN_FACTS}{second[:5]}"), 20)
+    assert shown.text() == f"{first} …"
+    assert second in shown.toolTip()
+    shown.resize(shown.fontMetrics().horizontalAdvance(first[:9]), 20)
+    assert shown.text().endswith("…")
+    assert first.startswith(shown.text()[:-1].rstrip())
+
+
 def test_further_subgraphs_are_named_and_selected(opened):
     view = opened([0, 1, 0, 1])
     assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
     view.pipeline.further_button.click()
     assert view.pipeline._document.selection == {2, 3}
+
+
+def test_gradients_of_weights_are_no_further_subgraph():
+    way = ["f0", "f1", "b1", "b0"]
+    edges = [(a, b, 0) for a, b in [*pairwise(way), ("b1", "w1"), ("b0", "w0")]]
+    profile = profile_of(dict.fromkeys([*way, "w1", "w0"], 1), edges)
+    profile = replace(profile, measured=Measurement(backward=[2, 3, 4, 5]))
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {name: int(name[1:]) for name in profile.op_names})
+    found = simulate_pipeline(problem, plan, "zb-h1", 4)
+    assert {((1,), 1), ((1,), 2)} <= {(stage.devices, stage.of) for stage in found.stages}
+    assert further_stages(found) == []
 
 
 def test_the_tooltip_describes_the_slot_at_the_pointer(opened):

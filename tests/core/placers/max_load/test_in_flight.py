@@ -178,9 +178,19 @@ def test_samples_that_wait_for_room_may_be_faster_than_at_an_even_pace():
     assert [ends[i] - ends[i - 2] for i in range(2, 40)] == pytest.approx([53] * 38)
 
 
-def test_a_schedule_that_cannot_wait_for_room_says_that_1f1b_is_faster():
+def test_zero_bubble_may_wait_for_room_too():
     problem = chain_of([(9, 2, 4), (6, 12, 1), (8, 6, 2)], 9, 3)
     values = load_values(LoadRule(pipeline="zb-h1"))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
+    assert plan.value_us == pytest.approx(26.5)
+    found = simulate_pipeline(problem, plan, "zb-h1", 40)
+    assert found.time_per_sample_us == pytest.approx(26.5)
+    assert (found.peak_bytes <= 9).all()
+
+
+def test_a_schedule_that_cannot_wait_for_room_says_that_1f1b_is_faster():
+    problem = chain_of([(9, 2, 4), (6, 12, 1), (8, 6, 2)], 9, 3)
+    values = load_values(LoadRule(pipeline="interleaved"))
     plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
     assert plan.value_us > 26.6
     assert "with --pipeline 1f1b, a sample would take 0.026 ms" in plan.note
@@ -242,6 +252,75 @@ def test_other_schedules_find_what_fits_with_1f1b(kind):
     plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
     assert plan.value_us == pytest.approx(21)
     assert (simulate_pipeline(problem, plan, kind, 16).peak_bytes <= 13).all()
+
+
+def frozen_chain(layers, frozen, capacity):
+    """Return a chain of two devices whose first layers have no backward ops."""
+    n = len(layers)
+    times = {f"f{i}": layers[i][0] for i in range(n)}
+    times |= {f"b{i}": layers[i][1] for i in range(frozen, n)}
+    edges = [(f"f{i}", f"f{i + 1}", layers[i][2]) for i in range(n - 1)]
+    edges += [(f"f{n - 1}", f"b{n - 1}", layers[-1][2])]
+    edges += [(f"b{i + 1}", f"b{i}", 1) for i in range(frozen, n - 1)]
+    colocation = {name: name[1:] for name in times}
+    persistent = {f"f{i}": 4 for i in range(n)}
+    profile = profile_of(times, edges, persistent=persistent, colocation=colocation)
+    backward = [op for op, name in enumerate(profile.op_names) if name[0] == "b"]
+    profile = replace(profile, measured=Measurement(backward=backward))
+    return Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=capacity))
+
+
+def splits_in_two(problem, recompute):
+    """Yield a placement for each split of a chain, and devices that recompute."""
+    layer = np.array([int(name[1:]) for name in problem.profile.op_names])
+    for cut in range(layer.max() + 1):
+        for again in [(), (0,), (1,), (0, 1)] if recompute else [()]:
+            yield (layer >= cut).astype(np.int64), again
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    layers=st.lists(
+        st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5)), min_size=2, max_size=5
+    ),
+    frozen=st.integers(1, 4),
+    capacity=st.integers(12, 60),
+    kind=st.sampled_from(["gpipe", "1f1b", "zb-h1", "interleaved"]),
+    recompute=st.booleans(),
+)
+@example(
+    layers=[(9, 1, 5), (9, 1, 5), (1, 1, 5), (2, 5, 5)],
+    frozen=2,
+    capacity=50,
+    kind="gpipe",
+    recompute=True,
+)
+def test_layers_without_a_backward_pass_hold_one_sample_and_run_once(
+    layers, frozen, capacity, kind, recompute
+):
+    problem = frozen_chain(layers, min(frozen, len(layers) - 1), capacity)
+    rule = LoadRule(pipeline=kind, recompute=recompute)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    assert simulate_pipeline(problem, plan, kind, 16, rule).time_per_sample_us == pytest.approx(
+        plan.value_us
+    )
+    least = np.inf
+    for device, again in splits_in_two(problem, recompute):
+        if 4 * np.bincount(device[: len(layers)]).max() <= capacity:
+            pace_us = find_pace_us(problem, device, rule, (), again, most_us=least)
+            load_us = max_load_us(problem, device, rule, (), again)
+            least = min(least, max(load_us, pace_us))
+    if np.isfinite(least):
+        assert plan.bound_us <= least * (1 + 1e-6)
+        assert fullest(problem, plan, rule) <= 1
+    if kind == "interleaved":
+        assert not plan.proven  # several stages on each device are no split in two
+    elif np.isfinite(least):
+        assert plan.value_us == pytest.approx(least, rel=1e-5)
+    else:
+        assert "no partition was found" in plan.note
+    if plan.proven:
+        assert plan.bound_us == pytest.approx(plan.value_us)
 
 
 SMALL = st.lists(
