@@ -41,12 +41,18 @@ MOST_IDEALS, MEMORY_SHARE, LEAST_BYTES = 3_000_000, 0.25, 1 << 28
 """With more ideals, or if they need more than this share of the machine's memory, only partitions
 along orders are tried."""
 
-LIGHT, MOST_MERGED = 0.05, 300_000
-"""With too many ideals, inputs and outputs of a smaller share of the load are merged with their
-neighbours, and up to so many of the ideals that remain are searched."""
+FEW_IDEALS = 50_000
+"""So many ideals are searched at once; if there are more, some nodes are merged first."""
 
-N_ORDERS = 60
-"""Depth-first orders whose best partition bounds the search."""
+LIGHT, MOST_MERGED = 0.05, 300_000
+"""Inputs and outputs of a smaller share of the load are merged with their neighbours, and up to so
+many of the ideals that remain are searched."""
+
+NEAR = 1e-3
+"""A partition so near its bound is not improved by a search of all ideals."""
+
+N_ORDERS, FEW_ORDERS = 60, 5
+"""Depth-first orders whose best partition bounds the search, and how many if ideals are few."""
 
 ORDERS_WORK = 3_000_000_000
 """Limit on the sum of the squares of the numbers of nodes; above it, fewer orders are tried."""
@@ -229,24 +235,30 @@ def partition_exactly(
     depth-first orders.
     """
     task = build_task(problem, rule)
-    first = best_in_orders(task, N_ORDERS, seed, stopped)
     limit = most_ideals(task, limit)
-    graph = (task.nodes.n_nodes, task.nodes.source, task.nodes.target)
-    too_many = bound_ideals(*graph) > limit
-    lattice = None if too_many else find_ideals(*graph, limit, stopped)
-    tried = f"the best of {count_orders(task, N_ORDERS)} linear orders"
+    lattice = _find_lattice(task.nodes, min(limit, FEW_IDEALS), stopped)
+    n_orders = N_ORDERS if lattice is None else FEW_ORDERS
+    first = best_in_orders(task, n_orders, seed, stopped)
+    tried, is_near = f"the best of {count_orders(task, n_orders)} linear orders", False
     if lattice is None and not stopped():
         merged = _merge_and_search(task, first, stopped)
         if merged.optimal:
-            return merged
+            return _settle_ties(task, None, stopped, merged)
         if merged.load_us < first.load_us:
             tried = "the best with light inputs and outputs where they are needed"
-        first = merged
+        first, is_near = merged, merged.bound_us >= merged.load_us * (1 - NEAR)
+        if rule.n_passes == 1:
+            task = replace(task, floor_us=np.maximum(task.floor_us, merged.bound_us))
+        if not is_near:
+            lattice = _find_lattice(task.nodes, limit, stopped)
     if stopped():
         tried = "the best found along linear orders"
     if lattice is None:
-        counted = too_many or not stopped()
-        why = f"there are more than {limit:,}" if counted else "stopped while counting them"
+        why = f"there are more than {limit:,}"
+        if is_near:
+            why = f"none is {NEAR:.1%} faster"
+        elif stopped() and not _are_more(task.nodes, limit):
+            why = "stopped while counting them"
         along_orders = _over_devices(task, first) if task.is_interleaved else first
         return replace(along_orders, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _solve_over(task, lattice, stopped), first)
@@ -263,6 +275,18 @@ def partition_exactly(
     return replace(best, bound_us=best.load_us, optimal=True)
 
 
+def _find_lattice(nodes: Nodes, limit: int, stopped: Stopped) -> Lattice | None:
+    """List all ideals; None if there are more than a limit, or if stopped."""
+    if _are_more(nodes, limit):
+        return None
+    return find_ideals(nodes.n_nodes, nodes.source, nodes.target, limit, stopped)
+
+
+def _are_more(nodes: Nodes, limit: int) -> bool:
+    """Whether it is known without counting that there are more ideals than a limit."""
+    return bound_ideals(nodes.n_nodes, nodes.source, nodes.target) > limit
+
+
 def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partition:
     """Search the ideals that remain if light inputs and outputs are merged with their neighbours.
 
@@ -273,11 +297,7 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     load_us = first.load_us if np.isfinite(first.load_us) else float(task.floor_us.sum())
     nodes, bare, kept = merge_light_ends(problem, rule, task.nodes, LIGHT * load_us)
     merged = _task_of(problem, rule, nodes)
-    graph = (nodes.n_nodes, nodes.source, nodes.target)
-    limit = most_ideals(merged, MOST_MERGED)
-    if bound_ideals(*graph) > limit:
-        return first
-    lattice = find_ideals(*graph, limit, stopped)
+    lattice = _find_lattice(nodes, most_ideals(merged, MOST_MERGED), stopped)
     if lattice is None:
         return first
     best, _ = least_below(merged, _solve_over(merged, lattice, stopped), first)
@@ -291,7 +311,7 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
         memory_bytes=alone.memory_bytes[kept],
         transfers=build_transfer_costs(bare.hyperedges.among(kept), len(kept)),
     )
-    lighter = replace(merged, costs=less)
+    lighter = replace(merged, costs=less, floor_us=floor_us(less))
     found, finished = _solve_over(lighter, lattice, stopped)(np.array([best.load_us]))
     if not finished:
         return best
@@ -299,12 +319,14 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     return replace(best, bound_us=bound_us, optimal=bound_us >= best.load_us * (1 - TIED))
 
 
-def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition) -> Partition:
+def _settle_ties(
+    task: Task, lattice: Lattice | None, stopped: Stopped, best: Partition
+) -> Partition:
     """Choose among the partitions with the least load.
 
     The first choice is room in memory (:data:`ROOM`), then few ops on CPUs, then a small sum of the
     loads of all stages: the latency of a sample that passes through one stage after another. With
-    more than :data:`MOST_TIED` ideals, only some orders are searched.
+    more than :data:`MOST_TIED` ideals, or unknown ones, only some orders are searched.
     """
     if np.isinf(best.load_us):
         return best
@@ -316,7 +338,9 @@ def _settle_ties(task: Task, lattice: Lattice, stopped: Stopped, best: Partition
         return best
     limit_us = limit_us * (1 + TIED)
     cpu_op_us = float(limit_us.sum()) * int(task.costs.devices.sum())
-    some = [lattice] if lattice.n_ideals <= MOST_TIED else list(chains(task, TIED_ORDERS, 0))
+    some = list(chains(task, TIED_ORDERS, 0))
+    if lattice is not None and lattice.n_ideals <= MOST_TIED:
+        some = [lattice]
     for share in ROOM:
         capacity_bytes = task.costs.capacity_bytes * share
         costs = task.costs._replace(
@@ -435,7 +459,8 @@ def least_below(task: Task, solve: Solve, best: Partition) -> tuple[Partition, b
     floor = task.floor_us
     if np.isinf(floor).any():
         return best, True  # Some node cannot run anywhere.
-    limit = best.load_us - (floor.sum() - floor)
+    # Equal partitions are many, so the search is much faster without them.
+    limit = best.load_us * (1 - TIED) - (floor.sum() - floor)
     finished = True
     while (limit > 0).all():
         found, finished = solve(limit)
@@ -518,6 +543,9 @@ def _fill_all(
 ) -> tuple[Table, bool]:
     """Fill the table of partitions with loads below a limit; return whether it is complete."""
     table = empty_table(lattice, task.costs.devices, anywhere=task.counts_stages)
+    if task.costs.cpu_op_us < 0:
+        # Loads below the bound are as good as the bound, so that fewer devices often suffice.
+        table.best_us[0] = np.maximum(table.best_us[0], task.floor_us[-1])
     capable = find_capable(task.costs, lattice, limit_us)
     if every > 1:
         capable &= _few_cuts(task, lattice, every)[:, None]

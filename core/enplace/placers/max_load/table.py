@@ -284,6 +284,9 @@ def fill(
     walk = new_walk(lattice, len(costs.memory_bytes))
     share = _new_share(costs, len(limit_us))
     cells = np.zeros(table.best_us.shape[1], dtype=np.int64)
+    least_us = np.zeros(table.best_us.shape[1])
+    # Where the samples in flight depend on the cell, fewer devices are not always as good.
+    width = costs.devices[CPU] + 1 if costs.samples.min() == costs.samples.max() else 0
     visits = 0
     for base in range(first, n_ideals):
         # The caller then checks whether to stop; between two bases the walk keeps no state.
@@ -291,6 +294,8 @@ def fill(
             return base
         is_largest = costs.cpu_op_us < 0.0 and costs.period_us <= 0.0
         most_us = limit_us[-1] if is_largest else np.inf
+        if width > 0:
+            _close_needless_cells(table.best_us[base], width, least_us, capable[base])
         n_open = _find_open_cells(table.best_us[base], capable[base], most_us, cells)
         if n_open > 0:
             _clear(share)
@@ -378,6 +383,21 @@ def _clear(share: _Share) -> None:  # pragma: no cover - compiled
     """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
     share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
     share.total[:], share.received[:], share.barred[:] = 0.0, 0.0, 0
+
+
+@loop
+def _close_needless_cells(
+    best_us: FloatArray, width: int, least_us: FloatArray, capable: BoolArray
+) -> None:  # pragma: no cover - compiled
+    """Close the cells of an ideal to which fewer devices offer the same value, or a smaller one."""
+    for cell in range(len(best_us)):
+        fewer_us = np.inf
+        if cell >= width:
+            fewer_us = least_us[cell - width]
+        if cell % width > 0:
+            fewer_us = min(fewer_us, least_us[cell - 1])
+        capable[cell] &= best_us[cell] < fewer_us
+        least_us[cell] = min(best_us[cell], fewer_us)
 
 
 @loop

@@ -264,7 +264,7 @@ def test_a_stopped_search_returns_the_best_so_far():
 
     def stopped():
         checks.append(None)
-        return len(checks) > 62
+        return len(checks) > 20
 
     found = partition_exactly(problem, stopped=stopped)
     assert exact.load_us <= found.load_us <= partition_along_order(problem).load_us
