@@ -50,6 +50,9 @@ Report = Callable[[str], None]
 TICK_S = 0.1
 """Time between two looks at what the other process has done."""
 
+BALANCES = 8
+"""How many balances are annealed, so that each kind is drawn."""
+
 SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "blocks", "windows"
 
 
@@ -63,7 +66,8 @@ def _merge(problem: Problem) -> None:
 
 
 def _move_blocks(problem: Problem) -> None:
-    balance_step(1)(_first_state(problem), 0, 1.0, new_stop_flag())
+    for seed in range(BALANCES):
+        balance_step(1)(_first_state(problem), seed, 1.0, new_stop_flag())
     for links in ("priority", "fifo"):
         blocks_step(links)(_first_state(problem), 0, 1.0, new_stop_flag())
 
