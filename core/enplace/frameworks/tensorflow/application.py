@@ -156,7 +156,8 @@ class Application:
         if self.functions:
             fix = (
                 "the plan is for the step that ran before; to place this one as well, profile a "
-                "script that begins with it, and apply both plans"
+                "script that begins with it, and apply both plans, or if only its batch is "
+                "another, give all batches one size (drop_remainder=True)"
             )
         if has_replicas(new):
             fix = (

@@ -226,6 +226,8 @@ class _Clock:
         self._within = self._tracing = False
         self._function = ""
         self._shared: dict[Any, Any] = {}
+        self._samples: dict[Any, int] = {}
+        self._is_rest = False
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -257,8 +259,8 @@ class _Clock:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
         name = self._function = self._function or str(function.graph.name)
-        if name != str(function.graph.name):
-            return call(function, captured)  # another function that trains: its steps differ
+        if name != str(function.graph.name) or self._is_rest:
+            return call(function, captured)  # another function that trains, or fewer samples
         begin = time.perf_counter_ns()
         result = call(function, captured)
         tf.test.experimental.sync_devices()
@@ -273,31 +275,42 @@ class _Clock:
         self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
+        given = tf.nest.flatten((args, kwargs))
+        is_new, draws = function not in self._shared, any(map(_is_iterator, given))
+        if is_new and draws and not _may_train(function, args, kwargs):
+            self._shared[function] = None  # before a batch is drawn that it needs
         if self._shared.get(function, function) is None:
             return usual(function, *args, **kwargs)
-        given = tf.nest.flatten((args, kwargs))
-        drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
+        drawn = [_next(v) if _is_iterator(v) else v for v in given]
         if not (samples := _samples(drawn)):
             return usual(function, *args, **kwargs)
         try:
-            shared = tf.nest.map_structure(lambda v: self._share_out(v, samples), drawn)
+            shared = tf.nest.map_structure(lambda v: self._share_out(v, samples, is_new), drawn)
         except LoadError:
             if _may_train(function, args, kwargs):
                 raise
             self._shared[function] = None
             return usual(function, *args, **kwargs)
-        if function not in self._shared:
+        if is_new:
             self._shared[function] = self._on_all(function, (args, kwargs), shared)
+            self._samples[function] = samples
         on_all = self._shared[function]
         if on_all is None:
             return usual(function, *args, **kwargs)
-        results = self._strategy.experimental_local_results
-        return tf.nest.map_structure(lambda value: results(value)[0], on_all(shared))
+        self._is_rest = samples != self._samples[function]
+        return tf.nest.map_structure(lambda value: self._joined(value, samples), on_all(shared))
+
+    def _joined(self, value: Any, samples: int) -> Any:
+        """Join what the devices return, such as states that the next step begins with."""
+        parts = self._strategy.experimental_local_results(value)
+        if all(map(_is_array, parts)) and sum(int(part.shape[0]) for part in parts) == samples:
+            return tf.concat(parts, axis=0)
+        return parts[0]
 
     def _on_all(self, function: Any, arguments: Any, shared: Any) -> Any:
         """Let a function run once per device; None if it does not train."""
         step = function.python_function
-        drawn = [isinstance(v, tf.data.Iterator) for v in tf.nest.flatten(arguments)]
+        drawn = [*map(_is_iterator, tf.nest.flatten(arguments))]
 
         def replica(values: Any) -> Any:
             given = [
@@ -318,12 +331,15 @@ class _Clock:
         try:
             trains = all(does(traced.get_concrete_function(shared)))
         except Exception as error:
-            self.why_not = _why(error)
+            self.why_not = _why(error, "with a share of the samples")
             return None
         return traced if trains else None
 
-    def _share_out(self, value: Any, samples: int) -> Any:
-        """Give each device its share of an argument with a row for each sample."""
+    def _share_out(self, value: Any, samples: int, is_first: bool) -> Any:
+        """Give each device its share of an argument with a row for each sample.
+
+        Only the rest of the data, which is not timed, may lose or repeat a few samples.
+        """
         n = self._strategy.num_replicas_in_sync
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             raise LoadError(
@@ -331,9 +347,10 @@ class _Clock:
             )
         if not _is_array(value) or value.shape[0] != samples:
             return value
-        if samples % n:
+        if samples % n and is_first:
             raise LoadError(f"its batch of {samples} cannot be shared out to {n} devices")
-        parts = tf.split(tf.convert_to_tensor(value), n)
+        rows = np.arange(max(samples // n, 1) * n) % samples
+        parts = tf.split(tf.gather(value, rows) if samples % n else tf.convert_to_tensor(value), n)
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
@@ -361,15 +378,23 @@ def _next(iterator: Any) -> Any:
 
 
 def _samples(arguments: Any) -> int:
-    """Return the length of the first array among arguments; 0 if there is none."""
-    return next((int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)), 0)
+    """Return the length that most arrays among arguments have, or the first; 0 without arrays.
+
+    The others are no part of the batch, such as the weights of classes.
+    """
+    lengths = [int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)]
+    return max(lengths, key=lengths.count, default=0)
+
+
+def _is_iterator(value: Any) -> bool:
+    return isinstance(value, tf.data.Iterator)
 
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, tf.Tensor | np.ndarray) and len(value.shape) > 0
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, when: str = "under tf.distribute") -> str:
     """Say in one line why a script cannot be timed."""
     if isinstance(error, LoadError):
         return str(error)
@@ -378,7 +403,7 @@ def _why(error: Exception) -> str:
         if part in text:
             return f"tf.distribute {meaning}"
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
-    return f"it fails under tf.distribute: {shorten(first, _LONGEST, placeholder=' …')}"
+    return f"it fails {when}: {shorten(first, _LONGEST, placeholder=' …')}"
 
 
 @cache

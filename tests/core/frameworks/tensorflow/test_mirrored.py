@@ -25,23 +25,31 @@ def scale(rows):
     return 2 * rows
 
 @tf.function
-def train(rows, labels, scales):
-    assert rows.shape[0] == 4 and scales.shape[0] == 2
+def train(scales, rows, labels):
+    assert rows.shape[0] in (1, 4) and scales.shape[0] == 2
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(scales * (rows @ weights - labels) ** 2)
     steps.assign_add(1)
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
-    return loss
+    return loss, rows
 
 scale(tf.constant(x[:1]))  # no batch for two devices, but no training either
 for i in range(9):
-    train(scale(tf.constant(x[:8])), y[:8], scales=tf.ones(2))
+    _, state = train(tf.ones(2), scale(tf.constant(x[:8])), y[:8])
+    assert state.shape == (8, 4)
+    train(tf.ones(2), x[:1], y[:1])  # the rest of the data
 assert weights.shape == (4, 2)
 """
 ITERATOR = """
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
 optimizer = keras.optimizers.Nadam()  # makes its variables in the first step
 data = tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat(5)
+
+@tf.function
+def evaluate(batches):
+    return tf.reduce_sum(next(batches)[0])
+
+evaluate(iter(data.take(1)))
 batches = iter(data)
 
 @tf.function
@@ -178,9 +186,7 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(f"tf.compat.v1.disable_eager_execution(){older}") == sessions
     odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
     assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
-    ragged = LOOP.replace(
-        "scales=tf.ones(2)", "scales=tf.RaggedTensor.from_tensor(tf.ones((8, 2)))"
-    )
+    ragged = LOOP.replace("tf.ones(2)", "tf.RaggedTensor.from_tensor(tf.ones((8, 2)))")
     assert timed(ragged).startswith("its batch has ragged or sparse tensors")
     accumulating = LOOP.replace("weights.assign_sub", "if steps % 2 == 0: weights.assign_sub")
     assert timed(accumulating) == (
