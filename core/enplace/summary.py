@@ -197,7 +197,7 @@ def _about_speeds(problem: Problem) -> str:
     measured, cluster = problem.measured_profile.measured, problem.cluster
     gpu, speed = measured.estimated, measured.estimated_speed
     fastest_gpu = max((cluster.devices[device].speed for device in cluster.gpus), default=0.0)
-    if speed is None or fastest_gpu <= speed:
+    if not speed or fastest_gpu <= speed:
         return ""
     return (
         f"This cluster's GPUs have speed {fastest_gpu:g} and count as {fastest_gpu / speed:.2g} "

@@ -11,6 +11,7 @@ import numpy as np
 from enplace.api.checks import checked
 from enplace.errors import ProfileError
 from enplace.text import elide_middle
+from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def to_networkx(profile: Profile) -> Graph:
     -------
     networkx.DiGraph
         Its nodes are the names of the ops, in the profile's order; ``graph["name"]`` is the name
-        of the profile. What was measured besides these costs is left out.
+        of the profile. What was measured besides these costs is left out. If op times are
+        estimated, ``graph["estimated"]`` names the GPU and ``graph["estimated_speed"]`` its speed.
 
     Notes
     -----
@@ -62,6 +64,9 @@ def to_networkx(profile: Profile) -> Graph:
     import networkx as nx
 
     graph: Graph = nx.DiGraph(name=profile.name)
+    if profile.measured.estimated:
+        graph.graph["estimated"] = profile.measured.estimated
+        graph.graph["estimated_speed"] = profile.measured.estimated_speed
     for op, name in enumerate(profile.op_names):
         times = zip(KINDS, profile.time_us[op].tolist(), strict=True)
         node = {f"{kind}_us": time for kind, time in times if time == time}
@@ -99,7 +104,8 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         ``bytes``, ``outputs`` or ``control=True`` (the consumer only has to wait). Without
         ``outputs``, the edge carries output 0, and so all such edges of a node have the same
         ``bytes``. A node's bytes are 0 by default, its scope is its name up to the last slash.
-        Attributes with other names are ignored.
+        Attributes with other names are ignored. Those of the graph may say that times are
+        estimated.
     name : str, optional
         The profile's name; by default ``graph.graph["name"]``, or ``"model"``.
 
@@ -132,7 +138,19 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         edge_output=output,
         edge_op=target,
         edge_bytes=size,
+        measured=_measurement(graph.graph),
     )
+
+
+def _measurement(attributes: Attributes) -> Measurement:
+    """Take whether op times are estimated, and for which GPU."""
+    estimated = _text(attributes, "estimated", "the graph")
+    if not estimated:
+        return Measurement()
+    speed = attributes.get("estimated_speed")
+    if speed is not None:
+        speed = _number(attributes, "estimated_speed", "the graph", 1.0, most=1e6)
+    return Measurement(estimated=estimated, estimated_speed=speed)
 
 
 def _node(node: Hashable, attributes: Attributes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
-from enplace.text import count, listed, size
+from enplace.text import count, instead, listed, size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -143,15 +143,18 @@ def import_(
 def _read(path: str, of_model: dict[str, Any]) -> Profile:
     """Read a profile; the graph of a model that need not run is read in a worker."""
     from enplace.cli.progress import stopped_by_ctrl_c, work_bar
-    from enplace.disk import naming
+    from enplace.disk import naming, shown
     from enplace.frameworks.jobs import measure_profile
     from enplace.frameworks.registry import suffixes
     from enplace.frameworks.source import source_of
     from enplace.readers import read_profile
     from enplace.readers.samples import samples
 
-    if not os.path.lexists(path):
-        path = {sample.name: str(sample.path) for sample in samples()}.get(path, path)
+    if not os.path.lexists(path) and not os.path.splitext(path)[1]:
+        bundled = {sample.name: str(sample.path) for sample in samples()}
+        if path not in bundled:
+            raise FileError(f"no file or sample is called {shown(path)}; {instead(path, bundled)}")
+        path = bundled[path]
     source = None
     if os.path.isfile(path) and os.path.splitext(path)[1].lower() in suffixes():
         source = source_of(path, **of_model)

@@ -61,7 +61,9 @@ class RegistryType(click.ParamType):  # type: ignore[type-arg]
         self._read_titles = read_titles
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return click.Choice(list(self._read_titles())).convert(value, param, ctx)
+        return click.Choice(list(self._read_titles()), case_sensitive=False).convert(
+            value, param, ctx
+        )
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

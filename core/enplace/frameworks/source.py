@@ -153,9 +153,9 @@ def _sizes(values: list[Any]) -> tuple[tuple[str, int], ...]:
 
 def _gpu(name: str) -> str:
     known = {gpu for framework in frameworks().values() for gpu in framework.gpus}
-    if name and name not in known:
-        raise FileError(f"no GPU is called {shown(name)}; {instead(name, sorted(known))}")
-    return name
+    if name and name.lower() not in known:
+        raise FileError(f"no GPU is called {shown(name)}; {instead(name.lower(), sorted(known))}")
+    return name.lower()
 
 
 def source_of(path: str, **options: Any) -> Source:

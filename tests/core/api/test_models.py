@@ -10,10 +10,13 @@ import onnx_models
 
 def test_an_onnx_model_is_read_with_estimated_times(tmp_path):
     path = onnx_models.save(onnx_models.language_model(1), tmp_path / "m.onnx")
-    profile = ep.read_onnx(path, gpu="a100", batch_size=3, sizes={"sequence_length": 7})
+    profile = ep.read_onnx(path, gpu="A100", batch_size=3, sizes={"sequence_length": 7})
     assert profile.measured.estimated == "A100"
     sizes = {"batch_size": 3, "sequence_length": 7, "past_sequence_length": 128}
     assert profile.measured.config["sizes"] == sizes
+    assert "estimated step time" in repr(ep.place(profile, "h200-2-nvlink", "heft"))
+    again = ep.from_networkx(ep.to_networkx(profile))
+    assert (again.measured.estimated, again.measured.estimated_speed) == ("A100", 0.45)
 
 
 @pytest.mark.parametrize(

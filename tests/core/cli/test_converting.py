@@ -95,3 +95,11 @@ def test_export_does_not_overwrite_its_input(enplace, folder):
     done = enplace("export", "p.json", "plan.json", "--format", "csv", "-o", "plan.json")
     assert done.status == 2
     assert (folder / "plan.json").read_bytes() == before
+
+
+def test_a_bundled_sample_goes_by_its_name(enplace):
+    assert enplace("import", "rnnlm-2-2048", "-o", "s.enplace").status == 0
+    assert read_profile("s.enplace").n_ops > 1000
+    missing = enplace("import", "rnnlm-2-2084", "-o", "t.enplace")
+    assert missing.status == 2
+    assert "did you mean 'rnnlm-2-2048'?" in missing.err
