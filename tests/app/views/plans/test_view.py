@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
@@ -11,6 +11,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import Document
+from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.view import CROWD, PlansView
 from problems import cluster_of, profile_of
@@ -438,3 +439,15 @@ def test_an_edited_plan_is_scrolled_into_view(long_list, qtbot):
     edited = view._document.current.name
     qtbot.waitUntil(lambda: edited in names(view) and is_in_view(view, card_of(view, edited)))
     assert view.column.verticalScrollBar().value() > 0
+
+
+def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
+    document = three_plans()
+    for what in ("1 order", "1 order, ops split", "2 pins, 1 order", "2 pins, 1 order, run 2"):
+        add_plan(document, f"Enplace, {what}", {"a": 0, "b": 0})
+    card = card_of(open_view(document), "Enplace, 1 order, ops split")
+    metrics = QFontMetricsF(theme.font(12))
+    assert card.brief_name(1000) == card.entry.name
+    shown = card.brief_name(metrics.horizontalAdvance(card.entry.name) - 1)
+    assert shown.endswith("ops split")
+    assert "Enplace" not in shown
