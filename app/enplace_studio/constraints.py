@@ -23,8 +23,8 @@ from enplace_studio import edits
 from enplace_studio.project import Constraint, OpenProject
 from enplace_studio.whys import find_lock
 
-MOST_GROUPS = 20
-"""Most groups whose moves are tried for what a lock costs."""
+MOST_GROUPS, MOST_UNITS = 20, 8
+"""Most groups whose moves are tried for what a lock costs, and placement units for the others."""
 
 
 @lru_cache(maxsize=2)  # several views ask after every edit
@@ -218,22 +218,17 @@ def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> l
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:
     """Find the best step time, in us, if only the ops of a constraint move once it is gone.
 
-    Pinned ops may go to any device, forbidden ones to that device, and both back to where they ran
-    before the edits; ordered ops run when they did then. Of a lock, one group of ops leaves the
-    device, or goes there. A plan that does not fit is no gain for one that does. None where this
-    says nothing: for colocated ops, which could go anywhere each on its own, for an order that the
-    plan was solved with, for several ops that it was solved with and for a lock if no such move
-    gains, and if the plan breaks a constraint.
+    Pinned ops may go to any device, forbidden ones to that device: all together, one unit at a
+    time, or back to where they ran before the edits. Colocated ops move one unit at a time. Ordered
+    ops run when they did before the edits, or the other way round. Of a lock, one group of ops
+    leaves the device, or goes there. A plan that does not fit is no gain for one that does. If no
+    such move gains, the step time of now; None without a plan that keeps all constraints.
     """
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
         return None
-    freed = without(project.problem, constraint)
-    candidates = _candidates(project, constraint, freed)
-    if not candidates:
-        return None
-    now_us = best_us = current.schedule.makespan_us
-    for candidate in candidates:
+    best_us = current.schedule.makespan_us
+    for candidate in _candidates(project, constraint, without(project.problem, constraint)):
         try:
             schedule = candidate()
         except EnplaceError:  # not there either
@@ -242,10 +237,7 @@ def step_without(project: OpenProject, constraint: Constraint) -> float | None:
         is_better = schedule.makespan_us < best_us
         if is_better and (schedule.fits or not current.schedule.fits):
             best_us = schedule.makespan_us
-    # Some of several ops may gain alone; where they ran before is known only of edited plans.
-    is_one = len(constraint.rows) == 1 or _home(project) is not None
-    is_known = best_us < now_us or (is_one and constraint.kind != "lock")
-    return best_us if is_known else None
+    return best_us
 
 
 def _home(project: OpenProject) -> Plan | None:
@@ -270,32 +262,62 @@ def _candidates(
 ) -> list[Callable[[], Schedule]]:
     assert project.current is not None
     plan, home = project.current.plan, _home(project)
-    if constraint.kind == "colocate":
-        return []
     if constraint.kind == "before":
-        if home is None:
-            return []
-        position = home.position
-        if plan.policy == "strict":
-            position = follow_graph(freed.profile, position)
-        return [lambda: simulate(freed, replace(plan, position=position))]
-    named, everywhere = freed.cluster.index[device_in(constraint)], range(freed.cluster.n_devices)
-    moves: list[tuple[Collection[int], int]]
-    if constraint.kind == "lock":
-        moves = [
-            (ops, device)
-            for ops in _longest_groups(project)
-            for device in (everywhere if (plan.device[ops] == named).all() else [named])
-        ]
-    else:
-        ops = ops_of(freed, constraint)[0]
-        moves = [(ops, d) for d in ([named] if constraint.kind == "forbid" else everywhere)]
+        orders = _other_way_round(freed, plan, constraint) if home is None else [home.position]
+        return [partial(_reordered, freed, plan, position) for position in orders]
     candidates: list[Callable[[], Schedule]] = [
-        partial(_moved, freed, plan, ops, device) for ops, device in moves
+        partial(_moved, freed, plan, ops, device)
+        for ops, device in _moves(project, constraint, freed)
     ]
-    if home is not None and constraint.kind != "lock":
+    if home is not None and constraint.kind in ("pin", "forbid"):
+        ops = ops_of(freed, constraint)[0]
         candidates.append(partial(_moved, freed, plan, ops, home.device))
     return candidates
+
+
+def _moves(
+    project: OpenProject, constraint: Constraint, freed: Problem
+) -> list[tuple[Collection[int], int]]:
+    """List ops and devices that they could move to without a constraint."""
+    assert project.current is not None
+    everywhere = list(range(freed.cluster.n_devices))
+    if constraint.kind == "lock":
+        there, device = freed.cluster.index[device_in(constraint)], project.current.plan.device
+        return [
+            (ops, to)
+            for ops in _longest_groups(project)
+            for to in (everywhere if (device[ops] == there).all() else [there])
+        ]
+    ops = ops_of(freed, constraint)[0]
+    parts = _longest_units(project.current.schedule, freed, ops)
+    if constraint.kind != "colocate" and len(parts) != 1:
+        parts = [ops, *parts]
+    only = constraint.kind == "forbid"
+    devices = [freed.cluster.index[device_in(constraint)]] if only else everywhere
+    return [(part, device) for part in parts for device in devices]
+
+
+def _longest_units(schedule: Schedule, freed: Problem, ops: IntArray) -> list[IntArray]:
+    """Return those of some ops' placement units that compute longest."""
+    length_us = np.bincount(freed.unit, schedule.op_finish_us - schedule.op_start_us)
+    units = np.unique(freed.unit[ops])
+    longest = units[np.argsort(-length_us[units], kind="stable")][:MOST_UNITS]
+    return [np.flatnonzero(freed.unit == unit) for unit in longest.tolist()]
+
+
+def _other_way_round(freed: Problem, plan: Plan, order: Constraint) -> list[IntArray]:
+    """Return orders with the ops that come first just after the others, and the others before."""
+    first, then = ops_of(freed, order)
+    later, earlier = plan.position.astype(float), plan.position.astype(float)
+    later[first] = later[then].max() + 0.5
+    earlier[then] = earlier[first].min() - 0.5
+    return [np.argsort(np.argsort(key, kind="stable")) for key in (later, earlier)]
+
+
+def _reordered(problem: Problem, plan: Plan, position: IntArray) -> Schedule:
+    if plan.policy == "strict":
+        position = follow_graph(problem.profile, position)
+    return simulate(problem, replace(plan, position=position))
 
 
 def _longest_groups(project: OpenProject) -> list[IntArray]:

@@ -16,7 +16,7 @@ from PySide6.QtGui import QUndoCommand, QUndoStack
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.machine.pipeline import PipelineSchedule
-from enplace.text import count, ms, one_line
+from enplace.text import count, factor, ms, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -477,13 +477,14 @@ class Document(QObject):
         """
         if self._project is None or self._project.scale == (compute, links):
             return False
+        title = _speeds_title(compute, links)
         return self._edit(
-            "change speeds", lambda project: edits.set_scale(project, compute, links), drag=drag
+            title, lambda project: edits.set_scale(project, compute, links), drag=drag
         )
 
     def show_scaled(self, scaled: OpenProject, drag: int) -> bool:
         """Show what ``edits.set_scale`` made of the project in another thread."""
-        return self._edit("change speeds", lambda project: scaled, drag=drag)
+        return self._edit(_speeds_title(*scaled.scale), lambda project: scaled, drag=drag)
 
     def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
         """Use the costs measured in a plan's run; simulate all plans again."""
@@ -650,6 +651,10 @@ class Document(QObject):
         take_turn()
 
 
+def _speeds_title(compute: float, links: float) -> str:
+    return f"set compute to {factor(compute)}, links to {factor(links)}"
+
+
 def _shown(project: OpenProject | None) -> Schedule | None:
     return project.current.schedule if project and project.current else None
 
@@ -678,6 +683,7 @@ class _Change(QUndoCommand):
         if not isinstance(other, _Change) or other._drag != self._drag:
             return False
         self.new = other.new
+        self.setText(other.text())
         return True
 
     def redo(self) -> None:

@@ -391,6 +391,17 @@ def _kept_for_its_cluster(
     return replace(entry, origin=origin, cluster=entry.cluster or project.cluster)
 
 
+def carry_over(entry: PlanEntry, problem: Problem, cluster: Cluster) -> PlanEntry:
+    """Simulate a plan on another cluster or at other speeds; keep it for its own if it cannot run.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The plan's own cluster, before scaling.
+    """
+    return _simulate_entry(entry, problem, {}) or replace(entry, cluster=cluster)
+
+
 def _simulate_entry(
     entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
 ) -> PlanEntry | None:
@@ -450,7 +461,8 @@ def _same_names(one: Cluster, other: Cluster) -> bool:
 def with_plan(project: OpenProject, entry: PlanEntry, choose: bool) -> OpenProject:
     """Add a row, and show it."""
     more = replace(project, plans=(*project.plans, entry))
-    return choosing(more, entry) if choose or project.current is None else more
+    is_first = project.current is None and entry.cluster is None
+    return choosing(more, entry) if choose or is_first else more
 
 
 def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:

@@ -18,6 +18,7 @@ from enplace.placing.registry import ANYTIME
 from enplace.processes import codecs
 from enplace.processes.wire import FAILED, Message
 from enplace.processes.worker import handler_program
+from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.profile import Profile
@@ -82,6 +83,8 @@ class Job:
         What the plan should minimise; empty for the method's usual objective.
     values : dict of str to value
         Values of the method's options, by name.
+    cluster : Cluster or None
+        The cluster before scaling, which the plan is kept for if another one is open by then.
     """
 
     number: int
@@ -93,6 +96,7 @@ class Job:
     asked: bool = True
     objective: str = ""
     values: dict[str, Value] = field(default_factory=dict)
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,6 +261,7 @@ class Solver(QObject):
     ) -> None:
         """Run methods on a problem, one after the other; each plan is emitted by ``solved``.
 
+        What nobody asked for goes ahead of what waits: it is quick, and shown first.
         ``details`` are further attributes of their :class:`Job`.
         """
         values = details.pop("values", {})
@@ -264,6 +269,7 @@ class Solver(QObject):
             job = Job(next(self._numbers), problem, method, time_limit_s, choose, **details)
             known = self.known_values(method, job.objective, values)
             self._queue.append(replace(job, values=known))
+        self._queue = deque(sorted(self._queue, key=lambda job: job.asked))
         if self.busy:
             self.changed.emit()
         else:

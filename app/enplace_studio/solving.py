@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ from enplace.text import count, percent, seconds
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
-from enplace.values.schedule import Schedule
+from enplace_studio import edits
 from enplace_studio.background import Background
 from enplace_studio.chosen_method import ChosenMethod
 from enplace_studio.cluster_facts import cluster_title
+from enplace_studio.constraints import agree
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.method_facts import rank, why_not_for
 from enplace_studio.previews import lack
+from enplace_studio.project import OpenProject
 from enplace_studio.titles import short_title, values_text
 from enplace_studio.views.plans.facts import headline, why_stale
 
@@ -64,8 +67,8 @@ class Solving(QWidget):
         solver.failed.connect(self._on_failed)
         solver.idle.connect(self._on_idle)
         self._compared: Collection[str] = ()
-        self._found: list[Plan] = []
-        """The methods that are compared, and their plans so far."""
+        self._found: list[str] = []
+        """The methods that are compared, and the names of their plans so far."""
         self.is_adding = False
         """Whether a plan that was found just now is being added to the list."""
         self._background = Background(self)
@@ -218,55 +221,74 @@ class Solving(QWidget):
         queue : bool
             Whether they may wait for jobs that run already.
         """
-        problem = self._document.problem
-        if problem is None:
+        project = self._document.project
+        if project is None:
             return False
         if self._solver.is_asked and not queue:
             self.failed.emit("the solver is running; wait, or stop it first")
             return False
         time_limit_s = limit_s or self._methods.time_limit_s
-        self._solver.solve(problem, methods, time_limit_s, choose, **details)
+        problem, cluster = project.problem, project.cluster
+        self._solver.solve(problem, methods, time_limit_s, choose, cluster=cluster, **details)
         return True
 
     def _on_opened(self) -> None:
         self._solver.cancel()
-        if self._document.problem is not None and not self._document.plans:
-            self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
+        project = self._document.project
+        if project is not None and not project.plans:
+            self._begin_with_expert(project, choose=False)
+
+    def _begin_with_expert(self, project: OpenProject, choose: bool) -> None:
+        problem, cluster = project.problem, project.cluster
+        self._solver.solve(problem, [FIRST_METHOD], None, choose, asked=False, cluster=cluster)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        if self._is_of_no_use(job) or self._is_already_listed(job, plan):
-            return
+        if not self._is_of_no_use(job) and not self._is_already_listed(job, plan):
+            self._start_adding(job, plan)
+
+    def _start_adding(self, job: Job, plan: Plan) -> None:
+        """Simulate a plan on the problem as it is now, and add it."""
+        project = self._document.project
+        assert project is not None
         self._background.start(
-            lambda: _full_schedule(job.problem, plan),
-            lambda schedule: self._add(job, plan, schedule),
+            lambda: _simulated(job, plan, project),
+            lambda made: self._add(job, plan, made, project),
             lambda error: self.failed.emit(str(error)),
         )
 
-    def _entry(self, job: Job, plan: Plan, schedule: Schedule) -> PlanEntry:
-        """Make the row of a plan, with a note on how it was made."""
+    def _named(self, job: Job, entry: PlanEntry) -> PlanEntry:
+        """Name a plan, with a note on how it was made."""
         name, _, note = self._solver.title(job.method).partition(", ")
-        name = distinct_name(name, plan, job.problem, self._document.plans, note)
+        own, others = entry.schedule.problem, self._document.plans
+        name = distinct_name(name, entry.plan, own, others, note)
         if job.start is not None:
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        return PlanEntry(name, plan, schedule, note)
+        return replace(entry, name=name, note=note)
 
     def _is_of_no_use(self, job: Job) -> bool:
-        """Return whether the graph, its costs or the cluster have changed since the job started.
+        """Return whether the graph or its costs have changed since the job started.
 
-        Report it if the user asked for the plan. If only constraints have changed, it is of use.
+        Report it if the user asked for the plan. If only the cluster or constraints have changed,
+        it is of use.
         """
-        own, now = job.problem, self._document.problem
-        if now is not None and (own.measured_profile, own.cluster) == (
-            now.measured_profile,
-            now.cluster,
-        ):
+        if self._has_its_model(job):
             return False
         if job.asked:
             title = short_title(self._solver.title(job.method))
-            self.done.emit(f"{title} solved an earlier version of the problem; its plan is dropped")
+            self.done.emit(f"{title} solved an earlier version of the model; its plan is dropped")
         return True
+
+    def _has_its_model(self, job: Job) -> bool:
+        """Return whether the model that a job is for is open, with the same costs."""
+        project, own = self._document.project, job.problem
+        if project is None:
+            return False
+        now = project.problem
+        if now.splits != own.splits:
+            now = project.graphs.get(own.splits, now)
+        return now.measured_profile is own.measured_profile
 
     def _is_already_listed(self, job: Job, plan: Plan) -> bool:
         """Return whether polishing gave only a plan that is already listed; report it if so."""
@@ -279,23 +301,31 @@ class Solving(QWidget):
                 return True
         return False
 
-    def _add(self, job: Job, plan: Plan, schedule: Schedule) -> None:
+    def _add(self, job: Job, plan: Plan, made: PlanEntry, seen: OpenProject) -> None:
+        """Add a plan, simulated on the problem of a project that may have changed since."""
         if self._is_of_no_use(job):
             return
-        entry = self._entry(job, plan, schedule)
-        is_older = job.problem is not self._document.problem
-        if job.method in self._compared:
-            self._found.append(plan)
+        project = self._document.project
+        assert project is not None
+        if project.problem.cluster != seen.problem.cluster:
+            self._start_adding(job, plan)
+            return
+        if not job.asked and job.cluster != project.cluster:
+            return  # it is found for the other cluster, too
+        entry = self._named(job, made)
+        is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
         if self._document.current is not None or job.method != FIRST_METHOD:
             self.is_adding = True
             self._document.add_plan(entry, job.choose and not is_older)
             self.is_adding = False
+            if job.method in self._compared:
+                self._found.append(self._document.plans[-1].name)
             if is_older and job.asked:
-                step = headline(plan, schedule)
-                self.done.emit(f"{entry.name}: {step}, made before you changed the constraints")
+                step = headline(entry.plan, entry.schedule)
+                self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
             elif job.choose and self._document.current:
                 self._report(self._document.current)
-        else:
+        elif entry.cluster is None:
             self._document.begin_with(entry)
 
     def _report(self, entry: PlanEntry) -> None:
@@ -318,15 +348,17 @@ class Solving(QWidget):
 
         A plan that splits ops counts too, although its graph is another one.
         """
-        plans, self._compared, self._found = self._found, (), []
-        found = [e for e in self._document.plans if any(e.plan is plan for plan in plans)]
+        names, asked = self._found, len(self._compared)
+        self._compared, self._found = (), []
+        found = [entry for entry in self._document.plans if entry.name in names]
         if found:
-            best = min(found, key=rank)
+            best = min(found, key=lambda entry: (entry.cluster is not None, rank(entry)))
             text = f"{best.name} is best: {headline(best.plan, best.schedule)}"
-            self.done.emit(f"{count(len(found), 'method')} compared; {text}")
+            of = "" if len(found) == asked else f"{len(found)} of "
+            self.done.emit(f"{of}{count(asked, 'method')} compared; {text}")
 
     def _on_failed(self, job: Job, why: str) -> None:
-        if job.problem is self._document.problem:
+        if job.problem is self._document.problem or (job.asked and self._has_its_model(job)):
             self.failed.emit(f"{short_title(self._solver.title(job.method))}: {why}")
 
     # Clusters
@@ -355,16 +387,34 @@ class Solving(QWidget):
         """Switch to another cluster; run the expert if it has no plan for it."""
         changed, project = self._document.set_cluster(cluster), self._document.project
         if changed and project is not None and project.expert is None:
-            self._solver.cancel()
-            alone = project.current is None
-            self._solver.solve(project.problem, [FIRST_METHOD], choose=alone, asked=False)
+            for job in self._solver.jobs:
+                if not job.asked:
+                    self._solver.drop(job)
+            self._begin_with_expert(project, choose=project.current is None)
 
 
-def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
-    """Simulate a plan and compute its memory now, so that showing it does not have to."""
-    schedule = simulate(problem, plan)
-    _ = schedule.peak_bytes
-    return schedule
+def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
+    """Simulate a plan, and compute its memory now, so that showing it does not have to.
+
+    If speeds or the cluster have changed since its job started, it is treated as the plans in the
+    list were.
+    """
+    entry = PlanEntry("", plan, simulate(job.problem, plan))
+    if job.problem.cluster != project.problem.cluster:
+        entry = edits.carry_over(entry, project.problem, job.cluster or job.problem.cluster)
+    _ = entry.schedule.peak_bytes
+    return entry
+
+
+def _asks_the_same(one: Problem, other: Problem) -> bool:
+    return one.splits == other.splits and agree(one, other)
+
+
+def _age(entry: PlanEntry) -> str:
+    """Say what has changed since a plan's job started."""
+    if entry.cluster is not None:
+        return f"for {cluster_title(entry.cluster)}, as you changed the cluster"
+    return "made before you changed the constraints"
 
 
 SHORTEST_LIMIT_S = 2.0

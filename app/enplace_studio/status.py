@@ -11,8 +11,10 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.previews import lack
+from enplace_studio.project import OpenProject
 from enplace_studio.titles import short_title
 from enplace_studio.turns import call_later
+from enplace_studio.views.plans.facts import other_machine
 
 
 class StatusLine(QWidget):
@@ -56,7 +58,7 @@ class StatusLine(QWidget):
     def _show_solver(self) -> None:
         busy = self._solver.busy
         set_role(self.solver_text, "strong" if busy else "good")
-        self.solver_text.setText(f"●  {solver_state(self._solver)}")
+        self.solver_text.setText(f"●  {solver_state(self._solver, self._document.project)}")
 
 
 def _title(schedule: Schedule) -> str:
@@ -73,7 +75,7 @@ def unsaved_text(document: Document) -> str:
     return f"Unsaved change: {change}" if change else "Not saved yet"
 
 
-def solver_state(solver: Solver) -> str:
+def solver_state(solver: Solver, project: OpenProject | None) -> str:
     """Describe the running method and its elapsed time."""
     job, report = solver.job, solver.report
     if job is None:
@@ -82,7 +84,8 @@ def solver_state(solver: Solver) -> str:
     if report.message:
         parts.append(report.message)
     if report.objective_us is not None:
-        parts.append(f"best {ms(report.objective_us)}")
+        best = f"best {ms(report.objective_us)}"
+        parts.append(f"{best} {other_machine(project, job)}".rstrip())
     if solver.waiting:
         parts.append(f"{len(solver.waiting)} more to come")
     return "  ·  ".join(parts)

@@ -21,11 +21,12 @@ from enplace_studio.project import OpenProject, PlanEntry
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 MOST_PLANS = 4
-METHODS = ("expert", "heft", "enplace")
-"""The methods that make new plans."""
+QUICK, SEARCH = ("expert", "heft"), "enplace"
+METHODS = (*QUICK, SEARCH)
+"""The methods that make new plans; the last searches, and starts from the plan before."""
 
 LIMIT_S = 2.0
-"""Time for each new plan of a method that searches."""
+"""Time for each new plan of the method that searches."""
 
 
 @dataclass(frozen=True)

@@ -151,12 +151,17 @@ def test_a_pin_of_several_ops_costs_what_going_back_to_their_devices_would_save(
     assert (step_us(document), step_without(document.project, both)) == (20, 10)
 
 
-def test_what_a_pin_of_several_ops_costs_is_not_known_for_a_plan_solved_with_it():
+def solved_anew(document):
+    """Show the current plan as if it were solved with all constraints."""
+    document.add_plan(replace(document.current, name="solved", origin=None))
+
+
+def test_a_pin_of_several_ops_that_a_plan_was_solved_with_costs_what_moving_one_would_save():
     document = document_of(profile_of({"a": 10, "b": 10}), cluster_of(2), {"a": 0, "b": 1})
     document.place([0, 1], 0)
-    document.add_plan(replace(document.current, name="solved", origin=None))
+    solved_anew(document)
     both = Constraint("pin", (("a", "GPU:0"), ("b", "GPU:0")))
-    assert step_without(document.project, both) is None
+    assert (step_us(document), step_without(document.project, both)) == (20, 10)
 
 
 def test_a_forbidden_device_costs_what_moving_there_would_save(chain):
@@ -193,17 +198,30 @@ def test_without_a_plan_nothing_has_a_cost(chain):
     assert step_without(adopt(bare, replace(chain.problem, pins={0: 1})), PIN_A) is None
 
 
-def test_what_an_order_costs_is_not_known_for_a_plan_solved_with_it():
-    document = document_of(profile_of({"a": 10, "b": 10}), cluster_of(2), {"a": 0, "b": 0})
+@pytest.mark.parametrize("policy", ["priority", "strict"])
+def test_an_order_that_a_plan_was_solved_with_costs_what_the_other_order_would_save(policy):
+    profile = profile_of({"a": 10, "b": 20, "c": 10}, [("a", "c", 5)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 1})
+    before_us = step_us(document)
     document.reorder([1], Slot(0, earlier=True))
-    solved = replace(document.current, name="solved", origin=None)
-    document.add_plan(solved)
-    assert step_without(document.project, listed(document)[0]) is None
+    plan = replace(document.current.plan, policy=policy)
+    entry = replace(document.current, name="solved", plan=plan, origin=None)
+    document.add_plan(replace(entry, schedule=simulate(document.problem, plan)))
+    assert step_us(document) > before_us
+    assert step_without(document.project, listed(document)[0]) == before_us
 
 
-def test_colocation_has_no_cost_of_its_own(chain):
-    chain.colocate([0, 1])
-    assert step_without(chain.project, listed(chain)[0]) is None
+def test_colocation_costs_what_moving_one_of_its_ops_would_save():
+    document = document_of(profile_of({"a": 10, "b": 10}), cluster_of(2), {"a": 0, "b": 0})
+    document.colocate([0, 1])
+    assert (step_us(document), step_without(document.project, listed(document)[0])) == (20, 10)
+
+
+def test_colocation_of_ops_that_belong_together_costs_nothing():
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 20)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0})
+    document.colocate([0, 1])
+    assert step_without(document.project, listed(document)[0]) == step_us(document)
 
 
 def test_a_constraint_has_no_cost_for_a_plan_that_breaks_it(chain):

@@ -270,6 +270,7 @@ def test_scaling_simulates_every_plan_again(document):
 def test_one_slider_drag_is_one_undo_step(document):
     for factor in (1.5, 2.0, 4.0):
         document.set_scale(factor, 1.0, drag=1)
+    assert document.undo_stack.undoText() == "set compute to 4 ×, links to 1 ×"
     document.undo_stack.undo()
     assert document.project.scale == (1.0, 1.0)
 

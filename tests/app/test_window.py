@@ -7,6 +7,7 @@ import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -409,16 +410,63 @@ def test_a_plan_that_arrives_leaves_what_went_wrong_on_screen(window):
     assert window.banner.isVisible()
 
 
-def test_a_plan_for_another_cluster_than_the_open_one_is_dropped(window):
-    old = window.document.problem
-    window.document.set_cluster(cluster_of(3))
-    rows = len(window.document.plans)
+def found_later(window, plan_at, change):
+    """Let a job end after something has changed; return its row."""
+    project = window.document.project
+    job = Job(1, project.problem, "heft", None, True, cluster=project.cluster)
+    plan = plan_of(project.problem, dict.fromkeys("abc", plan_at))
+    change(window.document)
+    window.solver.solved.emit(job, plan)
+    window.studio.solving.wait()
+    assert len(window.document.plans) == 2
+    return window.document.plans[-1]
+
+
+def test_a_plan_found_while_the_speeds_changed_is_timed_at_the_new_ones_and_shown(window):
+    found = found_later(window, 1, lambda document: document.set_scale(2.0, 1.0))
+    assert window.document.current is found
+    assert found.schedule.problem is window.document.problem
+    assert found.schedule.makespan_us == 15
+
+
+def test_a_plan_found_while_the_cluster_changed_runs_on_the_new_one(window):
+    found = found_later(window, 0, lambda document: document.set_cluster(cluster_of(3)))
+    assert found.cluster is None
+    assert found.schedule.problem.cluster.n_devices == 3
+
+
+def test_a_plan_found_while_the_cluster_lost_its_device_is_kept_for_its_own(window):
+    own = window.document.project.cluster
+    found = found_later(window, 1, lambda document: document.set_cluster(cluster_of(1)))
+    assert found.cluster == own
+    assert window.document.current is not found
+    assert "as you changed the cluster" in window.toast.text
+    assert window.document.choose_plan(found)
+    assert window.document.project.cluster == own
+
+
+def test_a_plan_of_other_costs_than_those_of_now_is_dropped(window):
+    old, rows = window.document.problem, len(window.document.plans)
+    profile = profile_of({"a": 11, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
+    window.document.take_costs(window.document.current, profile)
     window.solver.solved.emit(
         Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 0))
     )
     window.studio.solving.wait()
     assert len(window.document.plans) == rows
-    assert "earlier version" in window.toast.text
+    assert "earlier version of the model" in window.toast.text
+
+
+def test_a_change_of_cluster_leaves_a_running_search_alone(window, monkeypatch):
+    monkeypatch.setattr(window.solver, "start", lambda: SimpleNamespace(send=lambda message: None))
+    window.studio.solving._run(["enplace", "heft"], choose=False)
+    asked = window.solver.jobs
+    window.studio.solving.use_cluster(cluster_of(3))
+    running, expert, waiting = window.solver.jobs
+    assert (running, waiting) == asked
+    assert (expert.method, expert.asked) == ("expert", False)
+    window.solver._queue.clear()
+    window.solver.job = None
 
 
 def test_pins_change_the_text_of_the_solve_button(window):

@@ -20,19 +20,33 @@ from enplace_studio.theme import theme
 HEIGHT, GAP = 40, 8
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
+TRIED = {
+    "pin": "moving it alone",
+    "forbid": "moving it there",
+    "colocate": "moving one op",
+    "before": "the other order",
+    "lock": "moving one group",
+}
+"""What is tried once a constraint of a kind is gone."""
 ABOUT_COST = "the change of the step time if only these ops move once the constraint is gone"
+ABOUT_NO_GAIN = (
+    "Once it is gone, changing only these ops gains nothing; switch it off and solve again to see "
+    "what a new plan would gain"
+)
+UNKNOWN = "–"
+ABOUT_UNKNOWN = "What it costs is known once the plan keeps all constraints; press Solve"
 
 _OPS, _COST = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
 _Index = QModelIndex | QPersistentModelIndex
 
 
-def cost_text(now_us: float, step_us: float | None) -> str:
+def cost_text(kind: str, now_us: float, step_us: float | None) -> str:
     """Describe what a constraint costs: ``−0.31 ms without it``; ``–`` if that is not known."""
     if step_us is None:
-        return "–"
-    is_nothing = now_us - step_us <= NOTHING * now_us
-    change = ms(0.0) if is_nothing else ms(step_us - now_us, signed=True)
-    return f"{change} without it"
+        return UNKNOWN
+    if now_us - step_us <= NOTHING * now_us:
+        return f"no gain from {TRIED[kind]}"
+    return f"{ms(step_us - now_us, signed=True)} without it"
 
 
 def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:
@@ -52,10 +66,19 @@ def texts_of(row: QListWidgetItem) -> list[str]:
 def show_cost(row: QListWidgetItem, text: str) -> None:
     """Show what a constraint costs in its row."""
     row.setData(_COST, text)
-    parts = [row.text(), row.data(_OPS), *([text] if text.strip("–") else [])]
-    row.setData(Qt.ItemDataRole.AccessibleTextRole, ", ".join(parts))
-    about = f"{parts[2]}: {ABOUT_COST}" if text.endswith("it") else ""
-    row.setToolTip(plain_tip("\n".join(filter(None, [*parts[:2], about]))))
+    parts = [row.text(), row.data(_OPS)]
+    known = [text] if text.strip(UNKNOWN) else []
+    row.setData(Qt.ItemDataRole.AccessibleTextRole, ", ".join([*parts, *known]))
+    row.setToolTip(plain_tip("\n".join(filter(None, [*parts, _about(text)]))))
+
+
+def _about(cost: str) -> str:
+    """Explain what a row says a constraint costs."""
+    if cost == UNKNOWN:
+        return ABOUT_UNKNOWN
+    if cost.startswith("no gain"):
+        return ABOUT_NO_GAIN
+    return f"{cost}: {ABOUT_COST}" if cost.endswith("without it") else ""
 
 
 class Rows(QStyledItemDelegate):

@@ -179,21 +179,20 @@ class ConstraintsView(Panel):
         rows_are_old = self._later.isActive()  # the new ones will ask again
         if not self.isVisible() or rows_are_old or project is None:
             return
-        if project.current is not None:
-            self._find_next_cost(project, project.current.schedule.makespan_us)
+        self._find_next_cost(project)
 
-    def _find_next_cost(self, project: OpenProject, now_us: float) -> None:
+    def _find_next_cost(self, project: OpenProject) -> None:
         """Find a cost in the project that is listed; the document may have a later one by now."""
         if self._waiting:
             row = self._waiting.pop(0)
             work = partial(step_without, project, self.constraints[row])
-            self._costs.start(work, partial(self._show_cost, project, now_us, row))
+            self._costs.start(work, partial(self._show_cost, project, row))
 
-    def _show_cost(
-        self, project: OpenProject, now_us: float, row: int, step_us: float | None
-    ) -> None:
-        show_cost(self.list.item(row), cost_text(now_us, step_us))
-        self._find_next_cost(project, now_us)
+    def _show_cost(self, project: OpenProject, row: int, step_us: float | None) -> None:
+        now_us = project.current.schedule.makespan_us if project.current else 0.0
+        text = cost_text(self.constraints[row].kind, now_us, step_us)
+        show_cost(self.list.item(row), text)
+        self._find_next_cost(project)
 
     # Requests
 

@@ -149,6 +149,21 @@ class Canvas(TipWidget):
         self.update()
         self.looked.emit()
 
+    def _pan(self, by: QPointF) -> None:
+        """Move by a number of widget pixels, but not away from the cards."""
+        was_near = self._is_near()
+        self.camera.pan(by)
+        if was_near and not self._is_near():
+            self.camera.pan(-by)
+        self._look()
+
+    def _is_near(self) -> bool:
+        """Return whether the middle of the widget shows a part of the cards' area."""
+        seen = self.visible()
+        across, down = seen.width() / 4, seen.height() / 4
+        middle = seen.adjusted(across, down, -across, -down)
+        return self.scene is None or middle.intersects(self.scene.bounds)
+
     # Painting
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -233,9 +248,8 @@ class Canvas(TipWidget):
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         pos = event.position().toPoint()
         if self._panning is not None:
-            self.camera.pan(QPointF(self._panning - pos))
+            self._pan(QPointF(self._panning - pos))
             self._panning = pos
-            self._look()
         elif self._press is not None:
             self._move_press(self._press, event)
         else:
@@ -305,11 +319,11 @@ class Canvas(TipWidget):
         turned = QPointF(event.pixelDelta() if event.hasPixelDelta() else event.angleDelta() / 2)
         if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             self.camera.zoom(ZOOM_STEP ** (event.angleDelta().y() / 120), event.position())
+            self._look()
         elif event.modifiers() & Qt.KeyboardModifier.ShiftModifier and not turned.x():
-            self.camera.pan(QPointF(-turned.y(), 0))
+            self._pan(QPointF(-turned.y(), 0))
         else:
-            self.camera.pan(-turned)
-        self._look()
+            self._pan(-turned)
 
     def node_at(self, pos: QPointF | QPoint) -> int | None:
         """Return the card or port at a point of the widget."""
@@ -325,8 +339,7 @@ class Canvas(TipWidget):
             if group is not None:
                 self._go_to(group, extend)
         elif key in _PAN_KEYS and not event.modifiers():
-            self.camera.pan(_PAN_KEYS[key])
-            self._look()
+            self._pan(_PAN_KEYS[key])
         elif not self._act(key, event.modifiers()):
             super().keyPressEvent(event)
 

@@ -22,6 +22,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import plain_tip
 from enplace_studio.previews import lack
 from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.shortened import shorten_among
 from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import (
     headline,
@@ -58,6 +59,7 @@ class PlanCard(QAbstractButton):
         super().__init__(parent)
         self.entry = entry
         self.is_compared, self.is_brief = False, brief
+        self._namesakes = [e.name for e in project.plans if _method(e) == _method(entry)]
         self.setCheckable(True)
         policy = QSizePolicy(
             QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred
@@ -124,6 +126,14 @@ class PlanCard(QAbstractButton):
     def minimumSizeHint(self) -> QSize:
         least = BRIEF_PX if self.is_brief else LINES_PX
         return QSize(round(150 * theme.scale), round(least * theme.scale))
+
+    def brief_name(self, width: float) -> str:
+        """Return the name; if it is too wide, without what all plans of its method share."""
+        length = QFontMetricsF(theme.font(12)).horizontalAdvance
+        name, star = self.entry.name, "★ " if self.entry.starred else ""
+        if len(self._namesakes) > 1:
+            name = shorten_among(name, self._namesakes, length, width - length(star))
+        return star + name
 
     def _name_lines(self, width: float) -> tuple[str, str]:
         """Return the name, or its first part and what continues below, if it is too long."""
@@ -197,11 +207,11 @@ class PlanCard(QAbstractButton):
     def _paint_line(self, painter: QPainter) -> None:
         """Draw the name, the standing if there is room for it, and the time; or why it has none."""
         inner = QRectF(self.rect()).adjusted(PAD, 0, -PAD, 0)
-        name = f"★ {self.entry.name}" if self.entry.starred else self.entry.name
         color = self._color(self._standing_role)
         usable = self.entry.schedule.fits and self.entry.cluster is None
         right, tint = (self.step, theme.tokens.text) if usable else (self.standing, color)
         inner.setWidth(self._right(painter, inner, right, _name_font(), tint))
+        name = self.brief_name(inner.width())
         change = self.standing.removesuffix(" vs expert")
         own = QFontMetricsF(theme.font(12)).horizontalAdvance(name)
         other = QFontMetricsF(_standing_font()).horizontalAdvance(change)
@@ -255,6 +265,11 @@ class PlanCard(QAbstractButton):
         painter.setPen(color)
         shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
         painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _method(entry: PlanEntry) -> str:
+    """Return the part of a plan's name that names its method."""
+    return entry.name.partition(", ")[0]
 
 
 def _standing_font() -> QFont:

@@ -18,6 +18,7 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.constraints import broken_kinds
 from enplace_studio.differences import moved_ops, path_parts, sent_bytes
+from enplace_studio.jobs import Job
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
 from enplace_studio.previews import lack
@@ -87,6 +88,15 @@ def why_stale(problem: Problem, entry: PlanEntry, locks: Sequence[Constraint] = 
         broken = broken_kinds(problem, entry.plan, locks)
         return f"without your {broken[0] if len(broken) == 1 else 'constraints'}"
     return "" if keeps_order(problem, entry.schedule) else "without your order"
+
+
+def other_machine(project: OpenProject | None, job: Job) -> str:
+    """Say on what a running job's plans are timed, if speeds or the cluster have changed since."""
+    if project is None or job.problem.cluster == project.problem.cluster:
+        return ""
+    if job.cluster is None or job.cluster == project.cluster:
+        return "at the earlier speeds"
+    return f"for {cluster_title(job.cluster)}"
 
 
 def peak_text(schedule: Schedule) -> str:

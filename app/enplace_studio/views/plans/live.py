@@ -17,7 +17,7 @@ from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.theme import theme
 from enplace_studio.titles import short_title
-from enplace_studio.views.plans.facts import PER, role_of
+from enplace_studio.views.plans.facts import PER, other_machine, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
 
 SHOW_AFTER_S = 0.3
@@ -144,7 +144,9 @@ class LiveCard(QFrame):
         estimated = f"{ESTIMATED}, " if job.problem.profile.measured.estimated else ""
         if self._shown is None:
             return f"{estimated}in {spent}"
-        return estimated + (f"{spent} of {job.time_limit_s:.0f} s" if limited else spent)
+        other = other_machine(self._document.project, job)
+        spent = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
+        return estimated + (f"{other}, {spent}" if other else spent)
 
     def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
         if best_us is None or expert_us is None:

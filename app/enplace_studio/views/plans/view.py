@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
@@ -68,6 +68,7 @@ class PlansView(ScrollPanel):
         super().__init__("Plans", parent=parent)
         self._document = document
         self._against: str | None = None
+        self._shown: PlanEntry | None = None
         self.cards: list[PlanCard] = []
         self.comparison: Comparison | None = None
         self._shows, cards = self.column.fill(), QWidget()
@@ -95,6 +96,9 @@ class PlansView(ScrollPanel):
     def rebuild(self) -> None:
         """List the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
+        scrolled = self.column.verticalScrollBar().value()
+        if focused is not None:
+            self.column.setFocus()  # a hidden card would hand it to a widget far below
         for card in self.cards:
             self._list.removeWidget(card)
             card.hide()
@@ -110,6 +114,16 @@ class PlansView(ScrollPanel):
         for card in self.cards:
             if card.entry.name == focused:
                 card.setFocus()
+        shown, self._shown = self._shown, self._document.current
+        changed = self._shown if self._shown is not shown else None
+        QTimer.singleShot(0, self, partial(self._scroll, scrolled, changed))  # once they are there
+
+    def _scroll(self, to: int, entry: PlanEntry | None) -> None:
+        """Scroll back, and from there to the card of a plan."""
+        self.column.verticalScrollBar().setValue(to)
+        for card in self.cards:
+            if card.entry is entry:
+                self.column.ensureWidgetVisible(card, 0, 0)
 
     def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
         brief = len(project.plans) > CROWD and entry is not project.current

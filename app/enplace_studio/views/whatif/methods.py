@@ -15,7 +15,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.project import OpenProject
-from enplace_studio.sweep import LIMIT_S, METHODS, Axis, Curve, swept_problems
+from enplace_studio.sweep import LIMIT_S, METHODS, QUICK, SEARCH, Axis, Curve, swept_problems
 
 
 class MethodSweep(QObject):
@@ -52,16 +52,29 @@ class MethodSweep(QObject):
     def _solve(self, problems: list[Problem | None]) -> None:
         solver = self._solver = Solver(self)
         solver.solved.connect(self._take)
-        solver.failed.connect(lambda job, why: self._count_down())
+        solver.failed.connect(self._leave_out)
         self.left = 0
         for at, problem in enumerate(problems):
             if problem is not None:
                 self._at[id(problem)] = at
                 self.left += len(METHODS)
-                solver.solve(problem, METHODS, LIMIT_S, choose=False, asked=False)
+                solver.solve(problem, QUICK, LIMIT_S, choose=False, asked=False)
         self.changed.emit()
 
+    def _search(self, after: Job, start: Plan | None) -> None:
+        """Let the search begin with the last quick method's plan, which it can only improve."""
+        if after.method == QUICK[-1] and self._solver is not None:
+            self._solver.solve(
+                after.problem, [SEARCH], LIMIT_S, choose=False, asked=False, start=start
+            )
+
+    def _leave_out(self, job: Job, why: str) -> None:
+        self._search(job, None)
+        self._count_down()
+
     def _take(self, job: Job, plan: Plan) -> None:
+        self._search(job, plan)
+
         def show(schedule: Schedule) -> None:
             number, at = METHODS.index(job.method), self._at[id(job.problem)]
             curve = self.curves[number]

@@ -26,9 +26,11 @@ from enplace_studio.sweep import (
     BATCH,
     COMPUTE,
     GPUS,
+    LIMIT_S,
     LINKS,
     MEMORY,
     MICROBATCHES,
+    SEARCH,
     Axis,
     Curve,
     find_curve,
@@ -135,7 +137,8 @@ class WhatIfView(ScrollPanel):
         line = QHBoxLayout()
         line.addWidget(label("New plans:"))
         for title, over in (("GPUs", GPUS), ("Memory", MEMORY), ("Batch", BATCH)):
-            tip = f"Place anew by three methods over {over.title}, without your constraints"
+            tip = f"Place anew by three methods over {over.title}, without your constraints, "
+            tip += f"each search {LIMIT_S:.0f} s"
             if over is BATCH:
                 tip += "; tensors and the time of ops with a row for each sample grow with it"
             line.addWidget(self._curve_button(title, over, tip))
@@ -234,12 +237,14 @@ class WhatIfView(ScrollPanel):
     def _show_methods(self) -> None:
         project, over, left = self._document.project, self._swept, self._methods.left
         if project is not None and over is not None:
-            curves = [
-                replace(each, name=short_title(self._title_of(each.name)))
-                for each in self._methods.curves
-            ]
+            curves = [replace(each, name=self._name_of(each)) for each in self._methods.curves]
             self.plot.show_curves(curves, over, self._now(over))
             self.set_legend(f"{count(left, 'plan')} to make" if left else "")
+
+    def _name_of(self, curve: Curve) -> str:
+        """Name the curve of a method; of one that searches, also for how long."""
+        limit = f" in {LIMIT_S:.0f} s" if curve.name == SEARCH else ""
+        return short_title(self._title_of(curve.name)) + limit
 
     def _sweep_again(self) -> None:
         """Draw the curves again after an edit; those of methods depend on few edits."""

@@ -687,6 +687,16 @@ def test_fit_shows_everything_and_focus_shows_the_selection(view):
     assert view.canvas.visible().contains(view.model.scene.bounds)
 
 
+@pytest.mark.parametrize("key", [Qt.Key.Key_W, Qt.Key.Key_A, Qt.Key.Key_S, Qt.Key.Key_D])
+def test_keys_do_not_move_the_graph_out_of_view(view, key):
+    canvas = view.canvas
+    before = canvas.visible()
+    for _ in range(100):
+        QTest.keyClick(canvas, key)
+    assert canvas.visible() != before
+    assert canvas.visible().intersects(canvas.scene.bounds)
+
+
 def test_the_menu_pins_forbids_and_colocates(view):
     from enplace_studio.op_menu import op_menu
 

@@ -1,10 +1,13 @@
 """The card of the last search."""
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, document_of
 from enplace_studio.jobs import Job, Method, Report, SearchRecord, Solver
+from enplace_studio.status import solver_state
 from enplace_studio.views.plans.live import LiveCard
 from problems import cluster_of, profile_of
 
@@ -114,3 +117,24 @@ def test_a_waiting_method_can_be_dropped(comparison):
 def test_a_long_text_does_not_widen_the_pane(comparison):
     card, _ = comparison
     assert card.minimumSizeHint().width() < 240
+
+
+def test_a_running_search_says_so_if_its_times_are_those_of_other_speeds(comparison, document):
+    card, solver = comparison
+    solver._started_s -= 1  # it has run long enough to be shown
+    card.refresh()
+    assert "speeds" not in card.state.whole
+    document.set_scale(2.0, 1.0)
+    assert card.state.whole.startswith("at the earlier speeds, ")
+    solver.report = Report("", history=((1.0, 10.0),), engines=("",))
+    assert "best 0.010 ms at the earlier speeds" in solver_state(solver, document.project)
+
+
+def test_a_running_search_names_its_cluster_if_another_one_is_open(comparison, document):
+    card, solver = comparison
+    solver._started_s -= 1
+    job = replace(solver.job, cluster=document.project.cluster)
+    document.set_cluster(cluster_of(3))
+    solver.job = job
+    card.refresh()
+    assert card.state.whole.startswith(f"for {job.cluster.name}, ")

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFontMetricsF, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit, QPushButton
 
@@ -11,6 +11,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import Document
+from enplace_studio.theme import theme
 from enplace_studio.views.plans.facts import compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.view import CROWD, PlansView
 from problems import cluster_of, profile_of
@@ -397,3 +398,56 @@ def test_a_request_for_a_plan_that_is_gone_changes_nothing(open_view):
     assert not document.rename_plan(gone, "late")
     assert not document.remark_plan(gone, "late")
     assert document.project is before
+
+
+def is_in_view(view, card):
+    top = card.mapTo(view.column.viewport(), QPoint(0, 0)).y()
+    return top >= 0 and top + card.height() <= view.column.viewport().height()
+
+
+@pytest.fixture
+def long_list(open_view, qtbot):
+    """Twelve plans, of which three or so are in view."""
+    document = three_plans()
+    for number in range(9):
+        add_plan(document, f"other {number}", {"a": 0, "b": 1})
+    view = open_view(document, height=200)
+    view.add_below(QPushButton("below"))
+    with qtbot.waitActive(view):
+        view.activateWindow()
+    qtbot.waitUntil(lambda: view.column.verticalScrollBar().maximum() > 0)
+    view.column.verticalScrollBar().setValue(0)
+    return view
+
+
+def test_a_click_on_a_plan_leaves_the_list_where_it_is(long_list, qtbot):
+    view = long_list
+    view.cards[0].setFocus()
+    name = view.cards[1].entry.name
+    QTest.mouseClick(view.cards[1], LEFT, NONE)
+    qtbot.waitUntil(lambda: not view._later.isActive())
+    qtbot.wait(0)
+    assert view._document.current.name == name
+    assert view.column.verticalScrollBar().value() == 0
+    assert is_in_view(view, card_of(view, name))
+
+
+def test_an_edited_plan_is_scrolled_into_view(long_list, qtbot):
+    view = long_list
+    view._document.choose_plan(card_of(view, "both").entry)
+    view._document.place([1], 0)
+    edited = view._document.current.name
+    qtbot.waitUntil(lambda: edited in names(view) and is_in_view(view, card_of(view, edited)))
+    assert view.column.verticalScrollBar().value() > 0
+
+
+def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
+    document = three_plans()
+    for what in ("1 order", "1 order, ops split", "2 pins, 1 order", "2 pins, 1 order, run 2"):
+        add_plan(document, f"Enplace, {what}", {"a": 0, "b": 0})
+    card = card_of(open_view(document), "Enplace, 1 order, ops split")
+    metrics = QFontMetricsF(theme.font(12))
+    assert card.brief_name(1000) == card.entry.name
+    shown = card.brief_name(metrics.horizontalAdvance(card.entry.name) - 1)
+    assert shown.endswith("ops split")
+    assert "Enplace" not in shown

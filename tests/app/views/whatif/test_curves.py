@@ -9,6 +9,7 @@ import pytest
 
 from documents import add_plan, chain_document, document_of
 from enplace.values.measurement import Measurement
+from enplace_studio.jobs import Job, Solver
 from enplace_studio.sweep import (
     BATCH,
     COMPUTE,
@@ -23,6 +24,7 @@ from enplace_studio.sweep import (
     swept_plans,
 )
 from enplace_studio.theme import theme
+from enplace_studio.views.whatif.methods import MethodSweep
 from enplace_studio.views.whatif.plot import STYLES, CurvePlot, spread
 from enplace_studio.views.whatif.view import WhatIfView
 from problems import cluster_of, profile_of
@@ -111,9 +113,22 @@ def test_methods_make_new_plans_for_more_gpus(opener, qtbot):
         for curve in view.plot.curves
     }
     assert [at["heft"][n] for n in (1, 2, 4)] == [40, 20, 10]
-    assert at["enplace"][4] == 10
+    assert at["enplace in 2 s"][4] == 10
     view.curve_buttons[GPUS].click()
     assert not view.plot.isVisible()
+
+
+def test_the_search_starts_from_the_plan_of_the_quick_method_before_it(document, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Solver, "solve", lambda self, *given, **details: asked.append(details))
+    sweep, problem = MethodSweep(document), document.problem
+    sweep._solve([problem])
+    heft, expert = (Job(n, problem, name, 2.0, False) for n, name in enumerate(("heft", "expert")))
+    for job in (expert, heft):
+        sweep._take(job, document.current.plan)
+    sweep._leave_out(heft, "no plan")
+    assert [each.get("start") for each in asked] == [None, document.current.plan, None]
+    sweep.stop()
 
 
 def test_what_does_not_fit_is_left_out_of_the_curve(opener, qtbot):
