@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, count
 from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -32,7 +33,9 @@ def inline_functions(model: ModelProto) -> None:
     if not functions:
         return
     _check(model.graph, functions)
-    nodes = [inner for node in model.graph.node for inner in _inlined(node, functions)]
+    graph = model.graph
+    taken = _tensors(graph.node) | {each.name for each in (*graph.input, *graph.initializer)}
+    nodes = [inner for node in graph.node for inner in _inlined(node, functions, taken)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     del model.functions[:]
@@ -119,13 +122,21 @@ def _all_nodes(nodes: object) -> Iterator[NodeProto]:
                 yield from _all_nodes(body.node)
 
 
-def _inlined(node: NodeProto, functions: Functions) -> Iterator[NodeProto]:
-    """Yield the nodes that a node stands for: itself, unless it calls a function."""
+def _tensors(nodes: object) -> set[str]:
+    """Return the names of all tensors that nodes and their bodies read or make."""
+    return {name for node in _all_nodes(nodes) for name in (*node.input, *node.output)}
+
+
+def _inlined(node: NodeProto, functions: Functions, taken: set[str]) -> Iterator[NodeProto]:
+    """Yield the nodes that a node stands for: itself, unless it calls a function.
+
+    The new tensors get names that are not taken, for calls may have names in common.
+    """
     function = functions.get(_key(node))
     if function is None:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                _inline_body(body, functions)
+                _inline_body(body, functions, taken)
         yield node
         return
     scope = _scope(node, function)
@@ -133,8 +144,13 @@ def _inlined(node: NodeProto, functions: Functions) -> Iterator[NodeProto]:
     names |= dict.fromkeys(function.input[len(node.input) :], "")
     names |= dict(zip(function.output, node.output, strict=False))
 
+    own = _tensors(function.node) - names.keys() - {""}
+    prefixes = chain([scope], (f"{scope}:{number}" for number in count(len(taken))))
+    prefix = next(p for p in prefixes if taken.isdisjoint(f"{p}/{name}" for name in own))
+    taken.update(f"{prefix}/{name}" for name in own)
+
     def rename(name: str) -> str:
-        return names.get(name, f"{scope}/{name}") if name else ""
+        return names.get(name, f"{prefix}/{name}") if name else ""
 
     given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
     for number, inner in enumerate(function.node):
@@ -142,13 +158,13 @@ def _inlined(node: NodeProto, functions: Functions) -> Iterator[NodeProto]:
         copied.CopyFrom(inner)
         copied.name = f"{scope}/{inner.name or f'{inner.op_type}_{number}'}"
         _rename_node(copied, rename, given)
-        yield from _inlined(copied, functions)
+        yield from _inlined(copied, functions, taken)
 
 
-def _inline_body(body: GraphProto, functions: Functions) -> None:
+def _inline_body(body: GraphProto, functions: Functions, taken: set[str]) -> None:
     if not body.node:
         return
-    nodes = [inner for node in body.node for inner in _inlined(node, functions)]
+    nodes = [inner for node in body.node for inner in _inlined(node, functions, taken)]
     copies = [_copy(node) for node in nodes]
     del body.node[:]
     body.node.extend(copies)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, wraps
 from textwrap import shorten
 from typing import Any
@@ -42,6 +43,7 @@ from enplace.frameworks.tensorflow.scripts import (
     run_script,
 )
 from enplace.frameworks.tensorflow.step import LoadError
+from enplace.values.profile import IntArray
 
 WARM_UPS = 5
 
@@ -56,9 +58,11 @@ _MEANINGS = {
     "no attribute 'merge_call'": "updates no variables outside of the function that takes the "
     "batch, as this script does",
     "Unable to lift": "cannot copy a variable that is made in the step from the step's own tensors",
-    "DistributedVariable.handle": "does not share out the variables of a TensorFlow 1 session",
 }
 """Its errors about its own parts, by a word in them."""
+
+_OF_SESSIONS = "DistributedVariable.handle"
+"""What its errors say where a session has variables."""
 
 TOO_SHORT = "it trains for one step only, which takes longer than those that follow"
 
@@ -111,6 +115,8 @@ def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progre
             raise LoadError(clock.why_not) from None  # the first steps say little of the others
     if len(clock.times_us) < 2:
         raise LoadError(clock.why_not or (TOO_SHORT if clock.times_us else NO_STEP))
+    if clock.batch % (n := len(devices.cluster.gpus)):
+        raise LoadError(f"its batch of {clock.batch} cannot be shared out to {n} devices")
     return clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :]
 
 
@@ -216,18 +222,47 @@ class _Drawn:
     get_next = __next__
 
 
+@dataclass
+class _Step:
+    """A function that trains, called in one way.
+
+    Attributes
+    ----------
+    on_all : function
+        Runs it on all devices.
+    whole : list, or None
+        What it returns where every device gets the whole batch; None if that fails.
+    samples : int
+        The first batch that was shared out; 0 before that.
+    """
+
+    on_all: Any
+    whole: list[Any] | None
+    samples: int = 0
+
+
 class _Clock:
     """Times the steps of a script; those of a loop of its own it first gives to all replicas."""
 
     def __init__(self, strategy: Any, steps: int, progress: Progress) -> None:
-        self.times_us: list[float] = []
         self.why_not = ""
         self._strategy, self._steps, self._progress = strategy, steps, progress
+        self._n = int(strategy.num_replicas_in_sync)
         self._within = self._tracing = False
         self._function = ""
-        self._shared: dict[Any, Any] = {}
-        self._samples: dict[Any, int] = {}
-        self._is_rest = False
+        self._called: dict[Any, _Step | None] = {}
+        self._samples = 0
+        self._times_us: dict[int, list[float]] = {0: []}
+
+    @property
+    def batch(self) -> int:
+        """The number of samples of most steps; 0 if it is not known."""
+        return max(self._times_us, key=lambda samples: len(self._times_us[samples]))
+
+    @property
+    def times_us(self) -> list[float]:
+        """Times of the steps with that many samples: the rest of the data may be less."""
+        return self._times_us[self.batch]
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -259,12 +294,13 @@ class _Clock:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
         name = self._function = self._function or str(function.graph.name)
-        if name != str(function.graph.name) or self._is_rest:
-            return call(function, captured)  # another function that trains, or fewer samples
+        if name != str(function.graph.name):
+            return call(function, captured)  # another function that trains: its steps differ
         begin = time.perf_counter_ns()
         result = call(function, captured)
         tf.test.experimental.sync_devices()
-        self.times_us.append((time.perf_counter_ns() - begin) / 1e3)
+        took_us = (time.perf_counter_ns() - begin) / 1e3
+        self._times_us.setdefault(self._samples, []).append(took_us)
         done = len(self.times_us)
         self._progress("", done / self._steps)
         if done >= self._steps:
@@ -276,47 +312,43 @@ class _Clock:
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
         given = tf.nest.flatten((args, kwargs))
-        is_new, draws = function not in self._shared, any(map(_is_iterator, given))
-        if is_new and draws and not _may_train(function, args, kwargs):
-            self._shared[function] = None  # before a batch is drawn that it needs
-        if self._shared.get(function, function) is None:
+        key = function, str(tf.nest.map_structure(_kind, (args, kwargs)))
+        if key not in self._called:
+            self._called[key] = self._find_step(function, (args, kwargs))
+        if (step := self._called[key]) is None:
             return usual(function, *args, **kwargs)
-        drawn = [_next(v) if _is_iterator(v) else v for v in given]
+        drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
         if not (samples := _samples(drawn)):
             return usual(function, *args, **kwargs)
-        try:
-            shared = tf.nest.map_structure(lambda v: self._share_out(v, samples, is_new), drawn)
-        except LoadError:
-            if _may_train(function, args, kwargs):
-                raise
-            self._shared[function] = None
+        rows = np.arange(-(-samples // self._n) * self._n) % samples
+        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples, rows), drawn)
+        if not step.samples and not self._can_share(step, shared):
+            self._called[key] = None
             return usual(function, *args, **kwargs)
-        if is_new:
-            self._shared[function] = self._on_all(function, (args, kwargs), shared)
-            self._samples[function] = samples
-        on_all = self._shared[function]
-        if on_all is None:
-            return usual(function, *args, **kwargs)
-        self._is_rest = samples != self._samples[function]
-        return tf.nest.map_structure(lambda value: self._joined(value, samples), on_all(shared))
+        step.samples = step.samples or samples
+        self._samples = samples
+        results = step.on_all(shared)
+        self._samples = 0
+        found = tf.nest.flatten(results)
+        alone = step.whole or [None] * len(found)
+        joined = [
+            tf.concat(self._parts(value), axis=0)[:samples]
+            if self._has_samples(value, whole, step.samples, len(rows))
+            else self._parts(value)[0]
+            for value, whole in zip(found, alone, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(results, joined)
 
-    def _joined(self, value: Any, samples: int) -> Any:
-        """Join what the devices return, such as states that the next step begins with."""
-        parts = self._strategy.experimental_local_results(value)
-        if all(map(_is_array, parts)) and sum(int(part.shape[0]) for part in parts) == samples:
-            return tf.concat(parts, axis=0)
-        return parts[0]
-
-    def _on_all(self, function: Any, arguments: Any, shared: Any) -> Any:
-        """Let a function run once per device; None if it does not train."""
+    def _find_step(self, function: Any, arguments: Any) -> _Step | None:
+        """Let a function run once per device, and trace it so; None if it does not train."""
         step = function.python_function
-        drawn = [*map(_is_iterator, tf.nest.flatten(arguments))]
+        given = tf.nest.flatten(arguments)
+        drawn = [isinstance(v, tf.data.Iterator) for v in given]
 
         def replica(values: Any) -> Any:
-            given = [
-                _Drawn(v) if is_drawn else v for v, is_drawn in zip(values, drawn, strict=True)
-            ]
-            args, kwargs = tf.nest.pack_sequence_as(arguments, given)
+            pairs = zip(values, drawn, strict=True)
+            parts = [_Drawn(v) if is_drawn else v for v, is_drawn in pairs]
+            args, kwargs = tf.nest.pack_sequence_as(arguments, parts)
             return step(*args, **kwargs)
 
         def on_all(values: Any) -> Any:
@@ -327,40 +359,56 @@ class _Clock:
                 self._tracing = False
 
         on_all.__name__ = str(getattr(step, "__name__", "step"))
-        traced = tf.function(on_all)
+        # Only the first trace of a tf.function may make variables, and this one may fail.
+        specs = [
+            v.element_spec if is_drawn else v for v, is_drawn in zip(given, drawn, strict=True)
+        ]
         try:
-            trains = all(does(traced.get_concrete_function(shared)))
+            whole = tf.function(on_all).get_concrete_function(specs)
+        except Exception:  # its code may insist on a replica's share
+            return _Step(tf.function(on_all), None)
+        outputs = tf.nest.flatten(whole.structured_outputs)
+        return _Step(tf.function(on_all), outputs) if all(does(whole)) else None
+
+    def _can_share(self, step: _Step, shared: Any) -> bool:
+        """Trace a step with shares of the samples; say why if that fails."""
+        try:
+            return all(does(step.on_all.get_concrete_function(shared)))
         except Exception as error:
             self.why_not = _why(error, "with a share of the samples")
-            return None
-        return traced if trains else None
+            return False
 
-    def _share_out(self, value: Any, samples: int, is_first: bool) -> Any:
-        """Give each device its share of an argument with a row for each sample.
-
-        Only the rest of the data, which is not timed, may lose or repeat a few samples.
-        """
-        n = self._strategy.num_replicas_in_sync
+    def _share_out(self, value: Any, samples: int, rows: IntArray) -> Any:
+        """Give each device its share of the rows of an argument that has one for each sample."""
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             raise LoadError(
                 "its batch has ragged or sparse tensors, which Enplace cannot share out"
             )
         if not _is_array(value) or value.shape[0] != samples:
             return value
-        if samples % n and is_first:
-            raise LoadError(f"its batch of {samples} cannot be shared out to {n} devices")
-        rows = np.arange(max(samples // n, 1) * n) % samples
-        parts = tf.split(tf.gather(value, rows) if samples % n else tf.convert_to_tensor(value), n)
+        whole = tf.convert_to_tensor(value)
+        parts = tf.split(whole if len(rows) == samples else tf.gather(whole, rows), self._n)
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
 
+    def _has_samples(self, value: Any, whole: Any, samples: int, n_rows: int) -> bool:
+        """Whether a result has a row for each sample, such as a state, also for the whole batch."""
+        parts = self._parts(value)
+        if not all(map(_is_array, parts)) or sum(int(part.shape[0]) for part in parts) != n_rows:
+            return False
+        shape = None if whole is None else self._parts(whole)[0].shape
+        return shape is None or not shape.rank or shape[0] in (None, samples)
 
-def _may_train(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-    try:
-        return all(does(function.get_concrete_function(*args, **kwargs)))
-    except Exception:  # its code may insist on a replica's share
-        return True
+    def _parts(self, value: Any) -> Any:
+        return self._strategy.experimental_local_results(value)
+
+
+def _kind(value: Any) -> Any:
+    """Tell what decides how a function is traced for an argument, but for the number of samples."""
+    if _is_array(value):
+        return value.dtype, tuple(value.shape[1:])
+    return type(value) if isinstance(value, tf.Tensor | tf.data.Iterator) else value
 
 
 def _converted(function: Any) -> Any:
@@ -378,16 +426,12 @@ def _next(iterator: Any) -> Any:
 
 
 def _samples(arguments: Any) -> int:
-    """Return the length that most arrays among arguments have, or the first; 0 without arrays.
+    """Return the length that most arrays among arguments have, or the largest; 0 without arrays.
 
     The others are no part of the batch, such as the weights of classes.
     """
     lengths = [int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)]
-    return max(lengths, key=lengths.count, default=0)
-
-
-def _is_iterator(value: Any) -> bool:
-    return isinstance(value, tf.data.Iterator)
+    return max(lengths, key=lambda length: (lengths.count(length), length), default=0)
 
 
 def _is_array(value: Any) -> bool:
@@ -402,6 +446,8 @@ def _why(error: Exception, when: str = "under tf.distribute") -> str:
     for part, meaning in _MEANINGS.items():
         if part in text:
             return f"tf.distribute {meaning}"
+    if _OF_SESSIONS in text and not tf.executing_eagerly():
+        return "tf.distribute does not share out the variables of a TensorFlow 1 session"
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
     return f"it fails {when}: {shorten(first, _LONGEST, placeholder=' …')}"
 

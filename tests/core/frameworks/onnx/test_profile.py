@@ -1,9 +1,12 @@
 """Models of many exporters as profiles."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import enplace as ep
 import onnx_models
 from enplace.errors import EnplaceError
 from enplace.frameworks.onnx.graph import read_graph
@@ -276,3 +279,25 @@ def test_a_file_that_is_no_model_is_refused(profile, made, why):
     with pytest.raises(EnplaceError, match=why) as caught:
         profile(made)
     assert str(caught.value).isprintable()
+
+
+def test_calls_of_a_function_with_one_name_stay_apart(tmp_path):
+    """Nor do their tensors meet one of the main graph's."""
+    body = [helper.make_node("MatMul", ["a", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Dense", ["a", "w"], ["y"], body, opsets[:1])
+    calls = [("x", "v", "p"), ("z", "w", "q")]
+    nodes = [helper.make_node("Exp", ["x"], ["b/t"], name="exp")]
+    nodes += [helper.make_node("Dense", [a, w], [y], domain="own", name="b") for a, w, y in calls]
+    nodes += [helper.make_node("Tanh", ["b/t"], ["s"], name="tanh")]
+    nodes += [helper.make_node("Sum", ["p", "q", "s"], ["o"], name="sum")]
+    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xzvwo"}
+    inputs = [values[name] for name in "xzvw"]
+    graph = helper.make_graph(nodes, "calls", inputs, [values["o"]])
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=[function])
+    found = ep.to_networkx(ep.read_onnx(save(made, tmp_path / "m.onnx")))
+    types = dict(found.nodes(data="type"))
+    pairs = Counter((types[source], types[target]) for source, target in found.edges)
+    assert pairs["BatchMatMulV2", "Relu"] == 2
+    assert pairs["Relu", "AddN"] == 2
+    assert pairs["Exp", "Tanh"] == 1
