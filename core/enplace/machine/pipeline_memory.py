@@ -55,11 +55,12 @@ class _Hold:
 
 
 def forward_bytes(problem: Problem) -> IntArray:
-    """Return the bytes that each op keeps for the backward pass, for a sample in flight; (n_ops,).
+    """Return the bytes of each op that are kept for the backward pass of a sample; (n_ops,).
 
-    A device keeps them only if samples return to it (:func:`~enplace.machine.passes.returns_to`).
-    They are its outputs that backward ops read; in the inputs of 2020, whose backward nodes may
-    read none, all outputs of a forward node. Outputs that differ only in their cost are one.
+    They are its outputs that backward ops read; any device keeps them where both passes need them.
+    In the inputs of 2020, whose backward nodes may read none, they are all outputs of a forward
+    node, on a device to which samples return (:func:`~enplace.machine.passes.returns_to`). Outputs
+    that differ only in their cost are one.
     """
     profile, backward = problem.profile, backward_ops(problem)
     kept = np.zeros(profile.n_ops, dtype=np.int64)

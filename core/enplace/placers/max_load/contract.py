@@ -23,9 +23,8 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.all_reduce import slowest_sync_us
 from enplace.machine.host_links import send_us
 from enplace.machine.passes import backward_ops, optimiser_ops
-from enplace.machine.pipeline_memory import forward_bytes
 from enplace.names.layers import find_layer_name, named_layers, parts_of
-from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges, find_received
+from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges, find_held
 from enplace.text import size
 from enplace.values.arrays import adjacency, topological_order
 from enplace.values.limits import MAX_BYTES
@@ -50,15 +49,13 @@ class Nodes:
     accelerator_us, cpu_us : float array, shape (n_nodes, rule.n_passes)
         Compute time on either kind of device in each pass; inf where an op cannot run.
     memory_bytes : int array, shape (n_nodes,)
-    kept_bytes : int array, shape (n_nodes,)
-        What a node keeps of each further sample in flight.
     forward_us : float array, shape (n_nodes,)
         Compute time of its forward ops on an accelerator; 0 where it cannot run.
     sync_us : float array, shape (n_nodes,)
         Time to move the weights to another accelerator over the slowest link.
     hyperedges : Hyperedges
-    received : Hyperedges
-        Bytes that forward ops receive from other nodes, as hyperedges of one channel.
+    held : Hyperedges
+        Bytes that a device holds, from :func:`~enplace.placers.max_load.hyperedges.find_held`.
     tied : int array, shape (n_tied, 2)
         Forward nodes, and backward nodes without forward ops that read their tensors.
     layer : int array, shape (n_nodes,)
@@ -71,11 +68,10 @@ class Nodes:
     accelerator_us: FloatArray
     cpu_us: FloatArray
     memory_bytes: IntArray
-    kept_bytes: IntArray
     forward_us: FloatArray
     sync_us: FloatArray
     hyperedges: Hyperedges
-    received: Hyperedges
+    held: Hyperedges
     tied: IntArray
     layer: IntArray
 
@@ -265,9 +261,8 @@ def _without_free_nodes(
 def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -> Nodes:
     cluster = problem.cluster
     n = int(label.max()) + 1
-    memory, kept = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    memory = np.zeros(n, dtype=np.int64)
     np.add.at(memory, label, op_memory_bytes(problem))
-    np.add.at(kept, label, forward_bytes(problem))
     on_gpu, on_cpu = (
         _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
     )
@@ -281,11 +276,10 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
         on_gpu,
         on_cpu,
         memory,
-        kept,
         _forward_us(problem, label, n),
         sync,
         build_hyperedges(problem, label, cost_us, rule),
-        find_received(problem, label),
+        find_held(problem, label, rule),
         _tied(problem, label),
         _layer(problem, label),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.machine.loads import busiest_us
 from enplace.machine.passes import links_passes
+from enplace.machine.pipeline_memory import forward_bytes
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.contract import Nodes, contract, merge_light_ends
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
@@ -189,17 +190,19 @@ def _task_of(problem: Problem, rule: LoadRule, nodes: Nodes) -> Task:
     if rule.pipeline == "interleaved":
         # CPUs would break the turns, so they only take part where some op needs one.
         devices = devices * [CHUNKS, int(np.isinf(nodes.accelerator_us).any())]
-    costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, nodes, rule, devices))
+    costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, rule, devices))
     if rule.pipeline == "interleaved":
         costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
-    least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * nodes.kept_bytes.sum()
+    least_bytes = (
+        nodes.memory_bytes.sum() + (costs.samples.max() - 1) * forward_bytes(problem).sum()
+    )
     if not rule.in_flight or least_bytes <= costs.capacity_bytes:
         # If everything fits anywhere, the search need not count the stages.
         costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
 
 
-def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> IntArray:
+def _samples(problem: Problem, rule: LoadRule, devices: IntArray) -> IntArray:
     """Count the samples in flight on a stage, by the cell before it; shape (n_cells,).
 
     If forward and backward alternate, as many as there are stages from this one on
@@ -215,7 +218,7 @@ def _samples(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
         stages = np.full_like(stages, (devices.sum() + 1) // 2 + 1)
     elif rule.pipeline != "1f1b":
         stages = np.full_like(stages, devices.sum())
-    if not nodes.kept_bytes.any():
+    if not forward_bytes(problem).any():
         stages = np.ones_like(stages)  # nothing is kept for a backward pass
     samples: IntArray = np.maximum(1, stages) * (3 if rule.n_resources > 1 else 1)
     return samples

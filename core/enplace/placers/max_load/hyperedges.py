@@ -19,12 +19,19 @@ import numpy as np
 from enplace.machine.host_links import send_us
 from enplace.machine.loads import BACKWARD, FORWARD, IN, OUT
 from enplace.machine.passes import backward_ops
+from enplace.machine.pipeline_memory import counts_whole_nodes, forward_bytes
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 _Ends = tuple[int, ...]
+
+KEPT, RECEIVED, ONCE_AHEAD, ONCE_BACK, ONCE_AGAIN = range(5)
+"""What a device holds: of each further sample, and if it recomputes; of one sample, variables
+included, on the way forward, on the way back, and on the way back if it recomputes."""
+
+N_HELD = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +94,42 @@ def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArra
     return found.ptr, found.node, np.ascontiguousarray(found.touched_us[:, :, 0].T)
 
 
-def find_received(problem: Problem, label: IntArray) -> Hyperedges:
-    """Find the bytes that the forward ops of a set receive, as hyperedges of one channel."""
+def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
+    """Find the bytes that a set holds, by channels from :data:`KEPT` to :data:`ONCE_AGAIN`.
+
+    As in :mod:`enplace.machine.pipeline_memory`: a tensor of the forward pass stays for the
+    backward pass where a backward op reads it and a forward op makes or reads it, wherever it was
+    made. With A, the maker and the forward readers, and B, the backward readers, those are
+    ``[S touches A] + [S touches B] - [S touches A or B]``. All are 0 if the rule counts one sample
+    only, by the sizes of nodes.
+    """
     profile, backward = problem.profile, backward_ops(problem)
-    sums = _Sums(USUAL, (1, 1), int(label.max()) + 1)
-    for tensor in np.flatnonzero(profile.tensor_bytes > 0).tolist():
+    sums = _Sums(rule, (1, N_HELD), int(label.max()) + 1)
+    if not rule.in_flight:
+        return sums.hyperedges()
+    np.add.at(sums.own_us[:, 0, ONCE_AHEAD:], label, profile.persistent_bytes[:, None])
+    apart = np.ones(N_HELD)
+    if counts_whole_nodes(profile):
+        np.add.at(sums.own_us[:, 0, KEPT], label, forward_bytes(problem))
+        apart = np.arange(N_HELD) == RECEIVED
+    for tensor in np.flatnonzero(profile.tensor_bytes).tolist():
         readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
-        maker = int(label[profile.tensor_op[tensor]])
-        ends = {maker, *label[readers[~backward[readers]]].tolist()}
-        if len(ends) > 1:
-            n_bytes = np.array([float(profile.tensor_bytes[tensor])])
-            sums.touch(ends, 0, n_bytes)
-            sums.own_us[maker, :, 0] -= n_bytes
+        op = profile.tensor_op[tensor]
+        maker, back = {int(label[op])}, set(label[readers[backward[readers]]].tolist())
+        ahead = maker | set(label[readers[~backward[readers]]].tolist())
+        terms = [
+            (ahead, (1, 1, 1, 0, 0)),
+            (back, (1, 0, 0, 1, 1)),
+            (ahead | back, (-1, 0, 0, 0, 1)),
+            (maker, (0, -1, 0, 0, 0)),
+            (maker | back, (0, 0, 0, 0, -1)),
+        ]
+        if backward[op]:
+            terms = [(maker | back, (0, 0, 0, 1, 1))]
+        for ends, times in terms:
+            n_bytes = profile.tensor_bytes[tensor] * apart * times
+            if ends and n_bytes.any():
+                sums.touch(ends, slice(None), n_bytes)
     return sums.hyperedges()
 
 
@@ -158,7 +189,7 @@ class _Sums:
     def channel(self, of: int, part: int) -> int:
         return self.rule.pass_number(of) * self.rule.n_resources + self.rule.resource(part)
 
-    def touch(self, ends: set[int], channel: int, us: FloatArray) -> None:
+    def touch(self, ends: set[int], channel: int | slice, us: FloatArray) -> None:
         """Charge sets that contain some of the ends."""
         if len(ends) == 1:
             self.own_us[next(iter(ends)), :, channel] += us

@@ -15,6 +15,7 @@ from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.passes import return_ops
 from enplace.machine.patterns import CLOSE, wait_for_room
 from enplace.placers.max_load.contract import Nodes
+from enplace.placers.max_load.hyperedges import KEPT, ONCE_AGAIN, ONCE_AHEAD, ONCE_BACK, RECEIVED
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
     TransferCosts,
@@ -45,9 +46,9 @@ NEITHER, AHEAD, BACK, FREELY = range(4)
 
 _wait_for_room = step(wait_for_room)
 
-BYTES, SYNC, KEPT, FORWARD, OPS, BACK_OPS = range(6)
-"""Indices into the sums of a share: bytes, time of an all-reduce, bytes kept for each further
-sample if there are backward ops, time of the forward ops, number of ops, and of backward ops."""
+BYTES, SYNC, FORWARD, OPS, BACK_OPS = range(5)
+"""Indices into the sums of a share: sizes of nodes, time of an all-reduce, time of the forward ops,
+number of ops, and of backward ops."""
 
 
 class NodeCosts(NamedTuple):
@@ -62,13 +63,13 @@ class NodeCosts(NamedTuple):
         0 where a node cannot run.
     gpu_runs, cpu_runs : bool arrays, shape (n_nodes,)
     memory_bytes, sync_us : float arrays, shape (n_nodes,)
-    kept_bytes, forward_us, n_ops, back_ops : float arrays, shape (n_nodes,)
-        What a node keeps of each further sample in flight, on a device that has backward ops; the
-        compute time of its forward ops on an accelerator; the number of its ops, and of those to
-        which samples return.
+    forward_us, n_ops, back_ops : float arrays, shape (n_nodes,)
+        The compute time of a node's forward ops on an accelerator; the number of its ops, and of
+        those to which samples return.
     transfers : TransferCosts
-    received : TransferCosts
-        The bytes that forward ops receive, as costs of one channel.
+    held : TransferCosts
+        Bytes that a device holds, in the channels of
+        :func:`~enplace.placers.max_load.hyperedges.find_held`.
     devices, most_replicas : int arrays, shape (2,)
         Number of accelerators and CPUs, and how many of each may be replicas of one stage.
     capacity_bytes : float
@@ -100,12 +101,11 @@ class NodeCosts(NamedTuple):
     cpu_runs: BoolArray
     memory_bytes: FloatArray
     sync_us: FloatArray
-    kept_bytes: FloatArray
     forward_us: FloatArray
     n_ops: FloatArray
     back_ops: FloatArray
     transfers: TransferCosts
-    received: TransferCosts
+    held: TransferCosts
     devices: IntArray
     most_replicas: IntArray
     capacity_bytes: float
@@ -146,10 +146,10 @@ class _Share(NamedTuple):
     channel_us : float array, shape (n_channels,)
         Time of the transfers.
     gpu_us, cpu_us : float arrays, shape (n_passes,)
-    total : float array, shape (6,)
+    total : float array, shape (5,)
         Sums over the nodes, by :data:`BYTES` to :data:`BACK_OPS`.
-    received_pins : int array, received : float array, shape (1,)
-        The same as ``pins`` and ``channel_us``, for the bytes that forward ops receive.
+    held_pins : int array, held : float array, shape (n_channels,)
+        The same as ``pins`` and ``channel_us``, for the bytes that a device holds.
     barred : int array, shape (2,)
         Number of nodes that cannot run on an accelerator, and on a CPU.
     """
@@ -159,8 +159,8 @@ class _Share(NamedTuple):
     gpu_us: FloatArray
     cpu_us: FloatArray
     total: FloatArray
-    received_pins: IntArray
-    received: FloatArray
+    held_pins: IntArray
+    held: FloatArray
     barred: IntArray
 
 
@@ -205,12 +205,11 @@ def build_node_costs(
         cpu_runs,
         nodes.memory_bytes.astype(np.float64),
         nodes.sync_us,
-        nodes.kept_bytes.astype(np.float64),
         nodes.forward_us,
         np.bincount(nodes.node, minlength=nodes.n_nodes).astype(np.float64),
         np.bincount(nodes.node, return_ops(problem), nodes.n_nodes).astype(np.float64),
         build_transfer_costs(nodes.hyperedges, nodes.n_nodes),
-        build_transfer_costs(nodes.received, nodes.n_nodes),
+        build_transfer_costs(nodes.held, nodes.n_nodes),
         devices,
         devices if rule.replicate else np.ones(2, dtype=np.int64),
         float(problem.cluster.capacity_bytes[gpus].min()),
@@ -335,13 +334,13 @@ def _extend(
         on_gpu = _may_fit_gpus(share, costs, limit_us, fewest)
         on_cpu = _may_fit_cpus(share, costs, limit_us)
         if on_gpu:
-            reached, sync_us, own = walk.ideal[depth], share.total[SYNC], share.total[BYTES]
-            kept = _kept_bytes(share)
+            reached, sync_us = walk.ideal[depth], share.total[SYNC]
+            own, kept = _own_bytes(share, ONCE_BACK), _kept_bytes(share)
             loads_us = _gpu_load_us(share, 0, 0.0), _gpu_load_us(share, last, 0.0)
             taken_us = _taken_us(share, costs, share.gpu_us[last])
             stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
             _offer(table, costs, limit_us, stage, cells, GPU, 0)
-            if costs.recompute and share.received[0] < kept:
+            if costs.recompute and share.held[RECEIVED] < kept:
                 first_us = 0.0 if last > 0 else share.total[FORWARD]
                 loads_us = (
                     _gpu_load_us(share, 0, first_us),
@@ -349,9 +348,8 @@ def _extend(
                 )
                 if costs.taken_first == BACK:
                     taken_us += share.total[FORWARD]
-                stage = _Stage(
-                    base, reached, *loads_us, sync_us, taken_us, own, share.received[0], 0.0
-                )
+                own, kept = _own_bytes(share, ONCE_AGAIN), share.held[RECEIVED]
+                stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
                 _offer(table, costs, limit_us, stage, cells, GPU, table.best_us.shape[1])
         if on_cpu:  # CPUs pay for no transfers
             loads_us = share.cpu_us[0], share.cpu_us[last]
@@ -371,9 +369,9 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
         np.zeros(costs.transfers.own_us.shape[1]),
         np.zeros(n_passes),
         np.zeros(n_passes),
-        np.zeros(6),
-        np.zeros(len(costs.received.size), dtype=np.int64),
-        np.zeros(1),
+        np.zeros(5),
+        np.zeros(len(costs.held.size), dtype=np.int64),
+        np.zeros(costs.held.own_us.shape[1]),
         np.zeros(2, dtype=np.int64),
     )
 
@@ -382,7 +380,7 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
 def _clear(share: _Share) -> None:  # pragma: no cover - compiled
     """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
     share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
-    share.total[:], share.received[:], share.barred[:] = 0.0, 0.0, 0
+    share.total[:], share.held[:], share.barred[:] = 0.0, 0.0, 0
 
 
 @loop
@@ -426,12 +424,10 @@ def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cove
     add_transfers(costs.transfers, node, share.pins, share.channel_us)
     if costs.is_plain:
         return
-    share.total[KEPT] += costs.kept_bytes[node]
     share.total[FORWARD] += costs.forward_us[node]
     share.total[OPS] += costs.n_ops[node]
     share.total[BACK_OPS] += costs.back_ops[node]
-    if costs.recompute:
-        add_transfers(costs.received, node, share.received_pins, share.received)
+    add_transfers(costs.held, node, share.held_pins, share.held)
 
 
 @step
@@ -447,12 +443,10 @@ def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no c
     remove_transfers(costs.transfers, node, share.pins, share.channel_us)
     if costs.is_plain:
         return
-    share.total[KEPT] -= costs.kept_bytes[node]
     share.total[FORWARD] -= costs.forward_us[node]
     share.total[OPS] -= costs.n_ops[node]
     share.total[BACK_OPS] -= costs.back_ops[node]
-    if costs.recompute:
-        remove_transfers(costs.received, node, share.received_pins, share.received)
+    remove_transfers(costs.held, node, share.held_pins, share.held)
 
 
 # Only work, memory and barred nodes decide where a walk turns back, because they grow with every
@@ -462,7 +456,13 @@ def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no c
 @step
 def _kept_bytes(share: _Share) -> float:  # pragma: no cover - compiled
     """Return what a device keeps of each further sample: nothing if none returns to it."""
-    return float(share.total[KEPT]) if share.total[BACK_OPS] > 0.0 else 0.0
+    return float(share.held[KEPT]) if share.total[BACK_OPS] > 0.0 else 0.0
+
+
+@step
+def _own_bytes(share: _Share, back: int) -> float:  # pragma: no cover - compiled
+    """Return the memory of one sample over time; ``back`` is the channel of its way back."""
+    return float(max(share.held[ONCE_AHEAD], share.held[back]))
 
 
 @step
@@ -471,11 +471,12 @@ def _may_fit_gpus(
 ) -> bool:  # pragma: no cover - compiled
     """Whether accelerators may take the share, even before its transfers count.
 
-    ``fewest`` is the least number of samples in flight.
+    ``fewest`` is the least number of samples in flight. As in the paper, the sizes of all nodes
+    must fit too.
     """
     held = share.total[BYTES]
-    if not costs.recompute:
-        held += (fewest - 1) * _kept_bytes(share)
+    if not (costs.is_plain or costs.recompute):
+        held = max(held, _own_bytes(share, ONCE_BACK) + (fewest - 1) * _kept_bytes(share))
     if share.barred[GPU] > 0 or held > costs.capacity_bytes or costs.devices[GPU] == 0:
         return False
     return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])

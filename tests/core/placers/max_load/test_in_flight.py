@@ -3,12 +3,15 @@
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.loads import max_load_us
+from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import simulate_pipeline, time_with_room_us
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.in_flight import find_fullest, find_pace_us
@@ -391,3 +394,92 @@ def test_two_levels_count_samples_in_flight(layers, capacity, network_us):
         assert fullest(problem, plan, rule) <= 1
         assert plan.bound_us <= expected * (1 + 1e-9)
         assert plan.value_us == pytest.approx(expected)
+
+
+LAYERS = st.lists(
+    st.tuples(
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.sampled_from([1, 4, 10]),
+        st.sampled_from([(1,), (2,), (1, 2)]),
+        st.sets(st.integers(0, 2)),
+    ),
+    min_size=3,
+    max_size=4,
+)
+"""For each layer: time forward, time backward, bytes of its output, how many layers before it its
+inputs are, and the same for the tensors that its backward op reads."""
+
+
+def graph_of(layers, capacity, gpus):
+    """Return layers whose backward ops read what any layers shortly before them make."""
+    n = len(layers)
+    inputs = {(max(i - back, 0), i) for i in range(1, n) for back in layers[i][3]}
+    reads = {(i - back, i) for i in range(n) for back in layers[i][4] if i >= back}
+    times = {f"f{i}": layers[i][0] for i in range(n)}
+    times |= {f"gradients/b{i}": layers[i][1] for i in reversed(range(n))}
+    edges = [(f"f{a}", f"f{b}", layers[a][2]) for a, b in inputs]
+    edges += [(f"gradients/b{b}", f"gradients/b{a}", 1) for a, b in inputs]
+    edges += [(f"f{a}", f"gradients/b{b}", layers[a][2]) for a, b in reads | {(n - 1, n - 1)}]
+    persistent = {f"f{i}": 4 for i in range(n)}
+    profile = profile_of(
+        times, sorted(edges), persistent=persistent, colocation={name: name[-1] for name in times}
+    )
+    return Problem(
+        profile, cluster_of(gpus, b0_us=0.0, b1_us_per_byte=0.1, capacity_bytes=capacity)
+    )
+
+
+def contiguous_placements(problem):
+    """Yield the placements of layers in which no two devices wait for each other going forward."""
+    profile = problem.profile
+    layer = np.array([int(name[-1]) for name in profile.op_names])
+    forward = ~backward_ops(problem)
+    edge = forward[profile.edge_op]
+    for placed in product(range(problem.cluster.n_devices), repeat=layer.max() + 1):
+        device = np.array(placed)[layer]
+        ends = zip(device[profile.edge_source[edge]], device[profile.edge_op[edge]], strict=True)
+        if nx.is_directed_acyclic_graph(nx.DiGraph([(a, b) for a, b in ends if a != b])):
+            yield device
+
+
+def least_that_fits_simulated(problem, rule):
+    """Return the least time per sample of contiguous placements, with any that recompute."""
+    best, gpus = np.inf, range(problem.cluster.n_devices)
+    size, capacity = op_memory_bytes(problem), problem.cluster.capacity_bytes[0]
+    choices = [again for k in gpus for again in combinations(gpus, k)] + [tuple(gpus)]
+    for device in contiguous_placements(problem):
+        if np.bincount(device, size).max() <= capacity:
+            for again in choices if rule.recompute else [()]:
+                load_us = max_load_us(problem, device, rule, (), again)
+                pace_us = find_pace_us(problem, device, rule, (), again, most_us=best)
+                best = min(best, max(load_us, pace_us))
+    return best
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    layers=LAYERS,
+    capacity=st.integers(15, 150),
+    gpus=st.integers(2, 3),
+    kind=st.sampled_from(["gpipe", "gpipe", "1f1b", "zb-h1"]),
+    recompute=st.booleans(),
+)
+@example(
+    layers=[(1, 5, 4, (1,), {1}), (3, 2, 1, (1,), {1}), (1, 1, 1, (1,), {1})],
+    capacity=30,
+    gpus=2,
+    kind="gpipe",
+    recompute=False,
+)
+def test_a_tensor_counts_where_backward_ops_read_it(layers, capacity, gpus, kind, recompute):
+    problem = graph_of(layers, capacity, gpus)
+    rule = LoadRule(pipeline=kind, recompute=recompute, microbatches=4)
+    least = least_that_fits_simulated(problem, rule)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    if np.isinf(least):
+        assert not plan.proven
+        return
+    assert fullest(problem, plan, rule) <= 1
+    assert plan.bound_us <= least * (1 + 1e-6)
+    assert plan.value_us == pytest.approx(least, rel=1e-5)
