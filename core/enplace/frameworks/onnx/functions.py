@@ -140,9 +140,11 @@ def _inlined(node: NodeProto, functions: Functions, taken: set[str]) -> Iterator
         yield node
         return
     scope = _scope(node, function)
-    names = dict(zip(function.input, node.input, strict=False))
+    # A call may leave out outputs, which the function's own nodes may read nevertheless.
+    outputs = zip(function.output, node.output, strict=False)
+    names = {inner: outer for inner, outer in outputs if outer}
+    names |= dict(zip(function.input, node.input, strict=False))
     names |= dict.fromkeys(function.input[len(node.input) :], "")
-    names |= dict(zip(function.output, node.output, strict=False))
 
     own = _tensors(function.node) - names.keys() - {""}
     prefixes = chain([scope], (f"{scope}:{number}" for number in count(len(taken))))

@@ -249,7 +249,8 @@ class _Clock:
         self._strategy, self._steps, self._progress = strategy, steps, progress
         self._n = int(strategy.num_replicas_in_sync)
         self._within = self._tracing = False
-        self._function = ""
+        self._way: Any = None
+        self._first_way: Any = None
         self._called: dict[Any, _Step | None] = {}
         self._samples = 0
         self._times_us: dict[int, list[float]] = {0: []}
@@ -293,8 +294,9 @@ class _Clock:
     ) -> Any:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
-        name = self._function = self._function or str(function.graph.name)
-        if name != str(function.graph.name):
+        way = self._way or str(function.graph.name)
+        self._first_way = self._first_way or way
+        if way != self._first_way:
             return call(function, captured)  # another function that trains: its steps differ
         begin = time.perf_counter_ns()
         result = call(function, captured)
@@ -326,11 +328,13 @@ class _Clock:
             self._called[key] = None
             return usual(function, *args, **kwargs)
         step.samples = step.samples or samples
-        self._samples = samples
+        self._way, self._samples = key, samples
         results = step.on_all(shared)
-        self._samples = 0
+        self._way, self._samples = None, 0
         found = tf.nest.flatten(results)
-        alone = step.whole or [None] * len(found)
+        alone = step.whole or []
+        if len(alone) != len(found):
+            alone = [None] * len(found)
         joined = [
             tf.concat(self._parts(value), axis=0)[:samples]
             if self._has_samples(value, whole, step.samples, len(rows))
@@ -406,9 +410,11 @@ class _Clock:
 
 def _kind(value: Any) -> Any:
     """Tell what decides how a function is traced for an argument, but for the number of samples."""
-    if _is_array(value):
+    if isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
         return value.dtype, tuple(value.shape[1:])
-    return type(value) if isinstance(value, tf.Tensor | tf.data.Iterator) else value
+    if isinstance(value, tf.data.Iterator):
+        return tf.data.Iterator
+    return value if isinstance(value, int | float | str | bytes | None) else id(value)
 
 
 def _converted(function: Any) -> Any:

@@ -281,6 +281,19 @@ def test_a_file_that_is_no_model_is_refused(profile, made, why):
     assert str(caught.value).isprintable()
 
 
+def test_a_function_reads_an_output_that_its_call_leaves_out(tmp_path):
+    body = [helper.make_node("Exp", ["a"], ["m"]), helper.make_node("Add", ["a", "m"], ["b"])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "F", ["a"], ["b", "m"], body, opsets[:1])
+    call = helper.make_node("F", ["x"], ["y", ""], domain="own", name="f")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
+    graph = helper.make_graph([call], "left out", [x], [y])
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=[function])
+    found = ep.to_networkx(ep.read_onnx(save(made, tmp_path / "m.onnx")))
+    types = dict(found.nodes(data="type"))
+    assert ("Exp", "Add") in {(types[a], types[b]) for a, b in found.edges}
+
+
 def test_calls_of_a_function_with_one_name_stay_apart(tmp_path):
     """Nor do their tensors meet one of the main graph's."""
     body = [helper.make_node("MatMul", ["a", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
