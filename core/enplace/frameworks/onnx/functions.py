@@ -34,7 +34,8 @@ def inline_functions(model: ModelProto) -> None:
         return
     _check(model.graph, functions)
     graph = model.graph
-    taken = _tensors(graph.node) | {each.name for each in (*graph.input, *graph.initializer)}
+    named = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    taken = _tensors(graph.node) | {each.name for each in named}
     nodes = [inner for node in graph.node for inner in _inlined(node, functions, taken)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -184,9 +185,10 @@ def _rename_node(node: NodeProto, rename: Rename, given: Mapping[str, AttributeP
     node.output[:] = [rename(name) for name in node.output]
     attributes = [_filled(each, given) for each in node.attribute]
     kept = [each for each in attributes if each is not None]
-    for attribute in kept:
-        for body in (attribute.g, *attribute.graphs):
-            _rename_body(body, rename, given)
+    for attribute, filled in zip(node.attribute, attributes, strict=True):
+        if filled is not None and not attribute.ref_attr_name:  # else it has the caller's names
+            for body in (filled.g, *filled.graphs):
+                _rename_body(body, rename, given)
     del node.attribute[:]
     node.attribute.extend(kept)
 
@@ -206,7 +208,15 @@ def _filled(
     return filled
 
 
-def _rename_body(body: GraphProto, rename: Rename, given: Mapping[str, AttributeProto]) -> None:
+def _rename_body(body: GraphProto, outer: Rename, given: Mapping[str, AttributeProto]) -> None:
+    """Rename the tensors of a body; its own may hide those around it."""
+    own = {each.name for each in (*body.input, *body.initializer)}
+    own |= {sparse.values.name for sparse in body.sparse_initializer}
+    own |= {name for node in body.node for name in node.output}
+
+    def rename(name: str) -> str:
+        return outer(f"{name}:own" if name and name in own else name)
+
     for named in (*body.input, *body.output, *body.value_info, *body.initializer):
         named.name = rename(named.name)
     for sparse in body.sparse_initializer:
