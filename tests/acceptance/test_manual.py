@@ -57,7 +57,7 @@ def test_pages_do_what_they_say(read, reader):
 def test_the_readme_shows_the_way_from_a_model_to_a_plan():
     typed = [line for block in blocks_of(README) for line in commands_of(block)]
     names = [line.split()[1] for line in typed if line.startswith("enplace ")]
-    assert names == ["place", "compare", "export", "profile", "place", "run"]
+    assert names == ["import", "place", "compare", "export", "profile", "place", "run"]
 
 
 def test_the_readme_stays_a_front_page():
