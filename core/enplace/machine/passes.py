@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from enplace.compiling import kernel
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.problem import BoolArray, Problem
@@ -27,10 +25,8 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     A sample does not pass through them: no other op waits for them within a step. The inputs of
     2020, which list the backward ops, have no such ops.
     """
-    profile = problem.profile
-    if profile.measured.backward is not None:
-        return np.zeros(profile.n_ops, dtype=bool)
-    return backward_ops(problem) & ~in_pass(profile, BACKWARD)
+    backward = backward_ops(problem)
+    return backward & ~_on_the_way_back(problem.profile, backward)
 
 
 def return_ops(problem: Problem) -> BoolArray:
@@ -38,17 +34,27 @@ def return_ops(problem: Problem) -> BoolArray:
 
     Only for these does a device keep what forward ops make, or run forward ops again.
     """
-    return backward_ops(problem) & ~optimiser_ops(problem)
+    return _on_the_way_back(problem.profile, backward_ops(problem))
 
 
-def returns_to(problem: Problem, device: IntArray, where: int) -> bool:
-    """Whether a sample comes back to a device."""
-    return bool(return_ops(problem)[device == where].any())
+def _on_the_way_back(profile: Profile, backward: BoolArray) -> BoolArray:
+    """Leave out the optimiser, which only names tell."""
+    if profile.measured.backward is not None:
+        return backward
+    return backward & in_pass(profile, BACKWARD)
+
+
+def returns_to(problem: Problem, device: IntArray) -> set[int]:
+    """Find the devices to which a sample comes back."""
+    return set(device[return_ops(problem)].tolist())
 
 
 def recomputing(problem: Problem, device: IntArray, recompute: Sequence[int]) -> list[int]:
     """List those of some devices that have anything to run forward ops again for."""
-    return [d for d in recompute if returns_to(problem, device, d)]
+    if not recompute:
+        return []
+    back = returns_to(problem, device)
+    return [d for d in recompute if d in back]
 
 
 def links_passes(problem: Problem) -> bool:

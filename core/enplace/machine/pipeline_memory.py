@@ -189,7 +189,7 @@ def _further_samples(
 
 def sample_bytes(problem: Problem, plan: Plan, device: int) -> int:
     """Return the bytes of each further sample in flight on a device, in the inputs of 2020."""
-    if not returns_to(problem, plan.device, device):
+    if device not in returns_to(problem, plan.device):
         return 0
     if device not in plan.recompute:
         return int(forward_bytes(problem)[plan.device == device].sum())

@@ -190,19 +190,19 @@ def _task_of(problem: Problem, rule: LoadRule, nodes: Nodes) -> Task:
     if rule.pipeline == "interleaved":
         # CPUs would break the turns, so they only take part where some op needs one.
         devices = devices * [CHUNKS, int(np.isinf(nodes.accelerator_us).any())]
-    costs = build_node_costs(problem, nodes, rule, devices, _samples(problem, rule, devices))
+    kept_bytes = int(forward_bytes(problem).sum())
+    samples = _samples(problem, rule, devices, kept_bytes > 0)
+    costs = build_node_costs(problem, nodes, rule, devices, samples)
     if rule.pipeline == "interleaved":
         costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
-    least_bytes = (
-        nodes.memory_bytes.sum() + (costs.samples.max() - 1) * forward_bytes(problem).sum()
-    )
+    least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * kept_bytes
     if not rule.in_flight or least_bytes <= costs.capacity_bytes:
         # If everything fits anywhere, the search need not count the stages.
         costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
 
 
-def _samples(problem: Problem, rule: LoadRule, devices: IntArray) -> IntArray:
+def _samples(problem: Problem, rule: LoadRule, devices: IntArray, keeps: bool) -> IntArray:
     """Count the samples in flight on a stage, by the cell before it; shape (n_cells,).
 
     If forward and backward alternate, as many as there are stages from this one on
@@ -218,7 +218,7 @@ def _samples(problem: Problem, rule: LoadRule, devices: IntArray) -> IntArray:
         stages = np.full_like(stages, (devices.sum() + 1) // 2 + 1)
     elif rule.pipeline != "1f1b":
         stages = np.full_like(stages, devices.sum())
-    if not forward_bytes(problem).any():
+    if not keeps:
         stages = np.ones_like(stages)  # nothing is kept for a backward pass
     samples: IntArray = np.maximum(1, stages) * (3 if rule.n_resources > 1 else 1)
     return samples
