@@ -24,7 +24,7 @@ from enplace.coarsen import merge_batches, merge_chains
 from enplace.compiling import event
 from enplace.disk import temporary_folder
 from enplace.errors import EnplaceError
-from enplace.machine import simulate
+from enplace.machine import critical_path, simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import unordered
 from enplace.placing.moves import make_level
@@ -57,12 +57,17 @@ SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "block
 
 
 def _simulate(problem: Problem) -> None:
-    simulate(problem, unordered(problem, np.zeros(problem.profile.n_ops, np.int64), "")[0])
+    """Also walk back the critical path, which a window shows as soon as there is a schedule."""
+    plan = unordered(problem, np.zeros(problem.profile.n_ops, np.int64), "")[0]
+    critical_path(simulate(problem, plan))
 
 
 def _merge(problem: Problem) -> None:
     merge_chains(problem)
-    merge_batches(problem, problem.profile.n_ops // 2, critical=True)
+    n_ops = problem.profile.n_ops
+    merge_batches(problem, n_ops // 2, critical=True)
+    # To the end: once no edge joins two ops of a device, ops without one are packed.
+    merge_batches(problem, 1, device=np.arange(n_ops) % 2)
 
 
 def _move_blocks(problem: Problem) -> None:
