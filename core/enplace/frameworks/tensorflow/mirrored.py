@@ -41,6 +41,7 @@ from enplace.frameworks.tensorflow.scripts import (
     keras_trainers,
     plain_keras,
     run_script,
+    trained_by,
 )
 from enplace.frameworks.tensorflow.step import LoadError
 from enplace.values.profile import IntArray
@@ -294,7 +295,8 @@ class _Clock:
     ) -> Any:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
-        way = self._way or str(function.graph.name)
+        # Keras calls the steps of all models by the same name.
+        way = self._way or (str(function.graph.name), trained_by(function))
         self._first_way = self._first_way or way
         if way != self._first_way:
             return call(function, captured)  # another function that trains: its steps differ
