@@ -88,7 +88,7 @@ def run_job(
 def data_parallel_job(source: Source, devices: str, steps: int) -> Job:
     """Make the job of timing a model with a replica on each device.
 
-    The answer has ``times_us``, of each step, or says ``why_not``.
+    The answer has ``times_us``, of each step, and ``samples``, or says ``why_not``.
     """
     return (
         Message("data-parallel", {"source": source.to_json(), "devices": devices, "steps": steps}),

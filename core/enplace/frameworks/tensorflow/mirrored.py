@@ -6,7 +6,8 @@ device. What happens to its step depends on how it trains:
 - ``fit`` of Keras shares out each batch by itself, and so does a script that has a MirroredStrategy
   of its own: it gets ours. ``train_on_batch`` becomes a ``fit`` of one batch.
 - Another traced function runs once per device, each time with a share of its arguments' samples, or
-  of the batch that it takes from an iterator. Assignments that its author did not mean for several
+  of the batch that it takes from an iterator. Which arguments have samples shows when it is traced:
+  with a share of others, that mostly fails. Assignments that its author did not mean for several
   devices take the mean. Functions that it calls become part of it, because tf.distribute sums
   nothing inside of them.
 
@@ -16,13 +17,15 @@ result may differ: a loss that is a mean becomes one per device, and some optimi
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -48,6 +51,10 @@ from enplace.values.profile import IntArray
 
 WARM_UPS = 5
 
+NO_BATCH = "its function '{}' trains, but takes no batch that could be shared out"
+
+UNCLEAR = "its function '{}' takes arrays of {} rows, and Enplace cannot tell which are its batch"
+
 NO_STEP = (
     "it trains neither with fit of Keras nor with a tf.function that takes its batch as tensors or "
     "from an iterator"
@@ -70,6 +77,8 @@ TOO_SHORT = "it trains for one step only, which takes longer than those that fol
 _LONGEST = 160
 """Most characters of another error of its."""
 
+_LIBRARIES = ("tensorflow", "keras", "tf_keras", "enplace")
+
 TRACED = type(tf.function(lambda: None))
 
 _DEVICE_SETTERS = (
@@ -86,13 +95,23 @@ _DEVICE_SETTERS = (
 Progress = Callable[[str, float | None], None]
 
 
-def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progress) -> list[float]:
-    """Run a training script with one replica per device, until it has done some steps.
+class Mirrored(NamedTuple):
+    """Steps with a replica on each device.
 
-    Returns
-    -------
-    list of float
-        Time of each step in µs, without warm-ups; empty if there is a single device.
+    Attributes
+    ----------
+    times_us : list of float
+        Time of each step, without warm-ups; empty if there is a single device.
+    samples : int
+        Those of a batch, for all devices together; 0 if TensorFlow or Keras shares it out.
+    """
+
+    times_us: list[float]
+    samples: int = 0
+
+
+def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progress) -> Mirrored:
+    """Run a training script with one replica per device, until it has done some steps.
 
     Raises
     ------
@@ -100,7 +119,7 @@ def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progre
         If the script does not allow it.
     """
     if len(devices.cluster.gpus) < 2:
-        return []
+        return Mirrored([])
     strategy = _start(devices)
     clock = _Clock(strategy, WARM_UPS + steps, progress)
     try:
@@ -118,7 +137,7 @@ def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progre
         raise LoadError(clock.why_not or (TOO_SHORT if clock.times_us else NO_STEP))
     if clock.batch % (n := len(devices.cluster.gpus)):
         raise LoadError(f"its batch of {clock.batch} cannot be shared out to {n} devices")
-    return clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :]
+    return Mirrored(clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :], clock.batch)
 
 
 def _start(devices: Devices) -> Any:
@@ -142,7 +161,16 @@ def _start(devices: Devices) -> Any:
         tf.config.set_logical_device_configuration(card, configuration)
     shared = cluster.shares_chips and kind == "GPU"
     sums = tf.distribute.HierarchicalCopyAllReduce() if shared else None
-    return tf.distribute.MirroredStrategy(names, sums)
+    return _Strategy(names, sums)
+
+
+class _Strategy(tf.distribute.MirroredStrategy):
+    """Hides from a script that it has several replicas: many make their batches larger then."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        asks = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        return super().num_replicas_in_sync if asks in _LIBRARIES else 1
 
 
 @contextmanager
@@ -161,9 +189,8 @@ def _in_scope(strategy: Any) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name in _DEVICE_SETTERS:
             stack.enter_context(patch.object(module, name, lambda *_, **__: None))
-        stack.enter_context(
-            patch.object(tf.distribute, "MirroredStrategy", lambda *_, **__: strategy)
-        )
+        for name in ("MirroredStrategy", "OneDeviceStrategy"):
+            stack.enter_context(patch.object(tf.distribute, name, lambda *_, **__: strategy))
         for trainer in keras_trainers("train_on_batch"):
             stack.enter_context(patch.object(trainer, "train_on_batch", _fit_batch))
         for trainer in keras_trainers("_symbolic_build"):
@@ -189,6 +216,7 @@ def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any)
     """Train on one batch; the usual method would give all of it to every replica."""
     as_dict = options.pop("return_dict", False)
     known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
+    options.pop("reset_metrics", None)  # of Keras 2
     samples = len(tf.nest.flatten(x)[0])
     history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
     logs = {name: values[-1] for name, values in history.items()}
@@ -233,12 +261,18 @@ class _Step:
         Runs it on all devices.
     whole : list, or None
         What it returns where every device gets the whole batch; None if that fails.
+    traced : tf.function
+        The same with shares of a batch; None before its first call.
+    batch : tuple of int
+        Which of its arrays have samples; empty before its first call.
     samples : int
-        The first batch that was shared out; 0 before that.
+        How many the first call had.
     """
 
     on_all: Any
     whole: list[Any] | None
+    traced: Any = None
+    batch: tuple[int, ...] = ()
     samples: int = 0
 
 
@@ -315,23 +349,23 @@ class _Clock:
         self, function: Any, usual: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Call a function of the script, on all devices if it trains."""
-        given = tf.nest.flatten((args, kwargs))
-        key = function, str(tf.nest.map_structure(_kind, (args, kwargs)))
+        args = _cast(function, args)
+        key = function, _way(function, args, kwargs)
         if key not in self._called:
             self._called[key] = self._find_step(function, (args, kwargs))
         if (step := self._called[key]) is None:
             return usual(function, *args, **kwargs)
+        given = tf.nest.flatten((args, kwargs))
         drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
-        if not (samples := _samples(drawn)):
-            return usual(function, *args, **kwargs)
-        rows = np.arange(-(-samples // self._n) * self._n) % samples
-        shared = tf.nest.map_structure(lambda v: self._share_out(v, samples, rows), drawn)
-        if not step.samples and not self._can_share(step, shared):
+        if not step.batch and not self._find_batch(
+            step, drawn, function.input_signature is not None
+        ):
             self._called[key] = None
             return usual(function, *args, **kwargs)
+        shared, samples, n_rows = self._share_out(drawn, step.batch)
         step.samples = step.samples or samples
         self._way, self._samples = key, samples
-        results = step.on_all(shared)
+        results = step.traced(shared)
         self._way, self._samples = None, 0
         found = tf.nest.flatten(results)
         alone = step.whole or []
@@ -339,7 +373,7 @@ class _Clock:
             alone = [None] * len(found)
         joined = [
             tf.concat(self._parts(value), axis=0)[:samples]
-            if self._has_samples(value, whole, step.samples, len(rows))
+            if self._has_samples(value, whole, step.samples, n_rows)
             else self._parts(value)[0]
             for value, whole in zip(found, alone, strict=True)
         ]
@@ -372,26 +406,66 @@ class _Clock:
         try:
             whole = tf.function(on_all).get_concrete_function(specs)
         except Exception:  # its code may insist on a replica's share
-            return _Step(tf.function(on_all), None)
+            return _Step(on_all, None)
         outputs = tf.nest.flatten(whole.structured_outputs)
-        return _Step(tf.function(on_all), outputs) if all(does(whole)) else None
+        return _Step(on_all, outputs) if all(does(whole)) else None
 
-    def _can_share(self, step: _Step, shared: Any) -> bool:
-        """Trace a step with shares of the samples; say why if that fails."""
-        try:
-            return all(does(step.on_all.get_concrete_function(shared)))
-        except Exception as error:
-            self.why_not = _why(error, "with a share of the samples")
-            return False
+    def _find_batch(self, step: _Step, values: list[Any], varies: bool) -> bool:
+        """Find which arrays of a step have samples: those that it can be traced with a share of.
 
-    def _share_out(self, value: Any, samples: int, rows: IntArray) -> Any:
-        """Give each device its share of the rows of an argument that has one for each sample."""
-        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        Where several lengths allow that, that of most arrays wins; without one, nothing is timed.
+
+        Parameters
+        ----------
+        varies : bool
+            Whether the step is traced for arrays of any length.
+        """
+        length = {i: int(v.shape[0]) for i, v in enumerate(tf.nest.flatten(values)) if _is_array(v)}
+        counts = Counter(length.values()).items()
+        name = step.on_all.__name__
+        if not counts and step.whole is not None:
+            raise LoadError(NO_BATCH.format(name))
+        found: list[tuple[int, int]] = []
+        whys = []
+        for n, count in sorted(counts, key=lambda each: (-each[1], each[0] == 1)):
+            if found and (found[0][1] > count or n == 1):
+                break  # a single row goes with any batch
+            batch = tuple(i for i, rows in length.items() if rows == n)
+            try:
+                traced = tf.function(step.on_all, reduce_retracing=varies)
+                if all(does(traced.get_concrete_function(self._share_out(values, batch)[0]))):
+                    found.append((n, count))
+                    step.traced, step.batch = step.traced or traced, step.batch or batch
+            except LoadError:
+                raise
+            except Exception as error:
+                whys.append(_why(error, "a share of the samples on each device"))
+        if len(found) > 1:
+            raise LoadError(UNCLEAR.format(name, " or ".join(f"{n:,}" for n, _ in found)))
+        self.why_not = "" if found else "".join(whys[:1])
+        return bool(found)
+
+    def _share_out(self, values: list[Any], batch: tuple[int, ...]) -> tuple[Any, int, int]:
+        """Give each device its share of the rows of some arrays.
+
+        Returns
+        -------
+        tuple
+            The values, the number of samples, and that of rows: where samples cannot be shared out
+            evenly, the first of them are repeated.
+        """
+        flat = tf.nest.flatten(values)
+        if any(isinstance(value, tf.RaggedTensor | tf.SparseTensor) for value in flat):
             raise LoadError(
                 "its batch has ragged or sparse tensors, which Enplace cannot share out"
             )
-        if not _is_array(value) or value.shape[0] != samples:
-            return value
+        samples = int(flat[batch[0]].shape[0])
+        rows = np.arange(-(-samples // self._n) * self._n) % samples
+        for i in batch:
+            flat[i] = self._split(flat[i], samples, rows)
+        return tf.nest.pack_sequence_as(values, flat), samples, len(rows)
+
+    def _split(self, value: Any, samples: int, rows: IntArray) -> Any:
         whole = tf.convert_to_tensor(value)
         parts = tf.split(whole if len(rows) == samples else tf.gather(whole, rows), self._n)
         return self._strategy.experimental_distribute_values_from_function(
@@ -410,10 +484,17 @@ class _Clock:
         return self._strategy.experimental_local_results(value)
 
 
+def _way(function: Any, args: tuple[Any, ...], kwargs: Any) -> str:
+    """Tell what decides how a function is traced; that with a signature is traced once."""
+    if function.input_signature is not None and not kwargs:
+        return ""
+    return str(tf.nest.map_structure(_kind, (args, kwargs)))
+
+
 def _kind(value: Any) -> Any:
     """Tell what decides how a function is traced for an argument, but for the number of samples."""
     if isinstance(value, tf.Tensor | tf.Variable | np.ndarray | np.generic):
-        return value.dtype, tuple(value.shape[1:])
+        return tf.as_dtype(value.dtype), tuple(value.shape[1:])
     if isinstance(value, tf.data.Iterator):
         return tf.data.Iterator
     return value if isinstance(value, int | float | str | bytes | None) else id(value)
@@ -433,20 +514,23 @@ def _next(iterator: Any) -> Any:
         raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
 
-def _samples(arguments: Any) -> int:
-    """Return the length that most arrays among arguments have, or the largest; 0 without arrays.
+def _cast(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give arguments the types of a function's signature, if it has one, as TensorFlow does."""
+    signature = function.input_signature
+    if signature is None or len(signature) != len(args):
+        return args
 
-    The others are no part of the batch, such as the weights of classes.
-    """
-    lengths = [int(v.shape[0]) for v in tf.nest.flatten(arguments) if _is_array(v)]
-    return max(lengths, key=lambda length: (lengths.count(length), length), default=0)
+    def convert(spec: Any, value: Any) -> Any:
+        return tf.convert_to_tensor(value, spec.dtype) if _is_array(value) else value
+
+    return tuple(tf.nest.map_structure(convert, signature, args))
 
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, tf.Tensor | np.ndarray) and len(value.shape) > 0
 
 
-def _why(error: Exception, when: str = "under tf.distribute") -> str:
+def _why(error: Exception, what: str = "a replica on each device") -> str:
     """Say in one line why a script cannot be timed."""
     if isinstance(error, LoadError):
         return str(error)
@@ -457,7 +541,7 @@ def _why(error: Exception, when: str = "under tf.distribute") -> str:
     if _OF_SESSIONS in text and not tf.executing_eagerly():
         return "tf.distribute does not share out the variables of a TensorFlow 1 session"
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
-    return f"it fails {when}: {shorten(first, _LONGEST, placeholder=' …')}"
+    return f"Enplace cannot run it with {what}: {shorten(first, _LONGEST, placeholder=' …')}"
 
 
 @cache

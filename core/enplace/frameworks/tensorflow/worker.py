@@ -208,13 +208,13 @@ def _time_mirrored(job: Message, report: Report) -> Message:
 
     details = job.details
     report(MIRRORED, None)
-    times_us = time_mirrored(
+    timed = time_mirrored(
         source_from_json(details["source"]),
         parse_devices(details["devices"]),
         details["steps"],
         lambda _, fraction: report(MIRRORED, fraction),
     )
-    return Message(DONE, {"times_us": times_us})
+    return Message(DONE, timed._asdict())
 
 
 def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> Message:

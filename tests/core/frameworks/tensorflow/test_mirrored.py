@@ -130,7 +130,29 @@ def update():
 add(x[:8], y[:8])
 update()
 """
-SCRIPTS = {"keras": KERAS, "loop": LOOP, "iterator": ITERATOR, "unbuilt": UNBUILT, "own": OWN}
+SIGNATURE = """
+weights, strategy = tf.Variable(tf.ones((4, 2))), tf.distribute.MirroredStrategy()
+batch = 8 * strategy.num_replicas_in_sync  # one here, as when it is profiled
+
+@tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([4])])
+def train(rows, of_columns):
+    assert rows.shape[1] == of_columns.shape[0] == 4
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((rows * of_columns @ weights) ** 2)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    return tf.shape(rows)[0]
+
+for i in range(9):
+    assert train(np.ones((batch, 4)), np.ones(4)) == 4  # half the batch
+"""
+SCRIPTS = {
+    "keras": KERAS,
+    "signature": SIGNATURE,
+    "loop": LOOP,
+    "iterator": ITERATOR,
+    "unbuilt": UNBUILT,
+    "own": OWN,
+}
 SESSION = """
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     w = tf.compat.v1.get_variable("w", (4, 2))
@@ -145,7 +167,10 @@ from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.mirrored import time_mirrored
 try:
-    found = time_mirrored(source_of("train.py"), parse_devices(DEVICES), 4, lambda *_: None)
+    found, samples = time_mirrored(
+        source_of("train.py"), parse_devices(DEVICES), 4, lambda *_: None
+    )
+    assert samples in (0, 8)
 except EnplaceError as error:
     found = str(error)
 print(json.dumps(found))
@@ -188,6 +213,23 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
     ragged = LOOP.replace("tf.ones(2)", "tf.RaggedTensor.from_tensor(tf.ones((8, 2)))")
     assert timed(ragged).startswith("its batch has ragged or sparse tensors")
+    noise = LOOP.replace("scales, rows, labels", "").replace("tf.ones(2), x[:1], y[:1]", "")
+    noise = noise.replace("tf.ones(2), scale(tf.constant(x[:8])), y[:8]", "")
+    noise = noise.replace(
+        "    assert rows", "    scales, rows, labels = 1.0, x[:1], y[:1]\n    1 or rows"
+    )
+    assert (
+        timed(noise) == "its function 'train' trains, but takes no batch that could be shared out"
+    )
+    queue = LOOP.replace("y[:8]", "tf.reduce_mean(y)").replace("y[:1]", "0.0")
+    queue = queue.replace("scales *", "tf.reduce_sum(scales) *").replace(
+        "tf.ones(2)", "tf.ones(32)"
+    )
+    queue = queue.replace(" and scales.shape[0] == 2", "").replace("in (1, 4)", "")
+    assert timed(queue) == (
+        "its function 'train' takes arrays of 32 or 8 rows, and Enplace cannot tell which are its "
+        "batch"
+    )
     accumulating = LOOP.replace("weights.assign_sub", "if steps % 2 == 0: weights.assign_sub")
     assert timed(accumulating) == (
         "tf.distribute changes no variables inside of a branch or a loop on tensors, as this step "
