@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from textwrap import shorten
+from types import FrameType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -77,7 +78,7 @@ TOO_SHORT = "it trains for one step only, which takes longer than those that fol
 _LONGEST = 160
 """Most characters of another error of its."""
 
-_LIBRARIES = ("tensorflow", "keras", "tf_keras", "enplace")
+_TENSORFLOW, _KERAS = ("tensorflow", "enplace"), ("keras", "tf_keras")
 
 TRACED = type(tf.function(lambda: None))
 
@@ -169,8 +170,8 @@ class _Strategy(tf.distribute.MirroredStrategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        asks = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-        return super().num_replicas_in_sync if asks in _LIBRARIES else 1
+        is_library = _package(sys._getframe(1)) in (*_TENSORFLOW, *_KERAS)
+        return super().num_replicas_in_sync if is_library else 1
 
 
 @contextmanager
@@ -178,7 +179,8 @@ def _in_scope(strategy: Any) -> Iterator[None]:
     """Make every variable a mirrored one, and the strategy the script's own, if it has one."""
 
     def shared(create: Callable[..., Any], **options: Any) -> Any:
-        if options.get("aggregation") in (None, tf.VariableAggregation.NONE):
+        unmeant = options.get("aggregation") in (None, tf.VariableAggregation.NONE)
+        if unmeant and _caller() not in _KERAS:  # whose optimisers add up gradients by themselves
             dtype = tf.as_dtype(options.get("dtype") or _dtype_of(options.get("initial_value")))
             mean, first = tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA
             options["aggregation"] = mean if dtype.is_floating else first
@@ -199,6 +201,19 @@ def _in_scope(strategy: Any) -> Iterator[None]:
         stack.enter_context(strategy.scope())
         stack.enter_context(tf.variable_creator_scope(shared))
         yield
+
+
+def _package(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
+
+
+def _caller() -> str:
+    """Return the package that called TensorFlow."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _package(frame) in _TENSORFLOW:
+        frame = frame.f_back
+    return "" if frame is None else _package(frame)
 
 
 def _if_possible(build: Callable[..., Any]) -> Callable[..., Any]:
