@@ -10,8 +10,10 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QFont, QFontMetricsF
 
 from enplace.machine import CriticalPath, critical_path
-from enplace.values.profile import FloatArray
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.differences import count_whole, moved_ops, same_ops
 from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
@@ -70,6 +72,8 @@ class Block:
     ----------
     top : float
         Upper edge on the canvas before scrolling.
+    selected : int array
+        The selected ops, numbered as in this plan's graph.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Block:
         self.schedule = entry.schedule
         self.picture = Picture(Lanes(), self.schedule, second=SAME, dims=False)
         self.top, self.moved_text = 0.0, ""
+        self.selected: IntArray = np.zeros(0, dtype=np.int64)
         self._is_reference = self.schedule is reference
         self.lanes.rows = [
             row for row in contents.rows if row.device in devices or not row.is_device
@@ -93,11 +98,13 @@ class Block:
 
     def compare_with(self, other: Schedule) -> None:
         """Let the ops stand out that another plan runs elsewhere."""
-        same = self.schedule.plan.device == other.plan.device
+        problem = self.schedule.problem
+        moved, same = moved_ops(self.schedule, other), np.ones(problem.profile.n_ops, dtype=bool)
+        same[moved] = False
         self.lanes.rows = [
             replace(row, odd=same[row.number]) if row.is_device else row for row in self.lanes.rows
         ]
-        n_moved = int(np.count_nonzero(~same))
+        n_moved = 0 if moved is None else count_whole(moved, problem, other.problem)
         way = "leave" if self._is_reference else "arrive"
         self.moved_text = f"{n_moved:,} {way}" if n_moved else ""
 
@@ -105,11 +112,13 @@ class Block:
     def lanes(self) -> Lanes:
         return self.picture.lanes
 
-    def select(self, selection: Collection[int]) -> None:
-        """Highlight ops."""
-        n_ops = self.schedule.problem.profile.n_ops
-        self.picture.selection = selection
-        self.picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+    def select(self, selection: Collection[int], shown: Problem) -> None:
+        """Highlight ops of the graph that the user selects in."""
+        problem = self.schedule.problem
+        self.selected = same_ops(selection, shown, problem)
+        self.picture.selection = frozenset(self.selected.tolist())
+        n_ops = problem.profile.n_ops
+        self.picture.selected = selected_curves(self.lanes.rows, n_ops, self.picture.selection)
 
     @property
     def rows_px(self) -> float:
@@ -165,10 +174,10 @@ class Stack:
         self.blocks = list(blocks)
         self.devices = sorted(busy_devices([block.schedule for block in blocks]))
 
-    def select(self, selection: Collection[int]) -> None:
-        """Highlight ops in all blocks."""
+    def select(self, selection: Collection[int], shown: Problem) -> None:
+        """Highlight ops of the graph that the user selects in, in all blocks."""
         for block in self.blocks:
-            block.select(selection)
+            block.select(selection, shown)
 
     @property
     def end_us(self) -> float:
@@ -288,7 +297,7 @@ class Stack:
         index = block.lanes.row_at(at - self.offset(block))
         return None if index is None else (block, block.lanes.rows[index])
 
-    def op_at(self, at: QPointF) -> int | None:
-        """Find the op at the pointer."""
+    def op_at(self, at: QPointF) -> tuple[Problem, int] | None:
+        """Find the op at the pointer, and the problem whose graph it is in."""
         found = self.bar_at(at)
-        return found[2] if found and found[1].is_device else None
+        return (found[0].schedule.problem, found[2]) if found and found[1].is_device else None

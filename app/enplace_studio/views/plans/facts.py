@@ -17,7 +17,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.constraints import broken_kinds
-from enplace_studio.differences import moved_ops, path_parts, sent_bytes
+from enplace_studio.differences import count_whole, moved_ops, path_parts, sent_bytes
 from enplace_studio.jobs import Job
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
@@ -178,7 +178,8 @@ def compare(
     ]
     moved = moved_ops(*both)
     if moved is not None:
-        lines.append(Difference("ops elsewhere", (f"{len(moved):,}", "")))
+        elsewhere = count_whole(moved, *(schedule.problem for schedule in both))
+        lines.append(Difference("ops elsewhere", (f"{elsewhere:,}", "")))
     return [_praising_only(line, both) for line in lines]
 
 

@@ -9,7 +9,10 @@ from PySide6.QtGui import QGuiApplication, QImage, QPainter
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QScrollArea
 
-from documents import add_plan, chain_document, document_of, wide_document
+from documents import add_plan, chain_document, document_of, split_layer, wide_document
+from enplace.machine import simulate
+from enplace.placers import place
+from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import Interval
 from enplace_studio.views.compare.panels import share_room
@@ -19,6 +22,7 @@ from threads import finish_work
 
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
+LAYER_ON_ONE_GPU = dict.fromkeys(("batch", "w", "conv", "relu"), 0)
 
 
 @pytest.fixture
@@ -163,6 +167,7 @@ def test_plans_of_another_cluster_are_not_offered(open_view):
     settle(view)
     assert shown(view) == ["together"]
     assert not view.canvas.isVisible()
+    assert view._few.text().startswith("Two plans for this cluster are needed to compare")
 
 
 def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
@@ -179,6 +184,33 @@ def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
     assert colours(image, bar_of(view, 0, 2) - above).saturation() == full, "it moves away"
     assert colours(image, bar_of(view, 1, 0) - above).saturation() < full
     assert colours(image, bar_of(view, 1, 2) - above) == theme.device_color(1)
+
+
+def test_a_plan_that_splits_ops_stands_beside_others_and_shares_their_selection(open_view):
+    """A click on a part selects the whole op where the model is open, and the other way round."""
+    document = document_of(split_layer(), cluster_of(2, b1_us_per_byte=1e-5), LAYER_ON_ONE_GPU)
+    plan = place(document.problem, "os-dpos").plan
+    document.add_plan(PlanEntry("parts", plan, simulate(document.problem, plan)), choose=False)
+    parts = document.plans[1]
+    view = open_view(document)
+    assert shown(view) == ["plan 1", "parts"]
+    assert any(line.text.endswith("that A keeps whole") for line in view.differs.lines)
+
+    in_parts = parts.schedule.problem.profile.index
+    half = in_parts["conv/split/part_1"]
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1, half))
+    conv = document.problem.profile.index["conv"]
+    assert document.selection == {conv}
+    assert half in view.canvas.stack.blocks[1].picture.selection
+
+    document.choose_plan(parts)
+    settle(view)
+    assert shown(view) == ["plan 1", "parts"], "the choice stays, though another graph is shown"
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 0, conv))
+    names = {document.problem.profile.op_names[op] for op in document.selection}
+    assert names >= {"conv/split/part_0", "conv/split/part_1"}
+    assert all(name.startswith("conv/") for name in names)
+    assert list(view.canvas.stack.blocks[0].selected) == [conv]
 
 
 def test_a_selection_leaves_the_colours_that_compare_the_plans(open_view):
