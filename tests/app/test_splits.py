@@ -23,8 +23,10 @@ from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.view import InspectorView
 from enplace_studio.views.inspector.widgets import Line
 from enplace_studio.views.plans.facts import why_stale
+from enplace_studio.views.plans.view import PlansView
 from enplace_studio.window import MainWindow
 from problems import cluster_of
+from threads import finish_work
 
 
 @pytest.fixture
@@ -154,3 +156,26 @@ def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
     window.solver.close()
     window.document.open(None)
     window.close()
+
+
+def test_a_plan_without_the_users_pins_says_so_beside_a_plan_that_splits_ops(document, opener):
+    """Each plan is judged by the pins of its own graph, whichever plan is shown."""
+    document.choose_plan(document.plans[0])
+    document.place([2], 1)
+    view = opener(PlansView, document, 260, 500)
+    document.choose_plan(next(entry for entry in document.plans if entry.plan.splits))
+    view.rebuild()
+    assert document.problem.splits
+    stale = {card.entry.name: card.stale for card in view.cards}
+    assert stale == {"plan 1": "without your pins", "plan 1, edited": "", "OS-DPOS": ""}
+
+
+def test_the_gap_of_a_plan_that_keeps_ops_whole_says_so_beside_one_that_splits_them(
+    document, opener
+):
+    view = opener(PlansView, document, 260, 500)
+    finish_work(document)
+    view.rebuild()
+    notes = {card.entry.name: card.notes for card in view.cards}
+    assert any(note.endswith(", ops whole") for note in notes["plan 1"])
+    assert not any("whole" in note or note == "optimal" for note in notes["OS-DPOS"])

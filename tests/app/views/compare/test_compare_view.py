@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QGuiApplication, QImage, QPainter
+from PySide6.QtGui import QFontMetricsF, QGuiApplication, QImage, QPainter
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QScrollArea
 
@@ -15,6 +15,7 @@ from enplace.placers import place
 from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.paint import rest_lines
 from enplace_studio.views.compare.panels import share_room
 from enplace_studio.views.compare.view import CompareView
 from problems import cluster_of, profile_of
@@ -512,3 +513,22 @@ def test_a_bar_has_the_menu_of_its_op(open_view):
     menu = view.canvas.menu_at(QPointF(bar_of(view, 1, 2)))
     assert document.selection == {2}
     assert "Why here?" in [action.text() for action in menu.actions()]
+
+
+def test_what_tells_plans_apart_is_legible_beside_their_lanes():
+    metrics = QFontMetricsF(theme.font(11))
+    text = "12 pins, 1 order, 10 s"
+    width = metrics.horizontalAdvance("12 pins, 1 order,") + 1
+    assert rest_lines(text, metrics, width, 2) == ["12 pins, 1 order,", "10 s"]
+    assert rest_lines(text, metrics, width, 1) == [
+        metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)
+    ]
+    assert rest_lines("", metrics, width, 2) == [""]
+
+
+def test_names_have_the_room_that_is_there(open_view):
+    document = three_plans()
+    name = "Enplace, with ops split, 12 pins, 1 order, 10 s"
+    document.rename_plan(document.current, name)
+    view = open_view(document, width=1366)
+    assert view.chooser.buttons[1].text().startswith(name)
