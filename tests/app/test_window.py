@@ -925,6 +925,9 @@ def test_the_palette_runs_what_is_typed(window, qtbot):
     assert window.panes.views["graph"].model.mode.title == "compute time"
     run("select op c")
     assert window.document.selection == {2}
+    window.document.place([1], 1)
+    run("select the critical path")
+    assert window.document.selection == {0, 1, 2}, "a, b and c run one after the other"
 
 
 @pytest.mark.parametrize(

@@ -264,15 +264,20 @@ _NO_OPS = np.zeros(0, dtype=np.int64)
 
 
 def _device_lines(first: Schedule, second: Schedule) -> list[Line]:
+    """Compare the devices: those that do next to nothing are one line."""
     both, devices = (first, second), first.problem.cluster.devices
+    busy = sorted(busy_devices(both))
+    others = sorted(used_devices(both) - set(busy))
+    parts = [(device_label(devices[d].name), [d]) for d in [*busy, *others[: len(others) == 1]]]
+    if len(others) > 1:
+        parts.append((f"{len(others)} others", others))
     return [
         Line(
-            f"{device_label(devices[d].name)}: "
-            f"{_from_to(ms, *(float(s.busy_us[d]) for s in both))} busy, "
-            f"peak {_from_to(size, *(int(s.peak_bytes[d]) for s in both))}",
+            f"{name}: {_from_to(ms, *(float(s.busy_us[ds].sum()) for s in both))} busy, "
+            f"peak {_from_to(size, *(int(s.peak_bytes[ds].max()) for s in both))}",
             _NO_OPS,
         )
-        for d in sorted(busy_devices(both))
+        for name, ds in parts
     ]
 
 
@@ -298,6 +303,11 @@ def busy_devices(schedules: Sequence[Schedule]) -> set[int]:
         share = schedule.busy_us / max(schedule.makespan_us, 1e-9)
         found |= set(np.flatnonzero(share >= NEXT_TO_NOTHING).tolist())
     return found
+
+
+def used_devices(schedules: Sequence[Schedule]) -> set[int]:
+    """Return the devices that compute at all in some plan's step."""
+    return {int(d) for s in schedules for d in np.flatnonzero(s.busy_us > 0)}
 
 
 # An interval

@@ -141,7 +141,7 @@ def rest_lines(text: str, metrics: QFontMetricsF, width: float, most: int) -> li
             lines.append(part)
         else:
             lines = [*lines[:-1], longer]
-    return [metrics.elidedText(line, Qt.TextElideMode.ElideMiddle, width) for line in lines]
+    return [metrics.elidedText(line, Qt.TextElideMode.ElideRight, width) for line in lines]
 
 
 def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:

@@ -21,7 +21,7 @@ from enplace_studio.timelines.picture import Picture, selected_curves
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.timelines.trace import trace_path
-from enplace_studio.views.compare.facts import LETTERS, busy_devices
+from enplace_studio.views.compare.facts import LETTERS, busy_devices, used_devices
 
 SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""
@@ -65,8 +65,8 @@ class Block:
     reference : Schedule
         That of plan A: ops that run elsewhere than there stand out; in A itself, those that
         another plan runs elsewhere.
-    devices : list of int
-        The devices that have lanes.
+    devices : collection of int
+        The devices that have lanes; those that do next to nothing in this plan have low ones.
 
     Attributes
     ----------
@@ -90,8 +90,11 @@ class Block:
         self.top, self.moved_text = 0.0, ""
         self.selected: IntArray = np.zeros(0, dtype=np.int64)
         self._is_reference = self.schedule is reference
+        busy = busy_devices([self.schedule])
         self.lanes.rows = [
-            row for row in contents.rows if row.device in devices or not row.is_device
+            replace(row, thin=row.thin or (row.is_device and row.device not in busy))
+            for row in contents.rows
+            if row.device in devices or not row.is_device
         ]
         self.compare_with(reference)
         self.picture.trace = trace_path(contents.path, self.lanes.rows)
@@ -134,7 +137,7 @@ def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]
         The contents that have been computed before.
     """
     schedules = [entry.schedule for entry in entries]
-    devices = busy_devices(schedules)
+    devices = used_devices(schedules)
     blocks = [
         Block(entry, letter, known.get(entry.schedule) or Contents.of(entry.schedule),
               schedules[0], devices)
@@ -172,7 +175,7 @@ class Stack:
     def show(self, blocks: Sequence[Block]) -> None:
         """Show these blocks, that of the reference first."""
         self.blocks = list(blocks)
-        self.devices = sorted(busy_devices([block.schedule for block in blocks]))
+        self.devices = sorted(used_devices([block.schedule for block in blocks]))
 
     def select(self, selection: Collection[int], shown: Problem) -> None:
         """Highlight ops of the graph that the user selects in, in all blocks."""

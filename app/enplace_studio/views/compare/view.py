@@ -28,6 +28,7 @@ from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
     FEWEST,
     LETTERS,
+    busy_devices,
     choose,
     comparable,
     device_rows,
@@ -89,6 +90,9 @@ class CompareView(QWidget):
         self._lanes.header.insertWidget(2, self.pipeline_button)
         self._few = paragraph("")
         self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
+        policy = self._scroll_bar.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # shown during a layout, it would get no room
+        self._scroll_bar.setSizePolicy(policy)
         self._arrange()
         self._connect()
 
@@ -271,7 +275,8 @@ class CompareView(QWidget):
         stack, interval = self.canvas.stack, self.canvas.interval
         shown = interval is not None and bool(stack.blocks) and not self._is_pipelined
         if shown and interval is not None:
-            self.table.show_interval(stack.blocks, stack.devices, interval)
+            busy = sorted(busy_devices([block.schedule for block in stack.blocks]))
+            self.table.show_interval(stack.blocks, busy, interval)
         self.table.setVisible(shown)
         self._share_height()
 

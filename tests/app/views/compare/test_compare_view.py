@@ -521,7 +521,7 @@ def test_what_tells_plans_apart_is_legible_beside_their_lanes():
     width = metrics.horizontalAdvance("12 pins, 1 order,") + 1
     assert rest_lines(text, metrics, width, 2) == ["12 pins, 1 order,", "10 s"]
     assert rest_lines(text, metrics, width, 1) == [
-        metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, width)
+        metrics.elidedText(text, Qt.TextElideMode.ElideRight, width)
     ]
     assert rest_lines("", metrics, width, 2) == [""]
 
@@ -532,3 +532,23 @@ def test_names_have_the_room_that_is_there(open_view):
     document.rename_plan(document.current, name)
     view = open_view(document, width=1366)
     assert view.chooser.buttons[1].text().startswith(name)
+
+
+def test_every_device_that_computes_has_a_lane_and_all_can_be_scrolled_to(open_view):
+    """Seven GPUs do next to nothing in one plan, and nothing in the other."""
+    times = {"large": 1000.0, **{f"op{n}": 1.0 for n in range(7)}}
+    profile, cluster = profile_of(times), cluster_of(10)
+    there = {name: number for number, name in enumerate(times)}
+    document = document_of(profile, cluster, there, dict.fromkeys(times, 0))
+    view = open_view(document, height=420)
+    for block in view.canvas.stack.blocks:
+        lanes = [row for row in block.lanes.rows if row.is_device]
+        assert [row.title for row in lanes] == [f"GPU {n}" for n in range(8)]
+        assert [row.thin for row in lanes] == [False] + [True] * 7
+    assert any(line.text.startswith("7 others: ") for line in view.differs.lines)
+    stack = view.canvas.stack
+    assert stack.content_px > stack.visible_px
+    assert view._scroll_bar.isVisible()
+    assert view._scroll_bar.width() > 0
+    view._scroll_bar.setValue(view._scroll_bar.maximum())
+    assert stack.memory_area(stack.blocks[-1]).bottom() <= view.canvas.height()
