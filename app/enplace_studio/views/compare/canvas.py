@@ -259,7 +259,7 @@ class CompareCanvas(TimeCanvas):
         """Forget the interval; without one, clear the selection."""
         self._pressed = None
         if self.interval is None:
-            self._document.select([])
+            self._document.escape()
         self.set_interval(None)
 
     # Size
