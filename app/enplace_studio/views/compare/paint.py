@@ -141,7 +141,16 @@ def rest_lines(text: str, metrics: QFontMetricsF, width: float, most: int) -> li
             lines.append(part)
         else:
             lines = [*lines[:-1], longer]
-    return [metrics.elidedText(line, Qt.TextElideMode.ElideRight, width) for line in lines]
+    return [_shortened(line, metrics, width) for line in lines]
+
+
+def _shortened(line: str, metrics: QFontMetricsF, width: float) -> str:
+    """Leave out the last parts of a line that is too wide: half a number would mislead."""
+    parts, shown = line.split(", "), line
+    while metrics.horizontalAdvance(shown) > width and len(parts) > 1:
+        parts.pop()
+        shown = f"{', '.join(parts)}, …"
+    return metrics.elidedText(shown, Qt.TextElideMode.ElideRight, width)
 
 
 def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
