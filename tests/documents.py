@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.values.cluster import Cluster
-from enplace.values.profile import Profile
+from enplace.values.profile import Profile, make_profile
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.project import start_project
 from enplace_studio.recovery import Recovery
@@ -65,3 +65,23 @@ def let_go(recovery: Recovery) -> None:
     """Free the lock of a copy of unsaved work, as the system does when a process ends."""
     os.close(recovery._lock)
     recovery._lock = None
+
+
+def split_layer() -> Profile:
+    """Return a layer whose convolution is worth splitting by samples."""
+    names = ["batch", "w", "conv", "relu"]
+    ends = [(0, 2, 1 << 20), (1, 2, 4096), (2, 3, 1 << 20)]
+    return make_profile(
+        "layer",
+        op_names=names,
+        op_types=["IteratorV2", "VariableV2", "Conv2D", "Relu"],
+        scopes=[""] * 4,
+        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 900.0, 10.0)]),
+        persistent_bytes=[0, 4096, 0, 0],
+        temporary_bytes=[0] * 4,
+        colocation=[""] * 4,
+        edge_source=[a for a, _, _ in ends],
+        edge_output=[0] * 3,
+        edge_op=[b for _, b, _ in ends],
+        edge_bytes=[size for _, _, size in ends],
+    )

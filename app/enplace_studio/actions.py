@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
 from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QInputDialog
 
@@ -13,6 +14,7 @@ from enplace.frameworks.registry import exporters, why_no_export
 from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.panel import SAVE_PICTURE
+from enplace_studio.queries import find_ops
 from enplace_studio.relations import RELATIONS, Relation
 from enplace_studio.settings_dialog import SettingsDialog
 from enplace_studio.studio import Studio
@@ -188,6 +190,12 @@ def _select_all(studio: Studio) -> None:
         studio.document.select(range(problem.profile.n_ops))
 
 
+def _select_critical(studio: Studio) -> None:
+    project = studio.document.project
+    if project is not None:
+        studio.document.select(np.flatnonzero(find_ops(project, "critical")).tolist())
+
+
 def _select_groups(studio: Studio) -> None:
     project = studio.document.project
     if project is not None:
@@ -270,6 +278,8 @@ _ACTIONS: tuple[Action, ...] = (
     Action("select-all", "Select all", "Select", ("Ctrl+A",), _select_all, _open, 1),
     Action("select-none", "Select nothing", "Select", (),
            lambda s: s.document.select(()), _selected_ops, 1),
+    Action("select-critical", "Select the critical path", "Select", (),
+           _select_critical, _planned, 1),
     Action("select-group", "Select the whole group", "Select", ("Shift+W",),
            _select_groups, _selected_ops, 2),
     *map(_related_action, RELATIONS),

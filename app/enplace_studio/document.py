@@ -238,6 +238,13 @@ class Document(QObject):
             take_turn()
         self._set_gap(gap)
 
+    def escape(self) -> None:
+        """Cancel what is offered for the selection; without an offer, clear the selection."""
+        if self.stamp is not None:
+            self.drop_stamp()
+        else:
+            self.select([])
+
     def select_related(self, relation: Relation) -> bool:
         """Select the ops that are related to those selected."""
         if not self.selection or self._project is None:

@@ -28,17 +28,20 @@ from enplace.readers import (
     constraints,
     plans,
     read_plan,
+    read_plan_cluster,
     read_project,
 )
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
 from enplace.readers.samples import Sample, samples
 from enplace.text import count, ms, one_line
+from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import edits, session
 from enplace_studio.background import Background
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.constraints import agree
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
@@ -464,14 +467,31 @@ class Filing(QWidget):
             self.import_plan(Path(name))
 
     def import_plan(self, path: Path) -> None:
-        """Add a plan from a file; ask what to do if it was made for another graph."""
+        """Add a plan from a file; ask what to do if it is for another graph or cluster."""
         project = self._document.project
-        if project is not None:
-            self._background.start(
-                lambda: read_plan(path, project.model),
-                lambda found: self._complete(path, project.model.measured_profile, found),
-                self._fail,
-            )
+        if project is None:
+            return
+
+        def add(found: PlanFile | Cluster) -> None:
+            if isinstance(found, PlanFile):
+                self._complete(path, project.model.measured_profile, found)
+            elif self._accept_cluster(path, found) and self._document.set_cluster(found):
+                self.import_plan(path)
+
+        self._background.start(lambda: _plan_or_cluster(path, project.model), add, self._fail)
+
+    def _accept_cluster(self, path: Path, cluster: Cluster) -> bool:
+        """Ask whether to switch to the cluster that a plan was made for."""
+        box, title = _box(self.window()), cluster_title(cluster)
+        box.setWindowTitle("The plan was made for another cluster")
+        box.setText(f"{path.name} uses devices of {title}, which the open cluster does not have.")
+        box.setInformativeText(
+            "Switch to that cluster? Plans that need the open one stay in the list."
+        )
+        switch = box.addButton("Switch and open the plan", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(_Button.Cancel)
+        box.exec()
+        return box.clickedButton() is switch
 
     def _complete(self, path: Path, profile: Profile, found: PlanFile) -> None:
         """Place the missing ops, if the user agrees, and add the plan."""
@@ -506,7 +526,7 @@ class Filing(QWidget):
                 return
             self._document.import_plan(entry, problem)
             if faults:
-                self.failed.emit(one_line(f"{path.name}: {faults}"))
+                self.failed.emit(one_line(f"in {path.name}, {faults}"))
             elif any(found.constraints.values()):
                 self.done.emit(f"Imported {path.name} with its constraints")
 
@@ -577,11 +597,22 @@ class Filing(QWidget):
         is_known = agree(found.problem, problem)
         added = self._document.add_constraints(found.problem)
         if faults := _faults_of(found):
-            self.failed.emit(one_line(f"{path.name}: {faults}"))
+            self.failed.emit(one_line(f"in {path.name}, {faults}"))
         elif is_known:
             self.done.emit(f"{path.name} adds nothing to your constraints")
         elif added:
             self.done.emit(f"Imported {path.name}")
+
+
+def _plan_or_cluster(path: Path, model: Problem) -> PlanFile | Cluster:
+    """Read a plan; if that fails as it is for a cluster with other devices, that cluster."""
+    try:
+        return read_plan(path, model)
+    except EnplaceError:
+        cluster = read_plan_cluster(path)
+        if cluster.index.keys() <= model.cluster.index.keys():
+            raise
+        return cluster
 
 
 def _faults_of(found: ConstraintsFile) -> str:
@@ -589,7 +620,7 @@ def _faults_of(found: ConstraintsFile) -> str:
     faults: list[str] = []
     if n := len(found.unknown):
         faults.append(
-            f"{count(n, 'name')} {'is' if n == 1 else 'are'} not in this model: "
+            f"{count(n, 'name')} {'is' if n == 1 else 'are'} not in this model or cluster: "
             f"{_few(found.unknown)}; constraints with them were left out"
         )
     if n := len(found.overruled):

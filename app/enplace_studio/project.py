@@ -110,6 +110,12 @@ class OpenProject:
         """The problem of the graph without splits."""
         return self.graphs.get((), self.problem)
 
+    def problem_of(self, entry: PlanEntry) -> Problem:
+        """Return the problem of a plan's graph, with the constraints that it has now."""
+        if entry.plan.splits == self.problem.splits:
+            return self.problem
+        return self.graphs.get(entry.plan.splits, entry.schedule.problem)
+
     @property
     def scale(self) -> tuple[float, float]:
         """Factors of compute and link speed."""

@@ -19,6 +19,7 @@ from enplace.text import count, percent, seconds
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.splits import whole_names
 from enplace_studio import edits
 from enplace_studio.background import Background
 from enplace_studio.chosen_method import ChosenMethod
@@ -446,10 +447,12 @@ def distinct_name(
 
 def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
     """Describe what a plan was made for, by what it may differ in; a short time is empty."""
+    # What was asked of a split op holds for all parts, and was asked once.
+    names = whole_names(problem.profile.op_names, problem.splits)
     asked = {
-        "pins": (len(problem.pins), "pin"),
-        "orders": (len(problem.before), "order"),
-        "off": (len({op for op, _ in problem.forbidden}), "op"),
+        "pins": (len({names[op] for op in problem.pins}), "pin"),
+        "orders": (len({(names[a], names[b]) for a, b in problem.before}), "order"),
+        "off": (len({names[op] for op, _ in problem.forbidden}), "op"),
         "together": (len(problem.together), "colocation"),
         "locked": (len(problem.locked), "lock"),
     }

@@ -250,8 +250,11 @@ def _displaces(
 
 
 def _holds_up(schedule: Schedule, ops: IntArray) -> list[Why]:
-    """Name the consumer outside that waits for these ops most urgently."""
-    profile = schedule.problem.profile
+    """Name the consumer outside that waits for these ops most urgently.
+
+    An op that only runs later because the user ordered it does not need them.
+    """
+    profile = schedule.problem.measured_profile
     inside = np.zeros(profile.n_ops, dtype=bool)
     inside[ops] = True
     edges = np.flatnonzero(inside[profile.edge_source] & ~inside[profile.edge_op])

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from enplace.machine import simulate
 from enplace.readers.clusters import presets
-from enplace.values.problem import Problem
+from enplace.values.problem import Problem, order_problem
+from enplace.values.splits import Split, part_names
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.project import PlanEntry
 from enplace_studio.solving import distinct_name
@@ -58,3 +59,14 @@ def test_two_methods_of_one_name_say_how_they_work():
     plan = replace(FIRST.plan, method="enplace-split")
     name = distinct_name("Enplace", plan, FIRST.schedule.problem, [FIRST], "with ops split")
     assert name == "Enplace, with ops split"
+
+
+def test_what_is_asked_of_a_split_op_is_counted_once():
+    """One op is pinned and ordered; split, it is two pinned parts and four ordered pairs."""
+    splits = tuple(Split(op, "batch", 2) for op in "ab")
+    names = [name for op in "ab" for name in part_names(op, 2)]
+    pairs = ((0, 2), (0, 3), (1, 2), (1, 3))
+    free = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), {0: 0, 1: 0})
+    problem = replace(order_problem(free, pairs), splits=splits)
+    plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
+    assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 1 pin, 1 order"

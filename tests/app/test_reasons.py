@@ -14,6 +14,7 @@ from enplace.names.groups import group_ops
 from enplace.text import ms
 from enplace.values.problem import Problem
 from enplace_studio.edits import moved_schedule
+from enplace_studio.ordering import Slot
 from enplace_studio.reasons import (
     Gap,
     Limit,
@@ -196,3 +197,13 @@ def test_parts_of_one_name_are_one_wait():
     waits = sum_waits(Gap(0, 0.0, 50.0, 9), steps)
     assert (waits.cause.time_us, set(waits.cause.ops)) == (20.0, {1, 3})
     assert [limit.name for limit in waits.long] == ["b"]
+
+
+def test_an_op_that_was_only_ordered_after_another_does_not_need_it():
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "c", 20)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 0})
+    document.reorder([0], Slot(1, earlier=True))
+    assert document.problem.before
+    needed = [why.ops for why in why_here(document.schedule, np.array([0])) if
+              why.kind == "needed by"]  # fmt: skip
+    assert needed == [(2,)], "c reads what a makes; b was only to run after it"

@@ -8,11 +8,10 @@ import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QLabel
 
-from documents import document_of
+from documents import document_of, split_layer
 from enplace.machine import simulate
 from enplace.placers import place
 from enplace.values.problem import Problem, split_problem
-from enplace.values.profile import make_profile
 from enplace.values.splits import Split
 from enplace.writers import write_project
 from enplace_studio import session
@@ -24,34 +23,17 @@ from enplace_studio.views.inspector.splits import SplitTable
 from enplace_studio.views.inspector.view import InspectorView
 from enplace_studio.views.inspector.widgets import Line
 from enplace_studio.views.plans.facts import why_stale
+from enplace_studio.views.plans.view import PlansView
 from enplace_studio.window import MainWindow
 from problems import cluster_of
-
-
-def layer():
-    names = ["batch", "w", "conv", "relu"]
-    ends = [(0, 2, 1 << 20), (1, 2, 4096), (2, 3, 1 << 20)]
-    return make_profile(
-        "layer",
-        op_names=names,
-        op_types=["IteratorV2", "VariableV2", "Conv2D", "Relu"],
-        scopes=[""] * 4,
-        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 900.0, 10.0)]),
-        persistent_bytes=[0, 4096, 0, 0],
-        temporary_bytes=[0] * 4,
-        colocation=[""] * 4,
-        edge_source=[a for a, _, _ in ends],
-        edge_output=[0] * 3,
-        edge_op=[b for _, b, _ in ends],
-        edge_bytes=[size for _, _, size in ends],
-    )
+from threads import finish_work
 
 
 @pytest.fixture
 def document(qapp):
     """The layer on one GPU, and a plan that splits it, which is not shown yet."""
     names = ("batch", "w", "conv", "relu")
-    opened = document_of(layer(), cluster_of(2, b1_us_per_byte=1e-5), dict.fromkeys(names, 0))
+    opened = document_of(split_layer(), cluster_of(2, b1_us_per_byte=1e-5), dict.fromkeys(names, 0))
     plan = place(opened.problem, "os-dpos").plan
     assert plan.splits
     entry = PlanEntry("OS-DPOS", plan, simulate(opened.problem, plan))
@@ -124,7 +106,7 @@ def test_methods_that_cannot_solve_the_problem_give_the_reason(document):
     assert why_not_for(method, document.problem) == ""
     document.choose_plan(document.plans[1])
     assert "already split" in why_not_for(method, document.problem)
-    free = replace(layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
+    free = replace(split_layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
     problem = Problem(free, cluster_of(2, capacity_bytes=2048))
     single = SimpleNamespace(why_not="", capabilities=("one-device",))
     assert why_not_for(single, document.problem) == ""
@@ -165,7 +147,7 @@ def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
     settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
     window = MainWindow(settings, tmp_path / "recovery")
     window.show()
-    window.document.open(start_project(layer(), cluster_of(2, b1_us_per_byte=1e-5)))
+    window.document.open(start_project(split_layer(), cluster_of(2, b1_us_per_byte=1e-5)))
     qtbot.waitUntil(lambda: bool(window.document.plans))
     window.studio.solving.compare(["heft", "os-dpos"])
     qtbot.waitUntil(lambda: "compared" in window.toast.text)
@@ -174,3 +156,26 @@ def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
     window.solver.close()
     window.document.open(None)
     window.close()
+
+
+def test_a_plan_without_the_users_pins_says_so_beside_a_plan_that_splits_ops(document, opener):
+    """Each plan is judged by the pins of its own graph, whichever plan is shown."""
+    document.choose_plan(document.plans[0])
+    document.place([2], 1)
+    view = opener(PlansView, document, 260, 500)
+    document.choose_plan(next(entry for entry in document.plans if entry.plan.splits))
+    view.rebuild()
+    assert document.problem.splits
+    stale = {card.entry.name: card.stale for card in view.cards}
+    assert stale == {"plan 1": "without your pins", "plan 1, edited": "", "OS-DPOS": ""}
+
+
+def test_the_gap_of_a_plan_that_keeps_ops_whole_says_so_beside_one_that_splits_them(
+    document, opener
+):
+    view = opener(PlansView, document, 260, 500)
+    finish_work(document)
+    view.rebuild()
+    notes = {card.entry.name: card.notes for card in view.cards}
+    assert any(note.endswith(", ops whole") for note in notes["plan 1"])
+    assert not any("whole" in note or note == "optimal" for note in notes["OS-DPOS"])

@@ -631,6 +631,28 @@ def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
     assert first.schedule.makespan_us == second.schedule.makespan_us
 
 
+def test_a_plan_for_a_cluster_with_more_gpus_offers_to_switch_to_it(window, monkeypatch, tmp_path):
+    larger = replace(cluster_of(3), name="three-gpus")
+    problem = start_project(window.document.problem.profile, larger).problem
+    plan = plan_of(problem, {"a": 0, "b": 1, "c": 2})
+    write_plan(tmp_path / "theirs.json", Result(simulate(problem, plan)))
+    asked = []
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: asked.append(box.text()))
+    monkeypatch.setattr(QMessageBox, "clickedButton", lambda box: box.buttons()[-1])
+    import_plan(window, tmp_path / "theirs.json")
+    assert window.document.problem.cluster.n_devices == 2, "the last button is Cancel"
+    monkeypatch.setattr(
+        QMessageBox,
+        "clickedButton",
+        lambda box: next(b for b in box.buttons() if "Switch" in b.text()),
+    )
+    import_plan(window, tmp_path / "theirs.json")
+    window.studio.files.wait()
+    assert "three" in asked[-1]
+    assert window.document.current.name == "theirs"
+    assert window.document.current.plan.device.tolist() == [0, 1, 2]
+
+
 def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
     other = start_project(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
     plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
@@ -798,7 +820,8 @@ def test_names_that_the_model_does_not_have_are_reported(window, tmp_path):
     import_constraints(window, tmp_path / "team.json", pin=pins)
     assert window.document.problem.pins == {0: 1}
     assert window.banner.text == (
-        "Team.json: 12 names are not in this model: gone_0, gone_1, gone_2, …; constraints with "
+        "In team.json, 12 names are not in this model or cluster: gone_0, gone_1, gone_2, …; "
+        "constraints with "
         "them were left out."
     )
 
@@ -808,7 +831,7 @@ def test_pins_of_a_file_that_contradict_ones_own_are_reported(window, tmp_path):
     import_constraints(window, tmp_path / "team.json", pin=[["a", "GPU:1"], ["b", "GPU:1"]])
     assert window.document.problem.pins == {0: 0, 1: 1}
     assert window.banner.text == (
-        "Team.json: 1 op is pinned to another device already: a; your pins stay."
+        "In team.json, 1 op is pinned to another device already: a; your pins stay."
     )
 
 
@@ -925,6 +948,9 @@ def test_the_palette_runs_what_is_typed(window, qtbot):
     assert window.panes.views["graph"].model.mode.title == "compute time"
     run("select op c")
     assert window.document.selection == {2}
+    window.document.place([1], 1)
+    run("select the critical path")
+    assert window.document.selection == {0, 1, 2}, "a, b and c run one after the other"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SAME_MODEL = 0.5
 """Least share of ops with the same names in two plans of one model, or of its versions."""
+FEW_SCOPES = 8
+"""Most rows that constraints of one kind and device have, if they can be so few."""
 MOST_LINES = 40
 """Most lines of one kind of difference that are printed for people."""
 
@@ -199,7 +201,7 @@ def _by_scope(rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
     by_device: dict[str, dict[str, str]] = {}
     for op, device in rows:
         by_device.setdefault(device, {})[op] = device
-    found = [row for ops in by_device.values() for row in count_by_scope(ops)]
+    found = [row for ops in by_device.values() for row in count_by_scope(ops, FEW_SCOPES)]
     return [
         {"scope": scope, "device": device, "ops": n} for scope, device, n in _largest_first(found)
     ]

@@ -95,6 +95,8 @@ def _split(row: _Row[Key], large: float, most_rows: int) -> list[_Row[Key]]:
         parts.append(_Row(f"{row.label}, other", MOST_DEPTH, row.key, names))
     if parts == [row] or (len(parts) == 1 and _are_ops(parts[0])):
         return [row]
+    if 2 * len(parts) > len(row.names):
+        return [row]  # most of them are single ops
     return [smaller for part in parts for smaller in _split(part, large, most_rows)]
 
 
@@ -112,14 +114,13 @@ def _parts(row: _Row[Key]) -> list[_Row[Key]]:
     if row.depth >= MOST_DEPTH or list(found) == [""]:
         return [row]
     return [
-        _Row(_label(row, stem, names), row.depth + 1, row.key, names)
+        _Row(_label(names, row.depth + 1) if stem else row.label, row.depth + 1, row.key, names)
         for stem, names in found.items()
     ]
 
 
-def _label(row: _Row[Key], stem: str, names: list[str]) -> str:
-    if not stem:
-        return row.label
-    here = sorted({name.split("/", row.depth + 1)[row.depth] for name in names}, key=ordinal)
-    part = here[0] if len(here) == 1 else f"{here[0]}…{here[-1]}"
-    return f"{row.label}/{part}" if row.label else part
+def _label(names: list[str], depth: int) -> str:
+    """Name the scopes that some ops are in: the first and the last at each depth."""
+    levels = zip(*(name.split("/", depth)[:depth] for name in names), strict=True)
+    ranges = [sorted(set(level), key=ordinal) for level in levels]
+    return "/".join(r[0] if len(r) == 1 else f"{r[0]}…{r[-1]}" for r in ranges)

@@ -14,6 +14,7 @@ from enplace.values.device_names import device_label
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
+from enplace.values.splits import whole_names
 from enplace.writers.graph_svg import graph_svg
 from enplace.writers.memory_svg import memory_svg
 from enplace.writers.plan_facts import facts_to_json
@@ -36,6 +37,7 @@ def report_html(result: Result) -> str:
     sections = {
         "Devices": _devices(schedule),
         "Constraints": _constraints(schedule.problem),
+        **({"Split ops": _splits(schedule.problem)} if schedule.problem.splits else {}),
         "How to apply it": _how_to_apply(schedule),
         "Plan": _settings(schedule),
     }
@@ -149,10 +151,7 @@ def _constraints(problem: Problem) -> str:
             ("colocated", ", ".join(text for text, _ in _by_scope(dict.fromkeys(each, ""))))
             for each in ([names[op] for op in ops] for ops in problem.together)
         ),
-        *(
-            ("in this order", f"{names[first]}, then {names[second]}")
-            for first, second in problem.before
-        ),
+        *(("in this order", f"{first}, then {then}") for first, then in _orders(problem)),
         *(
             ("locked", f"{devices[device]}: runs only what is pinned to it")
             for device in sorted(problem.locked)
@@ -162,6 +161,22 @@ def _constraints(problem: Problem) -> str:
     if more > 0:
         rows = [*rows[:MAX_CONSTRAINTS], ("and", count(more, "more constraint"))]
     return pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
+
+
+def _orders(problem: Problem) -> list[tuple[str, str]]:
+    """Name the ops of each order that was asked for: that of a split op holds for all its parts."""
+    names = problem.profile.op_names
+    whole = whole_names(names, problem.splits)
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for first, then in problem.before:
+        found.setdefault((whole[first], whole[then]), []).append((names[first], names[then]))
+    return [pair if len(parts) > 1 else parts[0] for pair, parts in found.items()]
+
+
+def _splits(problem: Problem) -> str:
+    """Sum up which ops are split and how, by scope."""
+    ways = {each.op: f"into {each.parts} by {each.dimension}" for each in problem.splits}
+    return pairs([(way, text) for text, way in _by_scope(ways)])
 
 
 def _by_scope(keys: Mapping[str, str]) -> list[tuple[str, str]]:

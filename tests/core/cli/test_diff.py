@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.cli.conftest import MIB, machine, model
 
-from enplace.cli.differing import _count_reordered
+from enplace.cli.differing import _by_scope, _count_reordered
 from enplace.names.by_scope import MOST_ROWS, count_by_scope
 
 
@@ -210,3 +210,21 @@ def test_plans_of_different_models_are_not_compared(enplace, plans):
     assert done.status == 2
     assert "a plan of another model" in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_range_of_scopes_names_only_those_that_the_ops_are_in():
+    """The blocks conv5_1 to conv5_4 are in conv 5, not in ``conv4…conv5``."""
+    keys = {
+        f"conv{n}/conv{n}_{block}/op_{k}": "GPU:1"
+        for n in (4, 5)
+        for block in range(1, 5)
+        for k in range(6)
+    }
+    labels = [row[0] for row in count_by_scope(keys | {"loss": "GPU:0"}, 2)]
+    assert labels == ["conv4/conv4_1…conv4_4", "conv5/conv5_1…conv5_4", "loss"]
+
+
+def test_pins_of_one_scope_are_one_row():
+    kinds = ["BiasAdd", "Conv2D", "L2Loss", "Relu", "biases", "mul", "weights", "read", "x"]
+    pins = [(f"conv1/conv1_1/{kind}", "GPU:1") for kind in kinds]
+    assert _by_scope(pins) == [{"scope": "conv1/conv1_1", "device": "GPU:1", "ops": len(kinds)}]

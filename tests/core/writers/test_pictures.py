@@ -1,6 +1,7 @@
 """The SVG and the report: well formed, correct, and small even for large schedules."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -18,6 +19,7 @@ from enplace.text import ms, size
 from enplace.values.problem import Problem, order_problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
+from enplace.values.splits import Split, part_names
 from enplace.writers.graph_svg import graph_svg
 from enplace.writers.memory_svg import byte_ticks, column_peaks, memory_svg
 from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
@@ -188,6 +190,20 @@ def test_the_report_lists_the_order_that_a_person_wants():
     assert ("in this order", "layer_0/op_03, then layer_0/op_07") in cells(
         report_html(Result(schedule))
     )
+
+
+def test_the_report_says_which_ops_are_split_and_names_an_order_of_them_once():
+    """Each half of a comes before each half of b: one order of two whole ops."""
+    splits = tuple(Split(op, "batch", 2) for op in "ab")
+    names = [name for op in "ab" for name in part_names(op, 2)]
+    free = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(1))
+    problem = replace(order_problem(free, ((0, 2), (0, 3), (1, 2), (1, 3))), splits=splits)
+    plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
+    text = report_html(Result(simulate(problem, plan)))
+    found = cells(text)
+    assert [row for row in found if row[0] == "in this order"] == [("in this order", "a, then b")]
+    assert "Split ops" in text
+    assert ("into 2 by batch", "a") in found
 
 
 def test_the_report_says_that_there_are_no_constraints():

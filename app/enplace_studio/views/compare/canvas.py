@@ -17,6 +17,8 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QMenu
 
 from enplace.text import ms, size
+from enplace.values.problem import Problem
+from enplace_studio.differences import are_alike, same_ops
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
 from enplace_studio.op_menu import op_menu, transfer_menu
@@ -74,7 +76,8 @@ class CompareCanvas(TimeCanvas):
 
     def show_selection(self) -> None:
         """Highlight the document's selection."""
-        self.stack.select(self._document.selection)
+        if self._document.problem is not None:
+            self.stack.select(self._document.selection, self._document.problem)
         self.update()
 
     def show_bound(self, bound_us: float | None) -> None:
@@ -119,11 +122,10 @@ class CompareCanvas(TimeCanvas):
 
     def focus_selection(self) -> None:
         """Show the time in which the selected ops run in any of the plans."""
-        ops = np.fromiter(self._document.selection, dtype=np.int64)
-        schedules = [block.schedule for block in self.stack.blocks]
-        if len(ops) and schedules:
-            start_us = min(float(s.op_start_us[ops].min()) for s in schedules)
-            finish_us = max(float(s.op_finish_us[ops].max()) for s in schedules)
+        runs = [(b.schedule, b.selected) for b in self.stack.blocks if len(b.selected)]
+        if runs:
+            start_us = min(float(s.op_start_us[ops].min()) for s, ops in runs)
+            finish_us = max(float(s.op_finish_us[ops].max()) for s, ops in runs)
             self.set_scale(self.stack.scale.around(start_us, finish_us))
 
     def _select_shown(self) -> None:
@@ -173,12 +175,18 @@ class CompareCanvas(TimeCanvas):
 
     def _click(self, event: QMouseEvent) -> None:
         """Select the op at the pointer; a click beside all bars clears selection and interval."""
-        op = self.stack.op_at(event.position())
+        found = self.stack.op_at(event.position())
         extend = bool(event.modifiers() & EXTEND)
-        if op is not None or not extend:
-            self._document.select([] if op is None else [op], extend=extend)
-        if op is None and not extend:
+        if found is not None or not extend:
+            ops = [] if found is None else self._same_ops([found[1]], found[0])
+            self._document.select(ops, extend=extend)
+        if found is None and not extend:
             self.set_interval(None)
+
+    def _same_ops(self, ops: Sequence[int], problem: Problem) -> list[int]:
+        """Return the ops of the open graph that are these of a plan's graph."""
+        shown = self._document.problem
+        return [] if shown is None else same_ops(ops, problem, shown).tolist()
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         menu = self.menu_at(QPointF(event.pos()))
@@ -193,10 +201,13 @@ class CompareCanvas(TimeCanvas):
         if found is None or project is None:
             return None
         block, row, number = found
-        if not row.is_device:
+        problem = block.schedule.problem
+        if not row.is_device and are_alike(problem, project.problem):
             return transfer_menu(self._document, block.schedule, number, self)
-        if number not in self._document.selection:
-            self._document.select([number])
+        if not row.is_device:
+            return None  # what it sends may not be a tensor of the open graph
+        if number not in block.selected:
+            self._document.select(self._same_ops([number], problem))
         return op_menu(self._document, project, self)
 
     def wheelEvent(self, event: QWheelEvent) -> None:
@@ -248,7 +259,7 @@ class CompareCanvas(TimeCanvas):
         """Forget the interval; without one, clear the selection."""
         self._pressed = None
         if self.interval is None:
-            self._document.select([])
+            self._document.escape()
         self.set_interval(None)
 
     # Size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,15 +11,21 @@ from enplace.machine import CriticalPath
 from enplace.names.groups import Grouping
 from enplace.text import count, elide_middle, ms, ms_changes, size
 from enplace.values.device_names import device_label
+from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.differences import (
+    are_alike,
+    count_whole,
     moved_ops,
     op_of,
+    ops_for,
     path_parts,
     reordered_ops,
+    same_ops,
     sent_bytes,
     sent_outputs,
+    split_ops,
 )
 from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.reasons import explain_gap
@@ -39,9 +45,8 @@ _GROUP_LENGTH = 40
 
 
 def comparable(project: OpenProject) -> list[PlanEntry]:
-    """List the plans of the open cluster and the open graph; others have other devices or ops."""
-    splits = project.problem.splits
-    return [e for e in project.plans if e.cluster is None and e.plan.splits == splits]
+    """List the plans of the open cluster; others have other devices."""
+    return [entry for entry in project.plans if entry.cluster is None]
 
 
 def choose(project: OpenProject, wanted: Sequence[PlanEntry]) -> list[PlanEntry]:
@@ -211,42 +216,68 @@ class Line:
     ops: IntArray
 
 
-def differences(first: Schedule, second: Schedule, grouping: Grouping) -> list[Line]:
-    """List what differs between two plans of one graph, most important first."""
+def differences(first: Schedule, second: Schedule, project: OpenProject) -> list[Line]:
+    """List what differs between two plans of one model, most important first."""
+    one, other, shown = first.problem, second.problem, project.problem
     moved = moved_ops(first, second)
     moved = _NO_OPS if moved is None else moved
     reordered = reordered_ops(first, second)
-    one, other = sent_outputs(first), sent_outputs(second)
-    more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
+    senders = op_of(sent_outputs(second))
+    senders = np.union1d(op_of(sent_outputs(first)), same_ops(senders, other, one))
     lines = [
-        Line(f"{count(len(moved), 'op')} on another device", moved),
+        *_split_lines(one, other),
+        Line(f"{count(count_whole(moved, one, other), 'op')} on another device", moved),
         Line(f"{count(len(reordered), 'op')} in another order", reordered),
-        Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
-        Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
-        Line(
-            f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent",
-            op_of(np.union1d(one, other)),
-        ),
+        *_tensor_lines(first, second),
+        Line(f"{_from_to(size, sent_bytes(first), sent_bytes(second))} sent", senders),
         *_device_lines(first, second),
     ]
-    if most := _most_moved(moved, grouping):
+    lines = [replace(line, ops=same_ops(line.ops, one, shown)) for line in lines]
+    if most := _most_moved(same_ops(moved, one, shown), project.grouping):
         lines.append(Line(f"Most moved: {most}", _NO_OPS))
     return lines
+
+
+def _split_lines(one: Problem, other: Problem) -> list[Line]:
+    """Say which ops the two plans split; ``ops`` are those of the first."""
+    ways = ("whole that A splits", "split that A keeps whole", "split otherwise")
+    return [
+        Line(f"{count(len(names), 'op')} {way}", ops_for(names, one))
+        for way, names in zip(ways, split_ops(one, other), strict=True)
+        if names
+    ]
+
+
+def _tensor_lines(first: Schedule, second: Schedule) -> list[Line]:
+    """Say which tensors only one plan sends; parts make other tensors than whole ops."""
+    if not are_alike(first.problem, second.problem):
+        return []
+    one, other = sent_outputs(first), sent_outputs(second)
+    more, fewer = np.setdiff1d(other, one), np.setdiff1d(one, other)
+    return [
+        Line(f"{count(len(more), 'tensor')} sent that A keeps", op_of(more)),
+        Line(f"{count(len(fewer), 'tensor')} kept that A sends", op_of(fewer)),
+    ]
 
 
 _NO_OPS = np.zeros(0, dtype=np.int64)
 
 
 def _device_lines(first: Schedule, second: Schedule) -> list[Line]:
+    """Compare the devices: those that do next to nothing are one line."""
     both, devices = (first, second), first.problem.cluster.devices
+    busy = sorted(busy_devices(both))
+    others = sorted(used_devices(both) - set(busy))
+    parts = [(device_label(devices[d].name), [d]) for d in [*busy, *others[: len(others) == 1]]]
+    if len(others) > 1:
+        parts.append((f"{len(others)} others", others))
     return [
         Line(
-            f"{device_label(devices[d].name)}: "
-            f"{_from_to(ms, *(float(s.busy_us[d]) for s in both))} busy, "
-            f"peak {_from_to(size, *(int(s.peak_bytes[d]) for s in both))}",
+            f"{name}: {_from_to(ms, *(float(s.busy_us[ds].sum()) for s in both))} busy, "
+            f"peak {_from_to(size, *(int(s.peak_bytes[ds].max()) for s in both))}",
             _NO_OPS,
         )
-        for d in sorted(busy_devices(both))
+        for name, ds in parts
     ]
 
 
@@ -272,6 +303,11 @@ def busy_devices(schedules: Sequence[Schedule]) -> set[int]:
         share = schedule.busy_us / max(schedule.makespan_us, 1e-9)
         found |= set(np.flatnonzero(share >= NEXT_TO_NOTHING).tolist())
     return found
+
+
+def used_devices(schedules: Sequence[Schedule]) -> set[int]:
+    """Return the devices that compute at all in some plan's step."""
+    return {int(d) for s in schedules for d in np.flatnonzero(s.busy_us > 0)}
 
 
 # An interval

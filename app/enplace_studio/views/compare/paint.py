@@ -15,6 +15,8 @@ from enplace_studio.views.compare.facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
 
 BADGE_PX = 18
+_OTHER_LINES = 5
+"""Lines beside a block with more than the rest of the plan's name."""
 _INTERVAL_ALPHA = 0.16
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
@@ -108,13 +110,14 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
     if QFontMetricsF(font).horizontalAdvance(name) > line.width():
         name, _, rest = name.partition(", ")
     name = QFontMetricsF(font).elidedText(name, Qt.TextElideMode.ElideMiddle, line.width())
-    rest = QFontMetricsF(quiet).elidedText(rest, Qt.TextElideMode.ElideMiddle, line.width())
+    room = int((rows.height() + stack.memory_area(block).height()) / (16 * theme.scale))
+    ways = rest_lines(rest, QFontMetricsF(quiet), line.width(), max(room - _OTHER_LINES, 1))
     peak = int(block.schedule.peak_bytes[stack.devices].max(initial=0))
     step = ms(block.schedule.makespan_us)
     unfit = "" if block.schedule.fits else "does not fit"
     for text, shown, color in (
         (name, font, tokens.text),
-        (rest, quiet, tokens.text),
+        *((way, quiet, tokens.text) for way in ways),
         (step, theme.font(12), tokens.text),
         (f"peak {size(peak)}", quiet, tokens.dim),
         (block.moved_text, quiet, tokens.dim),
@@ -125,6 +128,29 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
             painter.setPen(color)
             painter.drawText(line, _LEFT, text)
             line.translate(0, 16 * theme.scale)
+
+
+def rest_lines(text: str, metrics: QFontMetricsF, width: float, most: int) -> list[str]:
+    """Break what follows the first part of a name into so many lines, at its commas."""
+    lines: list[str] = []
+    for part in text.split(", "):
+        longer = f"{lines[-1]}, {part}" if lines else part
+        is_free = len(lines) < most and metrics.horizontalAdvance(f"{longer},") > width
+        if lines and is_free:
+            lines[-1] += ","
+            lines.append(part)
+        else:
+            lines = [*lines[:-1], longer]
+    return [_shortened(line, metrics, width) for line in lines]
+
+
+def _shortened(line: str, metrics: QFontMetricsF, width: float) -> str:
+    """Leave out the last parts of a line that is too wide: half a number would mislead."""
+    parts, shown = line.split(", "), line
+    while metrics.horizontalAdvance(shown) > width and len(parts) > 1:
+        parts.pop()
+        shown = f"{', '.join(parts)}, …"
+    return metrics.elidedText(shown, Qt.TextElideMode.ElideRight, width)
 
 
 def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:

@@ -42,8 +42,8 @@ from enplace_studio.views.compare.stack import Block
 
 MOST_DEVICES = 4
 """If more devices are in use, the table of an interval has one column for all of them."""
-LEAST_NAME_PX, MOST_NAME_PX = 24, 160
-"""Widths of the name of a plan in the row that chooses them."""
+LEAST_NAME_PX = 24
+"""Least width of the name of a plan in the row that chooses them."""
 _CHOICE = "  ▾"
 _NAME_LENGTH = 22
 _DANGLING = re.compile(rf"[\s,]+{GAP}$")
@@ -115,8 +115,7 @@ class Chooser(QWidget):
         widgets = filter(None, (item.widget() for item in items))
         used = sum(widget.sizeHint().width() + self._row.spacing() for widget in widgets)
         names, metrics = [entry.name for entry in self._shown], QFontMetrics(self.buttons[0].font())
-        most = round(MOST_NAME_PX * theme.scale)
-        wanted = [min(metrics.horizontalAdvance(name) + 1, most) for name in names]
+        wanted = [metrics.horizontalAdvance(name) + 1 for name in names]
         widths = share_room(wanted, self.width() - used)
         for name, made, width in zip(names, self.buttons, widths, strict=True):
             name = shorten_among(name, names, metrics.horizontalAdvance, width)

@@ -10,8 +10,10 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QFont, QFontMetricsF
 
 from enplace.machine import CriticalPath, critical_path
-from enplace.values.profile import FloatArray
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
+from enplace_studio.differences import count_whole, moved_ops, same_ops
 from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
@@ -19,7 +21,7 @@ from enplace_studio.timelines.picture import Picture, selected_curves
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.timelines.trace import trace_path
-from enplace_studio.views.compare.facts import LETTERS, busy_devices
+from enplace_studio.views.compare.facts import LETTERS, busy_devices, used_devices
 
 SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""
@@ -63,13 +65,15 @@ class Block:
     reference : Schedule
         That of plan A: ops that run elsewhere than there stand out; in A itself, those that
         another plan runs elsewhere.
-    devices : list of int
-        The devices that have lanes.
+    devices : collection of int
+        The devices that have lanes; those that do next to nothing in this plan have low ones.
 
     Attributes
     ----------
     top : float
         Upper edge on the canvas before scrolling.
+    selected : int array
+        The selected ops, numbered as in this plan's graph.
     """
 
     def __init__(
@@ -84,20 +88,26 @@ class Block:
         self.schedule = entry.schedule
         self.picture = Picture(Lanes(), self.schedule, second=SAME, dims=False)
         self.top, self.moved_text = 0.0, ""
+        self.selected: IntArray = np.zeros(0, dtype=np.int64)
         self._is_reference = self.schedule is reference
+        busy = busy_devices([self.schedule])
         self.lanes.rows = [
-            row for row in contents.rows if row.device in devices or not row.is_device
+            replace(row, thin=row.thin or (row.is_device and row.device not in busy))
+            for row in contents.rows
+            if row.device in devices or not row.is_device
         ]
         self.compare_with(reference)
         self.picture.trace = trace_path(contents.path, self.lanes.rows)
 
     def compare_with(self, other: Schedule) -> None:
         """Let the ops stand out that another plan runs elsewhere."""
-        same = self.schedule.plan.device == other.plan.device
+        problem = self.schedule.problem
+        moved, same = moved_ops(self.schedule, other), np.ones(problem.profile.n_ops, dtype=bool)
+        same[moved] = False
         self.lanes.rows = [
             replace(row, odd=same[row.number]) if row.is_device else row for row in self.lanes.rows
         ]
-        n_moved = int(np.count_nonzero(~same))
+        n_moved = 0 if moved is None else count_whole(moved, problem, other.problem)
         way = "leave" if self._is_reference else "arrive"
         self.moved_text = f"{n_moved:,} {way}" if n_moved else ""
 
@@ -105,11 +115,13 @@ class Block:
     def lanes(self) -> Lanes:
         return self.picture.lanes
 
-    def select(self, selection: Collection[int]) -> None:
-        """Highlight ops."""
-        n_ops = self.schedule.problem.profile.n_ops
-        self.picture.selection = selection
-        self.picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+    def select(self, selection: Collection[int], shown: Problem) -> None:
+        """Highlight ops of the graph that the user selects in."""
+        problem = self.schedule.problem
+        self.selected = same_ops(selection, shown, problem)
+        self.picture.selection = frozenset(self.selected.tolist())
+        n_ops = problem.profile.n_ops
+        self.picture.selected = selected_curves(self.lanes.rows, n_ops, self.picture.selection)
 
     @property
     def rows_px(self) -> float:
@@ -125,7 +137,7 @@ def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]
         The contents that have been computed before.
     """
     schedules = [entry.schedule for entry in entries]
-    devices = busy_devices(schedules)
+    devices = used_devices(schedules)
     blocks = [
         Block(entry, letter, known.get(entry.schedule) or Contents.of(entry.schedule),
               schedules[0], devices)
@@ -163,12 +175,12 @@ class Stack:
     def show(self, blocks: Sequence[Block]) -> None:
         """Show these blocks, that of the reference first."""
         self.blocks = list(blocks)
-        self.devices = sorted(busy_devices([block.schedule for block in blocks]))
+        self.devices = sorted(used_devices([block.schedule for block in blocks]))
 
-    def select(self, selection: Collection[int]) -> None:
-        """Highlight ops in all blocks."""
+    def select(self, selection: Collection[int], shown: Problem) -> None:
+        """Highlight ops of the graph that the user selects in, in all blocks."""
         for block in self.blocks:
-            block.select(selection)
+            block.select(selection, shown)
 
     @property
     def end_us(self) -> float:
@@ -288,7 +300,7 @@ class Stack:
         index = block.lanes.row_at(at - self.offset(block))
         return None if index is None else (block, block.lanes.rows[index])
 
-    def op_at(self, at: QPointF) -> int | None:
-        """Find the op at the pointer."""
+    def op_at(self, at: QPointF) -> tuple[Problem, int] | None:
+        """Find the op at the pointer, and the problem whose graph it is in."""
         found = self.bar_at(at)
-        return found[2] if found and found[1].is_device else None
+        return (found[0].schedule.problem, found[2]) if found and found[1].is_device else None

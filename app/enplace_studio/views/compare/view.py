@@ -28,6 +28,7 @@ from enplace_studio.views.compare.canvas import CompareCanvas
 from enplace_studio.views.compare.facts import (
     FEWEST,
     LETTERS,
+    busy_devices,
     choose,
     comparable,
     device_rows,
@@ -71,7 +72,7 @@ class CompareView(QWidget):
         self._document = document
         self._wanted: list[PlanEntry] = []
         self._target: int | None = None
-        self._is_stale = True
+        self._is_stale, self._n_opened = True, document.n_opened
         self.shown: list[PlanEntry] = []
         self._background = Background(self)
         self.chooser, self.bars = Chooser(), WaterfallBars()
@@ -87,8 +88,11 @@ class CompareView(QWidget):
         self.pipeline_button.setProperty("switch", True)
         self.pipeline_button.setToolTip("Compare two pipelines: two plans, or two schedules of one")
         self._lanes.header.insertWidget(2, self.pipeline_button)
-        self._few = paragraph("Two plans are needed to compare: press Solve for another one.")
+        self._few = paragraph("")
         self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
+        policy = self._scroll_bar.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # shown during a layout, it would get no room
+        self._scroll_bar.setSizePolicy(policy)
         self._arrange()
         self._connect()
 
@@ -157,7 +161,10 @@ class CompareView(QWidget):
         self._note_change()
 
     def _forget(self) -> None:
-        """Forget the choice, since another graph is open."""
+        """Forget the choice, since something else is open, and not another graph of the model."""
+        if self._n_opened == self._document.n_opened:
+            return
+        self._n_opened = self._document.n_opened
         self._wanted, self._target, self.shown = [], None, []
         self._background.forget()
         self.canvas.show_blocks([], [])
@@ -185,6 +192,9 @@ class CompareView(QWidget):
         self._steps.setVisible(enough and not pipelined)
         self.chooser.setVisible(not pipelined)
         self._lanes.set_legend(PIPELINE_KEYS if pipelined else KEYS, is_hint=True)
+        others = project is not None and len(offered) < len(project.plans)
+        here = " for this cluster" if others else ""
+        self._few.setText(f"Two plans{here} are needed to compare: press Solve for another one.")
         self._few.setVisible(not enough and not pipelined)
         self.pair.setVisible(pipelined)
         if pipelined:
@@ -245,15 +255,16 @@ class CompareView(QWidget):
         self.bars.show_fall(fall, names, tips, rows, other.schedule.fits)
         self.canvas.show_target(place)
         self._background.start(
-            lambda: differences(one.schedule, other.schedule, project.grouping),
+            lambda: differences(one.schedule, other.schedule, project),
             lambda lines: self.differs.show_lines(lines, place, len(blocks)),
         )
 
     def _show_bound(self) -> None:
-        """Show the best bound that holds for all plans."""
-        if not self.isVisible():
+        """Show the best bound that holds for all plans, those not shown included."""
+        project = self._document.project
+        if not self.isVisible() or project is None:
             return
-        problems = dict.fromkeys(entry.schedule.problem for entry in self.shown)
+        problems = dict.fromkeys(entry.schedule.problem for entry in comparable(project))
         known = [self._document.bounds.find_us(problem) for problem in problems]
         found = [bound_us for bound_us in known if bound_us is not None]
         bound_us = min(found) if found and len(found) == len(known) else None
@@ -264,7 +275,8 @@ class CompareView(QWidget):
         stack, interval = self.canvas.stack, self.canvas.interval
         shown = interval is not None and bool(stack.blocks) and not self._is_pipelined
         if shown and interval is not None:
-            self.table.show_interval(stack.blocks, stack.devices, interval)
+            busy = sorted(busy_devices([block.schedule for block in stack.blocks]))
+            self.table.show_interval(stack.blocks, busy, interval)
         self.table.setVisible(shown)
         self._share_height()
 

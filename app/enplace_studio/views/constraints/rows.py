@@ -113,13 +113,19 @@ class Rows(QStyledItemDelegate):
         upper.setHeight(inner.height() * 0.55)
         lower.setTop(upper.bottom())
         _draw(painter, upper, text, theme.font(12), tokens.text if is_on else tokens.dim)
+        _draw(painter, lower, ops, theme.font(11), tokens.dim)
+        lower.setLeft(lower.left() + QFontMetricsF(theme.font(11)).horizontalAdvance(ops) + GAP)
         costs_time = cost.startswith("−")
         font = theme.font(11, QFont.Weight.Medium if costs_time else QFont.Weight.Normal)
         color = tokens.text if costs_time else tokens.dim
+        cost = fitted_cost(cost, QFontMetricsF(font), lower.width())
         _draw(painter, lower, cost, font, color, Qt.AlignmentFlag.AlignRight)
-        used = QFontMetricsF(font).horizontalAdvance(cost)
-        lower.setWidth(max(0.0, lower.width() - used - GAP))
-        _draw(painter, lower, ops, theme.font(11), tokens.dim)
+
+
+def fitted_cost(cost: str, metrics: QFontMetricsF, width: float) -> str:
+    """Leave out what was tried, or that it is the time without the constraint, if it must be."""
+    short = cost.partition(" from ")[0].removesuffix(" without it")
+    return cost if metrics.horizontalAdvance(cost) <= width else short
 
 
 def _draw(

@@ -190,7 +190,7 @@ def _moved(
     problem: Problem, grouping: Grouping, schedule: Schedule | None, reference: Schedule | None
 ) -> FloatArray:
     share = np.zeros((grouping.n_groups, problem.cluster.n_devices))
-    ops = None if schedule is None or reference is None else moved_ops(reference, schedule)
+    ops = None if schedule is None or reference is None else moved_ops(schedule, reference)
     if ops is not None and schedule is not None:
         ops = ops[grouping.group[ops] >= 0]
         device = schedule.plan.device[ops]

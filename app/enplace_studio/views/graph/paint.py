@@ -115,13 +115,25 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     painter.drawRoundedRect(rect, RADIUS, RADIUS)
     if not look.full:
         _paint_bar(painter, rect, look)
-    if scene.facts.n_pinned[group]:
-        paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
+    inner = rect.adjusted(_PAD, 3, -4, 0)
+    is_pinned = bool(scene.facts.n_pinned[group])
+    is_high = is_pinned and not has_room_for_pin(scene, group, text_scale)
+    if is_pinned:
+        corner = rect.topRight() + QPointF(0, 24) if is_high else rect.bottomRight()
+        paint_pin(painter, corner + QPointF(-9, -15))
     if text_scale:
-        inner = rect.adjusted(_PAD, 3, -4, 0)
-        pin = _PIN_ROOM if scene.facts.n_pinned[group] else 0.0
+        pins = (_PIN_ROOM if is_high else 0.0, _PIN_ROOM if is_pinned and not is_high else 0.0)
         paint_texts = _paint_op_texts if scene.level.of_ops else _paint_texts
-        paint_texts(painter, inner, scene, group, text_scale, pin)
+        paint_texts(painter, inner, scene, group, text_scale, pins)
+
+
+def has_room_for_pin(scene: Scene, group: int, text_scale: float) -> bool:
+    """Whether the last line of a card keeps its number beside a pin; else the pin is higher up."""
+    if scene.level.of_ops or not text_scale:
+        return True
+    look, width = scene.looks[group], scene.rects[group].width() - _PAD - 4 - _PIN_ROOM
+    line = look.short or look.line
+    return line[:1].isalpha() or fitted(line, theme.font(11, zoom=text_scale), width) == line
 
 
 def tinted(color: QColor, hatched: bool) -> QColor:
@@ -182,12 +194,17 @@ def fitted_name(text: str, font: QFont, width: float) -> str:
 
 
 def _paint_texts(
-    painter: QPainter, rect: QRectF, scene: Scene, group: int, scale: float, pin: float
+    painter: QPainter,
+    rect: QRectF,
+    scene: Scene,
+    group: int,
+    scale: float,
+    pins: tuple[float, float],
 ) -> None:
-    """Paint the name, then the second line and note; leave ``pin`` pixels at the right."""
-    second = _paint_name(painter, rect, scene.arrangement.texts[group], scale).adjusted(
-        0, 0, -pin, 0
-    )
+    """Paint the name, then the second line and note; leave ``pins`` pixels right of each."""
+    first = rect.adjusted(0, 0, -pins[0], 0)
+    second = _paint_name(painter, first, scene.arrangement.texts[group], scale)
+    second.setRight(rect.right() - pins[1])
     look, plain, width = scene.looks[group], painter.font(), second.width()
 
     def fits(line: str) -> bool:
@@ -201,13 +218,21 @@ def _paint_texts(
 
 
 def _paint_op_texts(
-    painter: QPainter, rect: QRectF, scene: Scene, op: int, scale: float, pin: float
+    painter: QPainter,
+    rect: QRectF,
+    scene: Scene,
+    op: int,
+    scale: float,
+    pins: tuple[float, float],
 ) -> None:
-    """Paint an op's name; its type and lengths; the line of the colour mode and its output."""
+    """Paint an op's name; its type and lengths; the line of the colour mode and its output.
+
+    The last line leaves the second of ``pins`` pixels at the right.
+    """
     second = _paint_name(painter, rect, scene.arrangement.texts[op], scale)
     look, level = scene.looks[op], scene.level
     _paint_pair(painter, second, level.kinds[op], level.lengths[op], keep_left=True)
-    third = second.translated(0, _NEXT_LINE).adjusted(0, 0, -pin, 0)
+    third = second.translated(0, _NEXT_LINE).adjusted(0, 0, -pins[1], 0)
     line, sent = look.short or look.line, size(int(scene.facts.output_bytes[op]))
     _paint_pair(painter, third, line, sent)
 

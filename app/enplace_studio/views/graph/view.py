@@ -170,7 +170,7 @@ class GraphView(Panel):
         if self.search.isVisible():
             self.end_search()
         elif not self.model.back():
-            self.document.select([])
+            self.document.escape()
 
     # Actions
 

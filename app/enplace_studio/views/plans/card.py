@@ -14,6 +14,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
+from enplace.placing.anytime import PROVEN_GAP
 from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace_studio.bounds import Bounds
@@ -68,9 +69,11 @@ class PlanCard(QAbstractButton):
         self.setSizePolicy(policy)
         self.setChecked(entry is project.current)
         self._gap = bounds.gap(entry.schedule)
+        some_split = any(each.plan.splits for each in project.plans)
+        self._of_what = ", ops whole" if some_split and not entry.plan.splits else ""
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
-        self.stale = why_stale(project.problem, entry, project.locks)
+        self.stale = why_stale(project.problem_of(entry), entry, project.locks)
         self.setToolTip(plain_tip(tooltip(project, bounds, entry, self.stale)))
         star = ", starred" if entry.starred else ""
         self.setText(f"{entry.name}{star}, {self.step}, {self.notes[0]}, {self.standing}")
@@ -87,7 +90,11 @@ class PlanCard(QAbstractButton):
     def notes(self) -> list[str]:
         """Texts for the second line, most important first; it shows as many as fit."""
         schedule = self.entry.schedule
-        first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
+        first = []
+        if schedule.fits and self._gap is not None:
+            # Other ways to split ops might be better than any plan with these.
+            is_best = self._gap <= PROVEN_GAP and not self.entry.plan.splits
+            first = [("optimal" if is_best else f"gap {percent(self._gap)}") + self._of_what]
         if self.entry.plan.value_us is not None:
             first = [f"one step {ms(schedule.makespan_us)}"]
         unfit = [] if schedule.fits else [lack(schedule)]

@@ -16,9 +16,9 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import count
-from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
-from enplace_studio.differences import moved_ops
+from enplace_studio.differences import count_whole, moved_ops
 from enplace_studio.messages import button
 from enplace_studio.panel import NO_LIMIT, ElidedLabel, label
 from enplace_studio.project import OpenProject, PlanEntry
@@ -59,13 +59,15 @@ class Comparison(QFrame):
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "small"
                 self._add_right(label(value, role), line, side)
-        column.addLayout(self._links(moved_ops(first.schedule, second.schedule)))
+        column.addLayout(self._links(first.schedule, second.schedule))
 
-    def _links(self, moved: IntArray | None) -> QVBoxLayout:
-        """Make the links below the table."""
+    def _links(self, first: Schedule, second: Schedule) -> QVBoxLayout:
+        """Make the links below the table; ``first`` is the current plan's."""
         links, last = QVBoxLayout(), QHBoxLayout()
+        moved = moved_ops(first, second)
         if moved is not None and len(moved):
-            text = f"Select {count(len(moved), 'op')} elsewhere"
+            n_moved = count_whole(moved, first.problem, second.problem)
+            text = f"Select {count(n_moved, 'op')} elsewhere"
             select = _link(text, lambda: self.moved_wanted.emit(moved.tolist()))
             links.addWidget(select, 0, Qt.AlignmentFlag.AlignLeft)
         if moved is not None:

@@ -17,7 +17,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.constraints import broken_kinds
-from enplace_studio.differences import moved_ops, path_parts, sent_bytes
+from enplace_studio.differences import are_alike, count_whole, moved_ops, path_parts, sent_bytes
 from enplace_studio.jobs import Job
 from enplace_studio.ordering import keeps_order
 from enplace_studio.prediction import compared
@@ -74,14 +74,14 @@ def role_of(change: float) -> str:
 
 
 def why_stale(problem: Problem, entry: PlanEntry, locks: Sequence[Constraint] = ()) -> str:
-    """Explain briefly why a plan does not fit the open problem; empty if it does.
+    """Explain briefly why a plan does not fit a problem; empty if it does, or has another graph.
 
     The pins of ``locks`` are not called pins.
     """
     if entry.cluster is not None:
         return f"for {cluster_title(entry.cluster)}"
     if entry.plan.splits != problem.splits:
-        return ""  # a plan with splits has its own graph, which is shown with it
+        return ""
     try:
         check_plan(problem, entry.plan)
     except EnplaceError:
@@ -170,7 +170,7 @@ def compare(
         *_measured_lines(first, second),
         *_path_lines(both),
         _line("vs expert", [_against(project, entry) for entry in (first, second)]),
-        _line("gap", [gap_text(bounds.gap(s), s.fits) for s in both]),
+        *_gap_lines(bounds, both),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
         _line("sending", [ms(time) for time in spent]),
@@ -178,8 +178,16 @@ def compare(
     ]
     moved = moved_ops(*both)
     if moved is not None:
-        lines.append(Difference("ops elsewhere", (f"{len(moved):,}", "")))
+        elsewhere = count_whole(moved, *(schedule.problem for schedule in both))
+        lines.append(Difference("ops elsewhere", (f"{elsewhere:,}", "")))
     return [_praising_only(line, both) for line in lines]
+
+
+def _gap_lines(bounds: Bounds, both: tuple[Schedule, Schedule]) -> list[Difference]:
+    """Compare the gaps; where only one plan splits ops, they are to different bounds."""
+    if not are_alike(both[0].problem, both[1].problem):
+        return []
+    return [_line("gap", [gap_text(bounds.gap(s), s.fits) for s in both])]
 
 
 def _praising_only(line: Difference, both: tuple[Schedule, Schedule]) -> Difference:

@@ -7,9 +7,10 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
+from enplace.placing.anytime import PROVEN_GAP
 from enplace.text import ms, percent, seconds
 from enplace.values.measurement import ESTIMATED
-from enplace.values.plan import Plan
+from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, SearchRecord, Solver
@@ -103,7 +104,8 @@ class LiveCard(QFrame):
         """Return whether it found a step-time plan for the open graph."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
-        return plan is not None and aim == STEP_TIME and plan.splits == problem.splits
+        is_for_graph = plan is not None and plan.splits == problem.splits
+        return is_for_graph and aim == STEP_TIME and not is_optimal(search.report)
 
     def _ask_to_go_on(self) -> None:
         if self._solver.last_search is not None:
@@ -183,13 +185,22 @@ def _has_same_costs(search: SearchRecord, problem: Problem) -> bool:
     return own.profile is problem.profile and own.cluster == problem.cluster
 
 
+def is_optimal(report: Report) -> bool:
+    """Whether the best plan is proven to be so."""
+    best_us, bound_us = report.objective_us, report.bound_us
+    if best_us is None or bound_us is None:
+        return False
+    return find_gap(best_us, bound_us) <= PROVEN_GAP
+
+
 def bound_line(report: Report) -> str:
     """Describe the proven bound and its prover: ``proven not below 8 ms by ◆ CP-SAT``."""
     if report.bound_us is None:
         return ""
     prover = report.provers[-1]
     by = f" by {marks(report)[prover]} {prover}" if prover else ""
-    return f"proven not below {ms(report.bound_us)}{by}"
+    best = "optimal: " if is_optimal(report) else ""
+    return f"{best}proven not below {ms(report.bound_us)}{by}"
 
 
 def engines_line(report: Report, start: Plan | None = None) -> str:

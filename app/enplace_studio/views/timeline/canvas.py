@@ -369,7 +369,7 @@ class TimelineCanvas(TimeCanvas):
     def escape(self) -> None:
         """Cancel a drag; without one, clear the selection."""
         if self._gesture is None:
-            self.document.select([])
+            self.document.escape()
         self._gesture = self._pressed = None
         self.update()
 

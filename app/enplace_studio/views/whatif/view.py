@@ -311,6 +311,8 @@ def _why_no_sweep(project: OpenProject | None, over: Axis) -> str:
         return "There is no plan yet; press Solve"
     if over is BATCH and project.problem.measured_profile.measured.batch_size is None:
         return "The profile does not say how large its batch is"
+    if over is GPUS and len(project.cluster.gpus) < 2:
+        return "One GPU does not tell how more would be linked; choose a cluster with two first"
     return ""
 
 

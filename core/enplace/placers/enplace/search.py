@@ -46,7 +46,7 @@ from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
 from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
-from enplace.text import listed, ms
+from enplace.text import listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import has_parts
@@ -82,9 +82,8 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     split_us = _split_step_us(problem, options)
     plan = improve(problem, start, options)
     if np.isfinite(split_us) and split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
-        note = (
-            f"With ops split by samples, a list schedule takes {ms(split_us)}: try enplace-split."
-        )
+        # Without a time: that would be wrong once the user changes speeds or the plan.
+        note = "With ops split by samples, even a list schedule was shorter: try enplace-split."
         plan = plan.with_notes(plan.note, note)
     return plan
 

@@ -11,6 +11,7 @@ from enplace.values.splits.graph import (
     share_of_time,
     split_profile,
     unsplit_names,
+    whole_names,
 )
 from enplace.values.splits.rules import (
     Rule,
@@ -34,5 +35,6 @@ __all__ = [
     "share_of_time",
     "split_profile",
     "unsplit_names",
+    "whole_names",
     "without_broken_groups",
 ]

@@ -14,7 +14,7 @@ profile's element-wise ops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -88,11 +88,22 @@ def cut_name(op: str, producer: str, output: int) -> str:
     return f"{op}{_MADE}of_{producer}_{output}"
 
 
+def whole_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
+    """Return for each op the name of the op before all splits that it is, or was made for."""
+    split = {each.op for each in splits}
+    return [_whole_name(name, split) for name in names]
+
+
+def _whole_name(name: str, split: Collection[str]) -> str:
+    end = name.find(_MADE)
+    while end >= 0 and name[:end] not in split:
+        end = name.find(_MADE, end + 1)
+    return name if end < 0 else name[:end]
+
+
 def unsplit_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
     """Return the names that the ops had before they were split."""
-    made = tuple(f"{split.op}{_MADE}" for split in splits)
-    kept = [name for name in names if not name.startswith(made)]
-    return kept + [split.op for split in splits if not split.op.startswith(made)]
+    return list(dict.fromkeys(whole_names(names, splits)))
 
 
 def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from documents import add_plan, chain_document, document_of, wide_document
-from enplace.machine import critical_path
+from enplace.machine import critical_path, simulate
+from enplace.names.groups import group_ops
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.splits import Split
 from enplace_studio.differences import path_parts
 from enplace_studio.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
@@ -154,7 +158,7 @@ WIDE = wide_plans()
 def test_what_differs_can_be_selected():
     document = four_plans()
     one, other = (entry_of(document, name).schedule for name in ("one", "round"))
-    lines = differences(one, other, document.project.grouping)
+    lines = differences(one, other, document.project)
     texts = {line.text: line.ops.tolist() for line in lines}
     assert texts["1 op on another device"] == [0]
     assert texts["1 tensor sent that A keeps"] == [0]
@@ -169,7 +173,7 @@ def test_plans_with_other_orders_are_compared_by_what_they_send():
     document.reorder([1], Slot(0, earlier=True))  # a control edge is the first tensor now
     after = document.current.schedule
     assert after.problem.profile.n_tensors > before.problem.profile.n_tensors
-    texts = [line.text for line in differences(before, after, document.project.grouping)]
+    texts = [line.text for line in differences(before, after, document.project)]
     assert "0 tensors sent that A keeps" in texts
     assert "0 tensors kept that A sends" in texts
 
@@ -179,16 +183,46 @@ def test_ops_that_only_run_at_another_time_are_counted_and_can_be_selected():
     document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 0, "d": 1})
     before = document.current.schedule
     document.reorder([2], Slot(0, earlier=True))
-    lines = differences(before, document.current.schedule, document.project.grouping)
+    lines = differences(before, document.current.schedule, document.project)
     texts = {line.text: line.ops.tolist() for line in lines}
     assert texts["0 ops on another device"] == []
     assert texts["1 op in another order"] == [2]
 
 
+def test_ops_of_a_plan_that_splits_some_are_compared_by_the_whole_op():
+    """Op b is split: one half stays where a is; in A, all is on the first GPU."""
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 20), ("b", "c", 20)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0, "c": 1})
+    project, whole = document.project, document.current.schedule
+    splits = (Split("b", "rows", 2),)
+    names = ["a", "c", "b/split/part_0", "b/split/part_1", "b/split/of_a_0", "b/split/join_0"]
+    parts = profile_of(
+        dict.fromkeys(names, 5.0),
+        [("a", names[4], 20), (names[4], names[2], 10), (names[4], names[3], 10),
+         (names[2], names[5], 10), (names[3], names[5], 10), (names[5], "c", 20)],
+    )  # fmt: skip
+    problem = Problem(parts, cluster_of(2), splits=splits)
+    device, position = np.array([0, 1, 0, 1, 0, 0]), np.array([0, 5, 2, 3, 1, 4])
+    plan = Plan(device, position, "by hand", splits=splits)
+    split = simulate(problem, plan)
+
+    lines = {line.text: line.ops.tolist() for line in differences(whole, split, project)}
+    assert lines["1 op split that A keeps whole"] == [1]
+    assert lines["1 op on another device"] == [1]
+    assert lines["0 ops in another order"] == []
+    assert not any("sent that A keeps" in text for text in lines)
+    assert lines["Most moved: b"] == []
+
+    shown = replace(project, problem=problem, grouping=group_ops(parts))
+    back = {line.text: line.ops.tolist() for line in differences(split, whole, shown)}
+    assert back["1 op whole that A splits"] == [2, 3, 4, 5], "selected in the graph with parts"
+    assert back["1 op on another device"] == [2, 3, 4, 5], "counted as one"
+
+
 def test_devices_are_compared_by_busy_time_and_peak():
     document = four_plans()
     one, other = (entry_of(document, name).schedule for name in ("one", "expert"))
-    lines = [line.text for line in differences(one, other, document.project.grouping)]
+    lines = [line.text for line in differences(one, other, document.project)]
     assert "GPU 0: 0.020 → 0 ms busy, peak 20 → 0 B" in lines
 
 

@@ -5,13 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QGuiApplication, QImage, QPainter
+from PySide6.QtGui import QFontMetricsF, QGuiApplication, QImage, QPainter
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QScrollArea
 
-from documents import add_plan, chain_document, document_of, wide_document
+from documents import add_plan, chain_document, document_of, split_layer, wide_document
+from enplace.machine import simulate
+from enplace.placers import place
+from enplace_studio.project import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.paint import rest_lines
 from enplace_studio.views.compare.panels import share_room
 from enplace_studio.views.compare.view import CompareView
 from problems import cluster_of, profile_of
@@ -19,6 +23,7 @@ from threads import finish_work
 
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
+LAYER_ON_ONE_GPU = dict.fromkeys(("batch", "w", "conv", "relu"), 0)
 
 
 @pytest.fixture
@@ -163,6 +168,7 @@ def test_plans_of_another_cluster_are_not_offered(open_view):
     settle(view)
     assert shown(view) == ["together"]
     assert not view.canvas.isVisible()
+    assert view._few.text().startswith("Two plans for this cluster are needed to compare")
 
 
 def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
@@ -179,6 +185,33 @@ def test_ops_on_another_device_than_in_a_have_its_full_colour(open_view):
     assert colours(image, bar_of(view, 0, 2) - above).saturation() == full, "it moves away"
     assert colours(image, bar_of(view, 1, 0) - above).saturation() < full
     assert colours(image, bar_of(view, 1, 2) - above) == theme.device_color(1)
+
+
+def test_a_plan_that_splits_ops_stands_beside_others_and_shares_their_selection(open_view):
+    """A click on a part selects the whole op where the model is open, and the other way round."""
+    document = document_of(split_layer(), cluster_of(2, b1_us_per_byte=1e-5), LAYER_ON_ONE_GPU)
+    plan = place(document.problem, "os-dpos").plan
+    document.add_plan(PlanEntry("parts", plan, simulate(document.problem, plan)), choose=False)
+    parts = document.plans[1]
+    view = open_view(document)
+    assert shown(view) == ["plan 1", "parts"]
+    assert any(line.text.endswith("that A keeps whole") for line in view.differs.lines)
+
+    in_parts = parts.schedule.problem.profile.index
+    half = in_parts["conv/split/part_1"]
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1, half))
+    conv = document.problem.profile.index["conv"]
+    assert document.selection == {conv}
+    assert half in view.canvas.stack.blocks[1].picture.selection
+
+    document.choose_plan(parts)
+    settle(view)
+    assert shown(view) == ["plan 1", "parts"], "the choice stays, though another graph is shown"
+    QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 0, conv))
+    names = {document.problem.profile.op_names[op] for op in document.selection}
+    assert names >= {"conv/split/part_0", "conv/split/part_1"}
+    assert all(name.startswith("conv/") for name in names)
+    assert list(view.canvas.stack.blocks[0].selected) == [conv]
 
 
 def test_a_selection_leaves_the_colours_that_compare_the_plans(open_view):
@@ -480,3 +513,40 @@ def test_a_bar_has_the_menu_of_its_op(open_view):
     menu = view.canvas.menu_at(QPointF(bar_of(view, 1, 2)))
     assert document.selection == {2}
     assert "Why here?" in [action.text() for action in menu.actions()]
+
+
+def test_what_tells_plans_apart_is_legible_beside_their_lanes():
+    metrics = QFontMetricsF(theme.font(11))
+    text = "12 pins, 1 order, 10 s"
+    width = metrics.horizontalAdvance("12 pins, 1 order,") + 1
+    assert rest_lines(text, metrics, width, 2) == ["12 pins, 1 order,", "10 s"]
+    assert rest_lines(text, metrics, width, 1) == ["12 pins, …"], "no half of a number"
+    assert rest_lines("", metrics, width, 2) == [""]
+
+
+def test_names_have_the_room_that_is_there(open_view):
+    document = three_plans()
+    name = "Enplace, with ops split, 12 pins, 1 order, 10 s"
+    document.rename_plan(document.current, name)
+    view = open_view(document, width=1366)
+    assert view.chooser.buttons[1].text().startswith(name)
+
+
+def test_every_device_that_computes_has_a_lane_and_all_can_be_scrolled_to(open_view):
+    """Seven GPUs do next to nothing in one plan, and nothing in the other."""
+    times = {"large": 1000.0, **{f"op{n}": 1.0 for n in range(7)}}
+    profile, cluster = profile_of(times), cluster_of(10)
+    there = {name: number for number, name in enumerate(times)}
+    document = document_of(profile, cluster, there, dict.fromkeys(times, 0))
+    view = open_view(document, height=420)
+    for block in view.canvas.stack.blocks:
+        lanes = [row for row in block.lanes.rows if row.is_device]
+        assert [row.title for row in lanes] == [f"GPU {n}" for n in range(8)]
+        assert [row.thin for row in lanes] == [False] + [True] * 7
+    assert any(line.text.startswith("7 others: ") for line in view.differs.lines)
+    stack = view.canvas.stack
+    assert stack.content_px > stack.visible_px
+    assert view._scroll_bar.isVisible()
+    assert view._scroll_bar.width() > 0
+    view._scroll_bar.setValue(view._scroll_bar.maximum())
+    assert stack.memory_area(stack.blocks[-1]).bottom() <= view.canvas.height()

@@ -10,7 +10,7 @@ from documents import chain_document, document_of
 from enplace_studio.ordering import Slot
 from enplace_studio.theme import theme
 from enplace_studio.views.constraints import view as module
-from enplace_studio.views.constraints.rows import cost_text, shortened, show_cost
+from enplace_studio.views.constraints.rows import cost_text, fitted_cost, shortened, show_cost
 from enplace_studio.views.constraints.view import ConstraintsView
 from problems import cluster_of, profile_of
 
@@ -306,3 +306,15 @@ def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
     pane._pause.timeout.emit()
     pane._costs.wait()
     assert asked == pane.constraints
+
+
+def test_the_number_of_ops_is_never_elided_for_what_was_tried():
+    """``1…s  no gain from moving it alone`` said nothing about 12 ops."""
+    metrics = QFontMetricsF(theme.font(11))
+    for cost, short in (
+        ("no gain from moving it alone", "no gain"),
+        ("−0.31 ms without it", "−0.31 ms"),
+    ):
+        whole = metrics.horizontalAdvance(cost)
+        assert fitted_cost(cost, metrics, whole) == cost
+        assert fitted_cost(cost, metrics, whole - 1) == short

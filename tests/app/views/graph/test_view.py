@@ -20,7 +20,7 @@ from enplace_studio.pictures import write_picture
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import READABLE
 from enplace_studio.views.graph.colours import MODES
-from enplace_studio.views.graph.paint import fitted_name, quiet_ink, tinted
+from enplace_studio.views.graph.paint import fitted_name, has_room_for_pin, quiet_ink, tinted
 from enplace_studio.views.graph.view import GraphView
 from problems import cluster_of, profile_of
 from threads import finish_work
@@ -421,6 +421,17 @@ def test_a_split_group_shows_each_device_by_its_share(view):
     assert [share for _, share in scene.looks[0].stripes] == [0.75, 0.25]
     assert scene.looks[0].notes == ("on 2",)
     assert scene.facts.n_pinned[0] == 1
+
+
+def test_a_pin_stands_beside_the_name_where_it_would_hide_the_time(view):
+    view.document.place(sorted(ops_of(view, 0)), 1)
+    scene = view.model.scene
+    assert has_room_for_pin(scene, 0, 1.0)
+    time = QFontMetricsF(theme.font(11)).horizontalAdvance(scene.looks[0].line)
+    scene.rects[0].setWidth(time + 20)  # the time has room alone
+    assert not has_room_for_pin(scene, 0, 1.0)
+    scene.rects[0].setWidth(time + 40)
+    assert has_room_for_pin(scene, 0, 1.0)
 
 
 @pytest.mark.parametrize("number", range(len(MODES)))

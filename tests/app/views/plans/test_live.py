@@ -24,11 +24,11 @@ def document():
 def card_after(qtbot, document):
     """Return a function that shows a search that found a plan of this step time."""
 
-    def show(step_us, choose=True):
+    def show(step_us, choose=True, **known):
         solver = Solver()
         job = Job(1, document.problem, "enplace", 10.0, choose)
         solver.last_search = SearchRecord(
-            job, Report("", history=((1.0, step_us),), engines=("",)), 10.0
+            job, Report("", history=((1.0, step_us),), engines=("",), provers=("",), **known), 10.0
         )
         card = LiveCard(document, solver)
         qtbot.addWidget(card)
@@ -138,3 +138,13 @@ def test_a_running_search_names_its_cluster_if_another_one_is_open(comparison, d
     solver.job = job
     card.refresh()
     assert card.state.whole.startswith(f"for {job.cluster.name}, ")
+
+
+def test_a_plan_that_is_proven_optimal_says_so_and_is_not_searched_further(card_after, document):
+    plan = document.current.plan
+    card = card_after(10.0, incumbent=plan, bound_us=9.0)
+    assert card.go_on.isVisibleTo(card)
+    assert card.bound.text() == "proven not below 0.0090 ms"
+    card = card_after(10.0, incumbent=plan, bound_us=10.0)
+    assert not card.go_on.isVisibleTo(card)
+    assert card.bound.text() == "optimal: proven not below 0.010 ms"

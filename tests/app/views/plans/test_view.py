@@ -62,7 +62,7 @@ def test_a_card_compares_the_plan_with_the_expert(open_view):
     document = three_plans()
     card = card_of(open_view(document), "both")
     assert (card.step, card.standing) == ("0.010 ms", "−50.0 % vs expert")
-    assert card.notes[0] == "gap 0.0 %"
+    assert card.notes[0] == "optimal"
     assert standing(document.project, document.project.expert) == ("reference", "dim")
 
 

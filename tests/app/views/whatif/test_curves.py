@@ -208,3 +208,12 @@ def test_curves_that_coincide_are_all_seen():
     for style in STYLES:
         wanted = np.array(theme.device_color(style.color).getRgb()[:3])
         assert np.abs(seen - wanted).max(axis=1).min() < 40  # edges are smoothed
+
+
+def test_one_gpu_does_not_tell_how_more_would_be_linked(opener):
+    document = document_of(profile_of({"a": 10}), cluster_of(1), {"a": 0})
+    view = opener(WhatIfView, document, 300, 500)
+    gpus = view.curve_buttons[GPUS]
+    assert not gpus.isEnabled()
+    assert gpus.toolTip().startswith("One GPU does not tell")
+    assert view.curve_buttons[MEMORY].isEnabled()
