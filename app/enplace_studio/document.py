@@ -365,10 +365,17 @@ class Document(QObject):
         self._set_stamp(stamp)
         return True
 
-    def drop_stamp(self) -> None:
-        """Go back to the block that the choice was made for."""
-        if self.stamp is not None:
-            self.select(self.stamp.blocks[0])
+    def drop_stamp(self) -> bool:
+        """Go back to the block that the choice was made for; return whether one was offered."""
+        if self.stamp is None:
+            return False
+        self.select(self.stamp.blocks[0])
+        return True
+
+    def leave(self) -> None:
+        """Leave what is offered, or else the selection."""
+        if not self.drop_stamp():
+            self.select([])
 
     def apply_stamp(self) -> bool:
         """Make the offered choice for all blocks."""

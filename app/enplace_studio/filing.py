@@ -28,17 +28,20 @@ from enplace.readers import (
     constraints,
     plans,
     read_plan,
+    read_plan_cluster,
     read_project,
 )
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
 from enplace.readers.samples import Sample, samples
 from enplace.text import count, ms, one_line
+from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan, write_project
 from enplace_studio import edits, session
 from enplace_studio.background import Background
+from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.constraints import agree
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
@@ -464,14 +467,19 @@ class Filing(QWidget):
             self.import_plan(Path(name))
 
     def import_plan(self, path: Path) -> None:
-        """Add a plan from a file; ask what to do if it was made for another graph."""
+        """Add a plan from a file; ask what to do if it was made for another graph or cluster."""
         project = self._document.project
-        if project is not None:
-            self._background.start(
-                lambda: read_plan(path, project.model),
-                lambda found: self._complete(path, project.model.measured_profile, found),
-                self._fail,
-            )
+        if project is None:
+            return
+        model = project.model
+
+        def add(found: PlanFile | Cluster) -> None:
+            if isinstance(found, PlanFile):
+                self._complete(path, model.measured_profile, found)
+            elif self._accept_cluster(path, found) and self._document.set_cluster(found):
+                self.import_plan(path)
+
+        self._background.start(lambda: _read_plan(path, model), add, self._fail)
 
     def _complete(self, path: Path, profile: Profile, found: PlanFile) -> None:
         """Place the missing ops, if the user agrees, and add the plan."""
@@ -511,6 +519,23 @@ class Filing(QWidget):
                 self.done.emit(f"Imported {path.name} with its constraints")
 
         self._background.start(make, add, self._fail)
+
+    def _accept_cluster(self, path: Path, cluster: Cluster) -> bool:
+        """Ask whether to switch to the cluster of a plan, which cannot run on the open one."""
+        project = self._document.project
+        if project is None:
+            return False
+        box = _box(self.window())
+        box.setWindowTitle("The plan was made for another cluster")
+        box.setText(
+            f"{path.name} was made for {cluster_title(cluster)}, and uses devices that "
+            f"{cluster_title(project.cluster)} does not have."
+        )
+        box.setInformativeText("Switch to the cluster of the plan?")
+        switch = box.addButton("Switch and import", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(_Button.Cancel)
+        box.exec()
+        return box.clickedButton() is switch
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
         box = _box(self.window())
@@ -598,6 +623,17 @@ def _faults_of(found: ConstraintsFile) -> str:
             f"{_few(found.overruled)}; your pins stay"
         )
     return ". ".join(faults)
+
+
+def _read_plan(path: Path, model: Problem) -> PlanFile | Cluster:
+    """Read a plan; return its cluster instead if that has devices which the open one lacks."""
+    try:
+        return read_plan(path, model)
+    except EnplaceError:
+        cluster = read_plan_cluster(path)
+        if cluster.index.keys() <= model.cluster.index.keys():
+            raise
+        return cluster
 
 
 def _few(names: Sequence[str]) -> str:

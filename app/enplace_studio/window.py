@@ -206,9 +206,9 @@ class MainWindow(QMainWindow):
     # Keys that no view takes, dropped files, and closing
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Clear the selection at Esc, wherever the focus is."""
+        """Leave the offer or the selection at Esc, wherever the focus is."""
         if event.key() == Qt.Key.Key_Escape:
-            self.document.select([])
+            self.document.leave()
         else:
             super().keyPressEvent(event)
 

@@ -694,6 +694,30 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
 
 
+@pytest.mark.parametrize("agreed", [True, False])
+def test_a_plan_for_another_cluster_offers_to_switch_to_it(window, monkeypatch, tmp_path, agreed):
+    monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
+    document, larger = window.document, replace(cluster_of(3), description="Three GPUs")
+    other = start_project(document.problem.profile, larger).problem
+    plan = plan_of(other, {"a": 0, "b": 1, "c": 2})
+    write_plan(tmp_path / "three.json", Result(simulate(other, plan)))
+    asked = []
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: asked.append(box.text()))
+    monkeypatch.setattr(
+        QMessageBox,
+        "clickedButton",
+        lambda box: next(b for b in box.buttons() if ("Switch" in b.text()) == agreed),
+    )
+    import_plan(window, tmp_path / "three.json")
+    assert asked == [
+        "three.json was made for Three GPUs, and uses devices that hand does not have."
+    ]
+    assert [entry.name for entry in document.plans] == ["first", "three"][: 1 + agreed]
+    assert document.project.cluster.n_devices == 2 + agreed
+    if agreed:
+        assert document.current.plan.device.tolist() == [0, 1, 2]
+
+
 def drop(window, *paths, says):
     """Drop files on the window, as a file manager does that would rather move it."""
     data = QMimeData()
@@ -1767,6 +1791,12 @@ def test_a_choice_for_all_layers_is_offered_and_done_once_accepted(window):
     window.offer.cancel.click()
     assert not window.offer.isVisible()
     assert document.selection == {0}
+    press(window, Qt.Key.Key_L)
+    for pane in (window, window.panes.views["graph"].canvas, window.panes.views["timeline"].canvas):
+        document.offer_stamp([0])
+        QTest.keyClick(pane, Qt.Key.Key_Escape)
+        assert not window.offer.isVisible()
+        assert document.selection == {0}, pane
     press(window, Qt.Key.Key_L)
     window.offer.accept.click()
     assert not window.offer.isVisible()

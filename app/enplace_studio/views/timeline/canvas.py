@@ -367,9 +367,9 @@ class TimelineCanvas(TimeCanvas):
         return describe(schedule, number)
 
     def escape(self) -> None:
-        """Cancel a drag; without one, clear the selection."""
+        """Cancel a drag; without one, leave the offer or the selection."""
         if self._gesture is None:
-            self.document.select([])
+            self.document.leave()
         self._gesture = self._pressed = None
         self.update()
 

@@ -158,7 +158,8 @@ class Reorder:
     def _range_text(self) -> str:
         if not len(self._where.others):
             return "Nothing here may run before it or after it"
-        return f"May run from {ms(self._where.earliest_us)} to {ms(self._where.latest_us)}"
+        earliest, latest = ms(self._where.earliest_us), ms(self._where.latest_us)
+        return f"Its place may be from {earliest} to {latest}; it waits there for its inputs"
 
     def move(self, at: QPointF) -> None:
         self._at, where = at, self._where

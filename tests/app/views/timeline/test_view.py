@@ -173,7 +173,7 @@ def test_dragging_a_selected_bar_along_its_lane_reorders_it(open_view):
     drag(view, bar_of(view, 2), end - QPoint(3, 0), release=False)
     gesture = view.canvas._gesture
     assert "before a" in gesture.drop.text
-    assert "May run from 0 ms to 40.0 ms" in gesture.drop.text
+    assert "Its place may be from 0 ms to 40.0 ms" in gesture.drop.text
     QTest.mouseRelease(view.canvas, LEFT, NONE, end - QPoint(3, 0))
     assert document.problem.before == ((2, 0),)
     assert np.argsort(document.schedule.op_start_us).tolist() == [2, 0, 1]
