@@ -494,12 +494,20 @@ class Document(QObject):
         return self._edit(title, lambda project: edits.set_profile(project, profile), notice)
 
     def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
-        """Keep the measured run of a plan in the list."""
-        entry = next((entry for entry in self.plans if entry.plan is plan), None)
-        return entry is not None and self._edit(
-            f"measure “{entry.name}”",
-            lambda project: edits.swap_entry(project, entry, replace(entry, run=run)),
-        )
+        """Keep the measured run of a plan in the list; no step of undo takes it back."""
+        now = self._project
+        measured = next((entry for entry in self.plans if entry.plan is plan), None)
+        if now is None or measured is None:
+            return False
+        ran = replace(measured, run=run)
+        changes = self._changes()
+        states = dict.fromkeys([now, *(s for each in changes for s in (each.old, each.new))])
+        renewed = {state: edits.with_run(state, ran) for state in states}
+        for state, new in renewed.items():
+            self._replace_state(state, new)
+        self._show(renewed[now])
+        self.file_changed.emit()
+        return True
 
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
         """Add a plan to the list; show it unless ``choose`` is false."""

@@ -174,6 +174,23 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
     return replace(project, plans=plans, current=current)
 
 
+def with_run(project: OpenProject, ran: PlanEntry) -> OpenProject:
+    """Take over the measured run of a plan wherever it runs on devices with the same names."""
+
+    def is_same(entry: PlanEntry) -> bool:
+        return entry.plan is ran.plan and _same_names(
+            entry.schedule.problem.cluster, ran.schedule.problem.cluster
+        )
+
+    for entry in filter(is_same, project.plans):
+        project = swap_entry(project, entry, replace(entry, run=ran.run))
+    arrived = tuple(
+        replace(each, entry=replace(each.entry, run=ran.run)) if is_same(each.entry) else each
+        for each in project.arrived
+    )
+    return project if arrived == project.arrived else replace(project, arrived=arrived)
+
+
 def unused_name(project: OpenProject, name: str) -> str:
     """Return the name, with a number added if another plan has it."""
     taken = {entry.name for entry in project.plans}
