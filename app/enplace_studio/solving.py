@@ -271,7 +271,10 @@ class Solving(QWidget):
         """Name a plan, with a note on how it was made."""
         name, _, note = self._solver.title(job.method).partition(", ")
         own, others = entry.schedule.problem, self._document.plans
-        name = distinct_name(name, entry.plan, own, others, note)
+        plan = entry.plan
+        if not job.asked:
+            plan = replace(plan, solve_seconds=None)  # how long the reference took tells nothing
+        name = distinct_name(name, plan, own, others, note)
         if job.start is not None:
             note = "polished"
         elif job.values:

@@ -465,6 +465,20 @@ def test_undo_takes_back_a_pin_made_while_the_solver_ran_and_keeps_its_plan(wind
     assert not window.menus.by_id["undo"].isEnabled()
 
 
+def test_the_reference_on_another_cluster_is_named_by_that_alone(window):
+    window.solver.solve = lambda *_, **__: None
+    document = window.document
+    for spent_s, cluster in ((0.1, None), (3.2, cluster_of(3))):
+        if cluster is not None:
+            document.set_cluster(replace(cluster, description="Three GPUs"))
+        now = document.project
+        job = Job(1, now.problem, "expert", None, False, asked=False, cluster=now.cluster)
+        plan = plan_of(now.problem, dict.fromkeys("abc", 0))
+        window.solver.solved.emit(job, replace(plan, method="expert", solve_seconds=spent_s))
+        window.studio.solving.wait()
+    assert document.project.expert.name == "expert, Three GPUs"
+
+
 def test_a_plan_found_while_the_cluster_changed_runs_on_the_new_one(window):
     found = found_later(window, 0, lambda document: document.set_cluster(cluster_of(3)))
     assert found.cluster is None
