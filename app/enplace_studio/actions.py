@@ -384,7 +384,7 @@ VIEW_KEYS = (
     ("Enter", "Open the group"),
     ("Backspace", "Back to the groups around it"),
     ("Enter, F3", "In the query: select all that is found, or go to the next group"),
-    ("Esc", "Leave the search, the group, the selection"),
+    ("Esc", "Leave the search, an offer, the group, the selection"),
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Space or Delete", "Switch the chosen constraint on or off, or remove it"),
     ("Ctrl+C", "Copy a table or a list as text: plans, limits, constraints"),

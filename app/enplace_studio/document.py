@@ -1,6 +1,7 @@
 """The open project with its selection and undo. Views read it and send requests to it.
 
-No widgets. Every request that changes the project is one step of undo, with a title.
+No widgets. Every request that changes the project is one step of undo, with a title. What a job
+brings is none: it joins every state of the history, whatever is undone or redone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from enplace_studio.bounds import Bounds
 from enplace_studio.cluster_facts import cluster_title
 from enplace_studio.ordering import Slot
 from enplace_studio.previews import Previews, lack
-from enplace_studio.project import Constraint, FileVersion, OpenProject, PlanEntry
+from enplace_studio.project import Arrival, Constraint, FileVersion, OpenProject, PlanEntry
 from enplace_studio.reasons import Gap
 from enplace_studio.relations import Relation, related
 from enplace_studio.requests import Requests
@@ -64,6 +65,8 @@ class Document(QObject):
     """Another profile, another graph of it, or nothing is open: rebuild everything."""
     problem_changed = Signal()
     """The cluster or a constraint changed."""
+    cluster_changed = Signal()
+    """Another cluster is open; not if only its speeds are scaled."""
     plans_changed = Signal()
     """The list of plans changed."""
     current_changed = Signal()
@@ -187,15 +190,6 @@ class Document(QObject):
         self.opened.emit()
         self.file_changed.emit()
 
-    def begin_with(self, entry: PlanEntry) -> None:
-        """Show the first plan of a project just opened, without an undo step."""
-        if self._project is not None:
-            named = edits.renamed(entry, edits.unused_name(self._project, entry.name))
-            new = edits.with_plan(self._project, named, choose=True)
-            if not self.modified:
-                self._saved = Work(new, self.queries)
-            self._show(new)
-
     def mark_saved(self, path: Path, version: FileVersion | None, work: Work) -> None:
         """Remember that this much of the work is saved, in this version of a file."""
         self.path, self.seen, self._saved = path, version, work
@@ -240,9 +234,7 @@ class Document(QObject):
 
     def escape(self) -> None:
         """Cancel what is offered for the selection; without an offer, clear the selection."""
-        if self.stamp is not None:
-            self.drop_stamp()
-        else:
+        if not self.drop_stamp():
             self.select([])
 
     def select_related(self, relation: Relation) -> bool:
@@ -378,10 +370,12 @@ class Document(QObject):
         self._set_stamp(stamp)
         return True
 
-    def drop_stamp(self) -> None:
-        """Go back to the block that the choice was made for."""
-        if self.stamp is not None:
-            self.select(self.stamp.blocks[0])
+    def drop_stamp(self) -> bool:
+        """Go back to the block that the choice was made for; return whether one was offered."""
+        if self.stamp is None:
+            return False
+        self.select(self.stamp.blocks[0])
+        return True
 
     def apply_stamp(self) -> bool:
         """Make the offered choice for all blocks."""
@@ -500,12 +494,20 @@ class Document(QObject):
         return self._edit(title, lambda project: edits.set_profile(project, profile), notice)
 
     def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
-        """Keep the measured run of a plan in the list."""
-        entry = next((entry for entry in self.plans if entry.plan is plan), None)
-        return entry is not None and self._edit(
-            f"measure “{entry.name}”",
-            lambda project: edits.swap_entry(project, entry, replace(entry, run=run)),
-        )
+        """Keep the measured run of a plan in the list; no step of undo takes it back."""
+        now = self._project
+        measured = next((entry for entry in self.plans if entry.plan is plan), None)
+        if now is None or measured is None:
+            return False
+        ran = replace(measured, run=run)
+        changes = self._changes()
+        states = dict.fromkeys([now, *(s for each in changes for s in (each.old, each.new))])
+        renewed = {state: edits.with_run(state, ran) for state in states}
+        for state, new in renewed.items():
+            self._replace_state(state, new)
+        self._show(renewed[now])
+        self.file_changed.emit()
+        return True
 
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
         """Add a plan to the list; show it unless ``choose`` is false."""
@@ -515,6 +517,32 @@ class Document(QObject):
             return edits.with_plan(project, named, choose)
 
         return self._edit(f"add plan “{entry.name}”", add)
+
+    def take_plan(
+        self, entry: PlanEntry, cluster: Cluster, choose: bool = True, asked: bool = True
+    ) -> None:
+        """Add a plan that a job has brought; no step of undo takes it back.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            The cluster that it was made for, before scaling.
+        choose : bool
+            Whether to show it at once, even if another plan is shown.
+        asked : bool
+            False for the reference, which is made again if it is lost: it is no unsaved work.
+        """
+        old = self._project
+        if old is None:
+            return
+        named = edits.renamed(entry, edits.unused_name(old, entry.name))
+        more = replace(old, arrived=(*old.arrived, Arrival(named, cluster, asked)))
+        new = edits.with_plan(more, named, choose)
+        if not asked and not self.modified:
+            self._saved = Work(new, self.queries)
+        self._replace_state(old, new)
+        self._show(new)
+        self.file_changed.emit()
 
     def duplicate_plan(self, entry: PlanEntry) -> bool:
         """Add a copy of a plan to the list, and show it."""
@@ -572,22 +600,50 @@ class Document(QObject):
 
     def states(self) -> list[State]:
         """Return every state of the undo stack, the oldest first; undone ones included."""
-        stack, project = self.undo_stack, self._project
-        edits_done = [stack.command(number) for number in range(stack.count())]
-        changes = [each for each in edits_done if isinstance(each, _Change)]
-        first = changes[0].old if changes else project
+        changes = self._changes()
+        first = changes[0].old if changes else self._project
         found = [State("earlier" if self._is_cut else "as opened", _shown(first))]
         return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
 
+    def _changes(self) -> list[_Change]:
+        stack = self.undo_stack
+        edits_done = [stack.command(number) for number in range(stack.count())]
+        return [each for each in edits_done if isinstance(each, _Change)]
+
     def go_to(self, index: int) -> None:
-        """Undo or redo until a state of :meth:`states`; views see only that one."""
+        """Undo or redo until a state of :meth:`states`; views see only that one, as it was."""
         before = self._project
         self._jumps = True
         self.undo_stack.setIndex(index)
         self._jumps = False
         after, self._project = self._project, before
         if after is not None and after is not before:
-            self._show(after)
+            self._show(self._caught_up(after, None))
+
+    def _step_to(self, state: OpenProject) -> None:
+        """Show a state of the history; a plan that has arrived since stays on the screen."""
+        if self._jumps or self._project is None:
+            self._project = state
+        else:
+            shown = self._project.current.plan if self._project.current else None
+            self._show(self._caught_up(state, shown))
+
+    def _caught_up(self, state: OpenProject, shown: Plan | None) -> OpenProject:
+        """Add to a state of the history what jobs have brought since."""
+        more = self._project.arrived[len(state.arrived) :] if self._project else ()
+        if not more:
+            return state
+        new = edits.with_arrivals(state, more, shown)
+        self._replace_state(state, new)
+        return new
+
+    def _replace_state(self, old: OpenProject, new: OpenProject) -> None:
+        """Let undo and redo lead to another state than so far."""
+        for change in self._changes():
+            if change.old is old:
+                change.old = new
+            if change.new is old:
+                change.new = new
 
     def _edit_ops(
         self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
@@ -633,8 +689,6 @@ class Document(QObject):
 
     def _show(self, new: OpenProject) -> None:
         old, self._project = self._project, new
-        if self._jumps:
-            return
         self.previews.follow(new)
         self._set_stamp(None)
         if old is None or new.problem.splits != old.problem.splits:
@@ -655,6 +709,8 @@ class Document(QObject):
             self._set_gap(None)  # it may be gone
             self.point_at(())
             self.current_changed.emit()
+        if old is None or new.cluster != old.cluster:
+            self.cluster_changed.emit()
         take_turn()
 
 
@@ -694,7 +750,7 @@ class _Change(QUndoCommand):
         return True
 
     def redo(self) -> None:
-        self._document._show(self.new)
+        self._document._step_to(self.new)
 
     def undo(self) -> None:
-        self._document._show(self.old)
+        self._document._step_to(self.old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from enplace.values.problem import Problem, order_problem, with_profile
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
-from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.project import Arrival, OpenProject, PlanEntry
 from enplace_studio.whys import find_lock, why_not
 
 
@@ -174,6 +174,23 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
     return replace(project, plans=plans, current=current)
 
 
+def with_run(project: OpenProject, ran: PlanEntry) -> OpenProject:
+    """Take over the measured run of a plan wherever it runs on devices with the same names."""
+
+    def is_same(entry: PlanEntry) -> bool:
+        return entry.plan is ran.plan and _same_names(
+            entry.schedule.problem.cluster, ran.schedule.problem.cluster
+        )
+
+    for entry in filter(is_same, project.plans):
+        project = swap_entry(project, entry, replace(entry, run=ran.run))
+    arrived = tuple(
+        replace(each, entry=replace(each.entry, run=ran.run)) if is_same(each.entry) else each
+        for each in project.arrived
+    )
+    return project if arrived == project.arrived else replace(project, arrived=arrived)
+
+
 def unused_name(project: OpenProject, name: str) -> str:
     """Return the name, with a number added if another plan has it."""
     taken = {entry.name for entry in project.plans}
@@ -279,7 +296,8 @@ def set_cluster(
 ) -> OpenProject:
     """Switch cluster or scale; drop constraints for devices that it does not have.
 
-    Plans that cannot run there stay as they are, and remember their cluster.
+    Plans that cannot run there stay as they are, and remember their cluster. So do an expert's:
+    the plan of an expert for this cluster is another one.
 
     Raises
     ------
@@ -345,9 +363,9 @@ def _simulate_all(
     """Switch to another problem and simulate every plan on it."""
     moved: dict[PlanEntry, PlanEntry | None] = {}
     for entry in project.plans:  # an origin precedes its edit
-        moved[entry] = _simulate_entry(entry, problem, moved) or _kept_for_its_cluster(
-            entry, project, cluster, moved
-        )
+        stays = entry.is_expert and (entry.cluster or project.cluster) != cluster
+        carried = None if stays else _simulate_entry(entry, problem, moved)
+        moved[entry] = carried or _kept_for_its_cluster(entry, project, cluster, moved)
     current = moved.get(project.current) if project.current else None
     if current is not None and current.cluster is not None:
         current = None
@@ -391,15 +409,38 @@ def _kept_for_its_cluster(
     return replace(entry, origin=origin, cluster=entry.cluster or project.cluster)
 
 
-def carry_over(entry: PlanEntry, problem: Problem, cluster: Cluster) -> PlanEntry:
-    """Simulate a plan on another cluster or at other speeds; keep it for its own if it cannot run.
+def carry_over(entry: PlanEntry, project: OpenProject, own: Cluster) -> PlanEntry:
+    """Simulate a plan as :func:`set_cluster` does; keep it for its own cluster if that is needed.
 
     Parameters
     ----------
-    cluster : Cluster
-        The plan's own cluster, before scaling.
+    own : Cluster
+        The cluster that the plan was made for, before scaling.
     """
-    return _simulate_entry(entry, problem, {}) or replace(entry, cluster=cluster)
+    if entry.is_expert and own != project.cluster:
+        return replace(entry, cluster=own)
+    old, problem = entry.schedule.problem, project.problem
+    if old.cluster == problem.cluster and _costs_for(old, problem) is old.measured_profile:
+        return entry if entry.cluster is None else replace(entry, cluster=None)
+    return _simulate_entry(entry, problem, {}) or replace(entry, cluster=own)
+
+
+def with_arrivals(project: OpenProject, more: Sequence[Arrival], shown: Plan | None) -> OpenProject:
+    """Add what jobs have brought since a state of the history was made.
+
+    Parameters
+    ----------
+    shown : Plan or None
+        A plan that stays on the screen if it is one of those and belongs to the graph shown.
+    """
+    for arrival in more:
+        entry = carry_over(arrival.entry, project, arrival.cluster)
+        if entry.cluster is None or arrival.asked:
+            stays = arrival.entry.plan is shown and entry.cluster is None
+            stays &= entry.plan.splits == project.problem.splits
+            entry = renamed(entry, unused_name(project, entry.name))
+            project = with_plan(project, entry, choose=stays)
+    return replace(project, arrived=(*project.arrived, *more))
 
 
 def _simulate_entry(
@@ -424,7 +465,6 @@ def _simulate_entry(
     origin = entry.origin
     if origin is not None:
         origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
-        origin = origin if origin is None or origin.cluster is None else None
     run = entry.run if _same_names(old.cluster, problem.cluster) else None
     return replace(entry, plan=plan, schedule=schedule, origin=origin, run=run, cluster=None)
 

@@ -480,19 +480,6 @@ class Filing(QWidget):
 
         self._background.start(lambda: _plan_or_cluster(path, project.model), add, self._fail)
 
-    def _accept_cluster(self, path: Path, cluster: Cluster) -> bool:
-        """Ask whether to switch to the cluster that a plan was made for."""
-        box, title = _box(self.window()), cluster_title(cluster)
-        box.setWindowTitle("The plan was made for another cluster")
-        box.setText(f"{path.name} uses devices of {title}, which the open cluster does not have.")
-        box.setInformativeText(
-            "Switch to that cluster? Plans that need the open one stay in the list."
-        )
-        switch = box.addButton("Switch and open the plan", QMessageBox.ButtonRole.AcceptRole)
-        box.addButton(_Button.Cancel)
-        box.exec()
-        return box.clickedButton() is switch
-
     def _complete(self, path: Path, profile: Profile, found: PlanFile) -> None:
         """Place the missing ops, if the user agrees, and add the plan."""
         if not (found.missing or found.unknown) or self._accept_mismatch(path, found):
@@ -531,6 +518,19 @@ class Filing(QWidget):
                 self.done.emit(f"Imported {path.name} with its constraints")
 
         self._background.start(make, add, self._fail)
+
+    def _accept_cluster(self, path: Path, cluster: Cluster) -> bool:
+        """Ask whether to switch to the cluster that a plan was made for."""
+        box, title = _box(self.window()), cluster_title(cluster)
+        box.setWindowTitle("The plan was made for another cluster")
+        box.setText(f"{path.name} uses devices of {title}, which the open cluster does not have.")
+        box.setInformativeText(
+            "Switch to that cluster? Plans that need the open one stay in the list."
+        )
+        switch = box.addButton("Switch and open the plan", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(_Button.Cancel)
+        box.exec()
+        return box.clickedButton() is switch
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
         box = _box(self.window())

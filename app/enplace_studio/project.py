@@ -53,6 +53,35 @@ class PlanEntry:
     starred: bool = False
     remark: str = ""
 
+    @property
+    def is_expert(self) -> bool:
+        """Whether it is an expert's unedited plan of a step.
+
+        The others are compared with it, so that it is only ever for the cluster it was made for.
+        """
+        is_expert = self.plan.method == "expert" and self.plan.objective == STEP_TIME
+        return is_expert and self.origin is None
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """A plan that a job has brought, which is no edit of the user's.
+
+    Attributes
+    ----------
+    entry : PlanEntry
+        The plan as it arrived.
+    cluster : Cluster
+        The cluster that it was made for, before scaling.
+    asked : bool
+        Whether the user asked for it. Every state of the history has it then; the reference, which
+        nobody asks for, belongs to the states with its cluster.
+    """
+
+    entry: PlanEntry
+    cluster: Cluster
+    asked: bool
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -92,6 +121,8 @@ class OpenProject:
         Constraints that the user has switched off.
     locks : tuple of Constraint
         Which pins belong to the lock of a device; others stay if it is unlocked.
+    arrived : tuple of Arrival
+        What jobs have brought so far; a state of the history that has fewer lacks the others.
     """
 
     problem: Problem
@@ -104,6 +135,7 @@ class OpenProject:
     graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
     off: tuple[Constraint, ...] = ()
     locks: tuple[Constraint, ...] = ()
+    arrived: tuple[Arrival, ...] = ()
 
     @property
     def model(self) -> Problem:
@@ -123,18 +155,14 @@ class OpenProject:
 
     @property
     def baseline(self) -> Schedule | None:
-        """The schedule before the user's edits, drawn as a ghost."""
-        return self.current.origin.schedule if self.current and self.current.origin else None
+        """The schedule before the user's edits, drawn as a ghost; None if for another cluster."""
+        origin = self.current.origin if self.current else None
+        return origin.schedule if origin and origin.cluster is None else None
 
     @property
     def expert(self) -> PlanEntry | None:
-        """The unedited expert plan of a step, which the others are compared with."""
-        experts = (
-            entry
-            for entry in self.plans
-            if entry.plan.method == "expert" and entry.plan.objective == STEP_TIME
-        )
-        return next((e for e in experts if e.origin is None and e.cluster is None), None)
+        """The expert's plan for this cluster, which the others are compared with."""
+        return next((e for e in self.plans if e.is_expert and e.cluster is None), None)
 
     def against_expert(self, schedule: Schedule) -> float | None:
         """Return the change in step time from the expert plan; −0.2 is 20 % faster.

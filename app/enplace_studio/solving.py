@@ -16,7 +16,6 @@ from enplace.machine.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.placing.options import STAGE_OPTIONS, Value, load_values
 from enplace.text import count, percent, seconds
-from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
@@ -61,6 +60,7 @@ class Solving(QWidget):
         self.hide()
         self._document, self._solver, self._methods = document, solver, methods
         document.opened.connect(self._on_opened)
+        document.cluster_changed.connect(self._on_cluster_changed)
         document.requests.renew_plan.connect(self.renew)
         document.requests.polish_plan.connect(self.polish)
         solver.proven.connect(document.bounds.add)
@@ -236,12 +236,23 @@ class Solving(QWidget):
     def _on_opened(self) -> None:
         self._solver.cancel()
         project = self._document.project
-        if project is not None and not project.plans:
-            self._begin_with_expert(project, choose=False)
+        if project is not None and all(entry.cluster is not None for entry in project.plans):
+            self._find_reference(project)
 
-    def _begin_with_expert(self, project: OpenProject, choose: bool) -> None:
-        problem, cluster = project.problem, project.cluster
-        self._solver.solve(problem, [FIRST_METHOD], None, choose, asked=False, cluster=cluster)
+    def _on_cluster_changed(self) -> None:
+        """Have the expert plan for the cluster that is open now, unless its plan is known."""
+        for job in self._solver.jobs:
+            if not job.asked:
+                self._solver.drop(job)
+        project = self._document.project
+        if project is not None and project.expert is None:
+            self._find_reference(project)
+
+    def _find_reference(self, project: OpenProject) -> None:
+        """Have the expert plan; that is shown if nothing else is."""
+        self._solver.solve(
+            project.model, [FIRST_METHOD], choose=False, asked=False, cluster=project.cluster
+        )
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if not self._is_of_no_use(job) and not self._is_already_listed(job, plan):
@@ -261,7 +272,10 @@ class Solving(QWidget):
         """Name a plan, with a note on how it was made."""
         name, _, note = self._solver.title(job.method).partition(", ")
         own, others = entry.schedule.problem, self._document.plans
-        name = distinct_name(name, entry.plan, own, others, note)
+        plan = entry.plan
+        if not job.asked:
+            plan = replace(plan, solve_seconds=None)  # how long the reference took tells nothing
+        name = distinct_name(name, plan, own, others, note)
         if job.start is not None:
             note = "polished"
         elif job.values:
@@ -311,23 +325,23 @@ class Solving(QWidget):
         if project.problem.cluster != seen.problem.cluster:
             self._start_adding(job, plan)
             return
-        if not job.asked and job.cluster != project.cluster:
-            return  # it is found for the other cluster, too
+        if not job.asked and (job.cluster != project.cluster or project.expert is not None):
+            return  # there is one for this cluster, or another job finds it
         entry = self._named(job, made)
         is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
-        if self._document.current is not None or job.method != FIRST_METHOD:
-            self.is_adding = True
-            self._document.add_plan(entry, job.choose and not is_older)
-            self.is_adding = False
-            if job.method in self._compared:
-                self._found.append(self._document.plans[-1].name)
-            if is_older and job.asked:
-                step = headline(entry.plan, entry.schedule)
-                self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
-            elif job.choose and self._document.current:
-                self._report(self._document.current)
-        elif entry.cluster is None:
-            self._document.begin_with(entry)
+        own = job.cluster or job.problem.cluster
+        self.is_adding = True
+        self._document.take_plan(entry, own, job.choose and not is_older, job.asked)
+        self.is_adding = False
+        if not job.asked:
+            return
+        if job.method in self._compared:
+            self._found.append(self._document.plans[-1].name)
+        if is_older:
+            step = headline(entry.plan, entry.schedule)
+            self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
+        elif job.choose and self._document.current:
+            self._report(self._document.current)
 
     def _report(self, entry: PlanEntry) -> None:
         """Report the new plan, compared with the expert's if there is one."""
@@ -372,7 +386,7 @@ class Solving(QWidget):
             return
         chooser = ClusterChooser(project.problem.profile, project.cluster, self.window())
         if chooser.exec() and chooser.chosen is not None:
-            self.use_cluster(chooser.chosen)
+            self._document.set_cluster(chooser.chosen)
 
     def edit_cluster(self) -> None:
         from enplace_studio.cluster_editor import ClusterEditor
@@ -382,16 +396,7 @@ class Solving(QWidget):
             return
         editor = ClusterEditor(project.cluster, self.window())
         if editor.exec():
-            self.use_cluster(editor.cluster)
-
-    def use_cluster(self, cluster: Cluster) -> None:
-        """Switch to another cluster; run the expert if it has no plan for it."""
-        changed, project = self._document.set_cluster(cluster), self._document.project
-        if changed and project is not None and project.expert is None:
-            for job in self._solver.jobs:
-                if not job.asked:
-                    self._solver.drop(job)
-            self._begin_with_expert(project, choose=project.current is None)
+            self._document.set_cluster(editor.cluster)
 
 
 def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
@@ -402,7 +407,7 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
     """
     entry = PlanEntry("", plan, simulate(job.problem, plan))
     if job.problem.cluster != project.problem.cluster:
-        entry = edits.carry_over(entry, project.problem, job.cluster or job.problem.cluster)
+        entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)
     _ = entry.schedule.peak_bytes
     return entry
 

@@ -89,7 +89,7 @@ class Studio(QObject):
         ):  # fmt: skip
             signal.connect(self.changed)
         solver.changed.connect(self._on_solver_changed)
-        self.files.cluster_read.connect(self.solving.use_cluster)
+        self.files.cluster_read.connect(self.document.set_cluster)
         self.files.model_named.connect(lambda path: self.measuring.open_model(path))
 
     def _on_solver_changed(self) -> None:

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from documents import add_plan, chain_document, document_of
 from enplace.machine import simulate
 from enplace_studio.constraints import list_constraints
-from problems import cluster_of, profile_of
+from enplace_studio.project import PlanEntry
+from problems import cluster_of, plan_of, profile_of
 
 
 def places(document):
@@ -292,6 +295,166 @@ def test_the_expert_is_the_reference(document):
     assert document.project.against_expert(document.project.expert.schedule) == 0
 
 
+def bring(document, devices, name="found", choose=True, method="heft"):
+    """Let a job end whose plan puts a, b and c on these devices."""
+    plan = plan_of(document.problem, dict(zip("abc", devices, strict=True)))
+    entry = PlanEntry(name, replace(plan, method=method), simulate(document.problem, plan))
+    document.take_plan(entry, document.project.cluster, choose, asked=method != "expert")
+
+
+def names(document):
+    return [entry.name for entry in document.plans]
+
+
+def test_undo_takes_back_the_edit_and_not_the_plan_that_was_found_since(document):
+    document.pin_here([2])
+    bring(document, [1, 1, 1])
+    assert document.undo_stack.undoText() == "pin “c”"
+    document.undo_stack.undo()
+    assert document.problem.pins == {}
+    assert document.current.name == "found"
+    assert names(document) == ["plan 1", "all on one", "found"]
+    document.undo_stack.redo()
+    assert document.problem.pins == {2: 1}
+    assert document.current.name == "found"
+    assert names(document) == ["plan 1", "all on one", "found"]
+
+
+def test_edits_that_are_undone_can_be_redone_after_a_plan_was_found(document):
+    document.pin_here([0])
+    document.pin_here([2])
+    document.undo_stack.undo()
+    document.undo_stack.undo()
+    bring(document, [1, 1, 1])
+    for pins in ({0: 0}, {0: 0, 2: 1}):
+        document.undo_stack.redo()
+        assert document.problem.pins == pins
+        assert "found" in names(document)
+    document.undo_stack.undo()
+    document.pin_here([1])  # cuts off what was undone
+    assert "found" in names(document)
+
+
+def test_edits_around_a_plan_that_was_found_are_undone_in_their_order(document):
+    document.pin_here([0])
+    bring(document, [0, 1, 1], choose=False)
+    document.rename_plan(document.plans[-1], "mine")
+    document.undo_stack.undo()
+    assert names(document)[-1] == "found"
+    document.undo_stack.undo()
+    assert names(document)[-1] == "found"
+    assert document.problem.pins == {}
+    assert not document.undo_stack.canUndo()
+
+
+def test_a_plan_that_was_found_and_removed_is_gone_until_that_is_undone(document):
+    document.pin_here([0])
+    bring(document, [0, 1, 1])
+    document.remove_plan(document.current)
+    assert "found" not in names(document)
+    document.undo_stack.undo()
+    assert document.current.name == "found"
+    document.undo_stack.undo()
+    assert "found" in names(document)
+    document.undo_stack.redo()
+    document.undo_stack.redo()
+    assert "found" not in names(document)
+    assert document.problem.pins == {0: 0}
+
+
+def test_a_plan_that_was_found_is_timed_at_the_speeds_that_undo_leads_to(document):
+    document.set_scale(2.0, 1.0)
+    bring(document, [1, 1, 1])
+    assert document.schedule.makespan_us == 15
+    document.undo_stack.undo()
+    assert document.current.name == "found"
+    assert document.schedule.makespan_us == 30
+    assert document.schedule.problem.cluster is document.problem.cluster
+    document.undo_stack.redo()
+    assert document.schedule.makespan_us == 15
+
+
+def test_a_plan_that_was_found_stays_for_its_cluster_where_it_cannot_run(document):
+    smaller = document.project.cluster
+    document.set_cluster(cluster_of(3))
+    larger = document.project.cluster
+    bring(document, [0, 1, 2])
+    document.undo_stack.undo()
+    assert document.project.cluster == smaller
+    assert document.plans[-1].name == "found"
+    assert document.plans[-1].cluster == larger
+    assert document.current.name == "plan 1"
+    assert document.choose_plan(document.plans[-1])
+    assert document.project.cluster == larger
+
+
+def test_a_state_of_the_history_is_shown_as_it_was_with_what_was_found_since(document):
+    before_us = document.schedule.makespan_us
+    document.place([2], 0)
+    document.place([1], 1)
+    bring(document, [0, 1, 0])
+    assert document.states()[0].schedule.makespan_us == before_us
+    document.go_to(0)
+    assert document.current.name == "plan 1"
+    assert document.schedule.makespan_us == before_us
+    assert names(document) == ["plan 1", "all on one", "found"]
+    document.go_to(2)
+    assert document.current.name == "found"
+    assert document.problem.pins == {2: 0, 1: 1}
+
+
+def test_a_plan_that_was_found_is_unsaved_work(document):
+    document.open(document.project)
+    bring(document, [1, 1, 1])
+    assert document.modified
+    assert not document.undo_stack.canUndo()
+    document.mark_saved("file", None, document.work)
+    document.pin_here([0])
+    document.undo_stack.undo()
+    assert not document.modified
+
+
+def test_an_experts_plan_is_the_reference_only_on_its_cluster(document):
+    bring(document, [0, 0, 0], "Expert", method="expert")
+    old = document.project.cluster
+    document.set_cluster(cluster_of(3))
+    assert document.project.expert is None
+    assert document.plans[-1].cluster == old
+    assert document.project.against_expert(document.schedule) is None
+    bring(document, [0, 1, 2], "Expert, 3 GPUs", method="expert")
+    assert document.project.expert.name == "Expert, 3 GPUs"
+    document.set_scale(2.0, 1.0)
+    assert document.project.expert.name == "Expert, 3 GPUs"
+    document.set_cluster(old)
+    assert document.project.expert.name == "Expert"
+    assert document.plans[-1].cluster == cluster_of(3)
+
+
+def test_undoing_a_change_of_cluster_restores_the_reference(document):
+    bring(document, [0, 0, 0], "Expert", method="expert")
+    before = snapshot(document), document.project.expert
+    document.set_cluster(cluster_of(3))
+    bring(document, [0, 1, 2], "Expert, 3 GPUs", method="expert")
+    document.pin_here([0])
+    document.undo_stack.undo()
+    document.undo_stack.undo()
+    assert (snapshot(document), document.project.expert) == before
+    document.undo_stack.redo()
+    assert document.project.expert.name == "Expert, 3 GPUs"
+
+
+def test_an_edited_plan_of_the_expert_does_not_become_the_reference(document):
+    bring(document, [0, 0, 0], "Expert", method="expert")
+    document.place([2], 1)
+    old = document.project.cluster
+    document.set_cluster(cluster_of(3))
+    assert document.current.name == "Expert, edited"
+    assert document.project.expert is None
+    assert document.project.baseline is None
+    document.set_cluster(old)
+    assert document.project.baseline is document.project.expert.schedule
+
+
 def test_plan_names_are_unique(document):
     add_plan(document, "all on one", {"a": 1, "b": 1, "c": 1})
     assert document.plans[-1].name == "all on one 2"
@@ -301,14 +464,14 @@ def test_the_first_plan_of_a_model_is_not_an_unsaved_change(document, qtbot):
     entry = document.plans[1]
     document.remove_plan(entry)
     document.open(document.project)
-    document.begin_with(entry)
+    document.take_plan(entry, document.project.cluster, asked=False)
     assert document.plans[-1] is entry
     assert not document.modified
 
 
 def test_a_first_plan_does_not_hide_other_unsaved_work(document):
     document.open(document.project, saved=False)
-    document.begin_with(document.plans[1])
+    document.take_plan(document.plans[1], document.project.cluster, asked=False)
     assert document.modified
 
 

@@ -128,14 +128,3 @@ def test_an_offer_is_gone_once_something_else_happens(document, leave):
         document.pin_here(layer)
     assert document.stamp is None
     assert not document.apply_stamp()
-
-
-def test_escape_cancels_an_offer_and_keeps_the_block_it_began_with(document):
-    block = ops_of(document, "layer_0/a", "layer_0/b")
-    document.place(block, 1)
-    document.offer_stamp(block)
-    document.escape()
-    assert document.stamp is None
-    assert document.selection == set(block)
-    document.escape()
-    assert not document.selection

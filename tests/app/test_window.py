@@ -47,7 +47,7 @@ from enplace_studio.recovery import Backups
 from enplace_studio.session import to_project
 from enplace_studio.theme import theme
 from enplace_studio.views.graph.canvas import Canvas
-from enplace_studio.views.plans.facts import why_stale
+from enplace_studio.views.plans.facts import standing, why_stale
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.whatif.view import value_at
 from enplace_studio.window import MainWindow, usual_geometry
@@ -156,6 +156,30 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     assert window.document.current is window.document.project.expert
     assert not window.document.modified
     qtbot.waitUntil(lambda: window.status_line.step.text().startswith("Predicted step "))
+
+
+def test_another_cluster_gets_an_experts_plan_of_its_own_as_reference(make_window, qtbot):
+    window = make_window()
+    document = window.document
+    profile = profile_of({"l_1/a": 10, "l_2/b": 10}, [("l_1/a", "l_2/b", 8)])
+    with solving(window, qtbot):
+        document.open(start_project(profile, cluster_of(1)))
+    first = document.project.expert
+    assert first.plan.device.tolist() == [0, 0]
+    with solving(window, qtbot):
+        document.set_cluster(cluster_of(2))
+    second = document.project.expert
+    assert document.current is second
+    assert second.plan.device.tolist() == [0, 1]
+    assert document.undo_stack.count() == 1
+    marks = {entry.name: standing(document.project, entry)[0] for entry in document.plans}
+    assert marks == {first.name: "another cluster", second.name: "reference"}
+    document.undo_stack.undo()
+    assert document.plans == [first]
+    assert document.current is first
+    document.undo_stack.redo()
+    assert document.current is second
+    assert not window.solver.busy
 
 
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
@@ -412,6 +436,7 @@ def test_a_plan_that_arrives_leaves_what_went_wrong_on_screen(window):
 
 def found_later(window, plan_at, change):
     """Let a job end after something has changed; return its row."""
+    window.solver.solve = lambda *_, **__: None  # another cluster's expert is not asked
     project = window.document.project
     job = Job(1, project.problem, "heft", None, True, cluster=project.cluster)
     plan = plan_of(project.problem, dict.fromkeys("abc", plan_at))
@@ -427,6 +452,31 @@ def test_a_plan_found_while_the_speeds_changed_is_timed_at_the_new_ones_and_show
     assert window.document.current is found
     assert found.schedule.problem is window.document.problem
     assert found.schedule.makespan_us == 15
+
+
+def test_undo_takes_back_a_pin_made_while_the_solver_ran_and_keeps_its_plan(window, qtbot):
+    found = found_later(window, 1, lambda document: document.place([0], 0))
+    assert window.document.problem.pins == {0: 0}
+    window.document.choose_plan(found)
+    press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert window.document.problem.pins == {}
+    assert found.name in [entry.name for entry in window.document.plans]
+    assert not window.menus.by_id["undo"].isEnabled()
+
+
+def test_the_reference_on_another_cluster_is_named_by_that_alone(window):
+    window.solver.solve = lambda *_, **__: None
+    document = window.document
+    for spent_s, cluster in ((0.1, None), (3.2, cluster_of(3))):
+        if cluster is not None:
+            document.set_cluster(replace(cluster, description="Three GPUs"))
+        now = document.project
+        job = Job(1, now.problem, "expert", None, False, asked=False, cluster=now.cluster)
+        plan = plan_of(now.problem, dict.fromkeys("abc", 0))
+        window.solver.solved.emit(job, replace(plan, method="expert", solve_seconds=spent_s))
+        window.studio.solving.wait()
+    assert document.project.expert.name == "expert, Three GPUs"
 
 
 def test_a_plan_found_while_the_cluster_changed_runs_on_the_new_one(window):
@@ -461,7 +511,7 @@ def test_a_change_of_cluster_leaves_a_running_search_alone(window, monkeypatch):
     monkeypatch.setattr(window.solver, "start", lambda: SimpleNamespace(send=lambda message: None))
     window.studio.solving._run(["enplace", "heft"], choose=False)
     asked = window.solver.jobs
-    window.studio.solving.use_cluster(cluster_of(3))
+    window.document.set_cluster(cluster_of(3))
     running, expert, waiting = window.solver.jobs
     assert (running, waiting) == asked
     assert (expert.method, expert.asked) == ("expert", False)
@@ -631,28 +681,6 @@ def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
     assert first.schedule.makespan_us == second.schedule.makespan_us
 
 
-def test_a_plan_for_a_cluster_with_more_gpus_offers_to_switch_to_it(window, monkeypatch, tmp_path):
-    larger = replace(cluster_of(3), name="three-gpus")
-    problem = start_project(window.document.problem.profile, larger).problem
-    plan = plan_of(problem, {"a": 0, "b": 1, "c": 2})
-    write_plan(tmp_path / "theirs.json", Result(simulate(problem, plan)))
-    asked = []
-    monkeypatch.setattr(QMessageBox, "exec", lambda box: asked.append(box.text()))
-    monkeypatch.setattr(QMessageBox, "clickedButton", lambda box: box.buttons()[-1])
-    import_plan(window, tmp_path / "theirs.json")
-    assert window.document.problem.cluster.n_devices == 2, "the last button is Cancel"
-    monkeypatch.setattr(
-        QMessageBox,
-        "clickedButton",
-        lambda box: next(b for b in box.buttons() if "Switch" in b.text()),
-    )
-    import_plan(window, tmp_path / "theirs.json")
-    window.studio.files.wait()
-    assert "three" in asked[-1]
-    assert window.document.current.name == "theirs"
-    assert window.document.current.plan.device.tolist() == [0, 1, 2]
-
-
 def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
     other = start_project(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
     plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
@@ -678,6 +706,28 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert "not in the model: gone" in asked[0]
     assert window.document.current.plan.device.tolist() == [1, 1, 1]
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_a_plan_for_another_cluster_offers_to_switch_to_it(window, monkeypatch, tmp_path, agreed):
+    monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
+    document, larger = window.document, replace(cluster_of(3), description="Three GPUs")
+    other = start_project(document.problem.profile, larger).problem
+    plan = plan_of(other, {"a": 0, "b": 1, "c": 2})
+    write_plan(tmp_path / "three.json", Result(simulate(other, plan)))
+    asked = []
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: asked.append(box.text()))
+    monkeypatch.setattr(
+        QMessageBox,
+        "clickedButton",
+        lambda box: next(b for b in box.buttons() if ("Switch" in b.text()) == agreed),
+    )
+    import_plan(window, tmp_path / "three.json")
+    assert asked == ["three.json uses devices of Three GPUs, which the open cluster does not have."]
+    assert [entry.name for entry in document.plans] == ["first", "three"][: 1 + agreed]
+    assert document.project.cluster.n_devices == 2 + agreed
+    if agreed:
+        assert document.current.plan.device.tolist() == [0, 1, 2]
 
 
 def drop(window, *paths, says):
@@ -868,9 +918,9 @@ def test_constraints_of_a_model_that_is_closed_meanwhile_are_dropped(window, tmp
 
 def test_a_change_of_cluster_is_one_undo_step(window, monkeypatch):
     monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
-    window.studio.solving.use_cluster(presets()["cpu-2"])
+    window.document.set_cluster(presets()["cpu-2"])
     assert "runs only on a gpu" in window.banner.text
-    window.studio.solving.use_cluster(presets()["pesto"])
+    window.document.set_cluster(presets()["pesto"])
     assert "V100" in window.header.cluster_button.text()
     window.document.undo_stack.undo()
     assert window.document.project.cluster.name == "hand"
@@ -1757,6 +1807,12 @@ def test_a_choice_for_all_layers_is_offered_and_done_once_accepted(window):
     window.offer.cancel.click()
     assert not window.offer.isVisible()
     assert document.selection == {0}
+    press(window, Qt.Key.Key_L)
+    for pane in (window, *(window.panes.views[v].canvas for v in ("graph", "timeline", "compare"))):
+        document.offer_stamp([0])
+        QTest.keyClick(pane, Qt.Key.Key_Escape)
+        assert not window.offer.isVisible()
+        assert document.selection == {0}, pane
     press(window, Qt.Key.Key_L)
     window.offer.accept.click()
     assert not window.offer.isVisible()

@@ -242,7 +242,8 @@ class Measuring(QWidget):
     def _tuned(
         self, entry: PlanEntry, run: MeasuredRun, rounds: Sequence[Mapping[str, Any]]
     ) -> None:
-        if self._document.problem is None or entry not in self._document.plans:
+        project = self._document.project
+        if project is None or entry not in project.plans:
             self.done.emit("The tuned plan is no longer open; nothing has changed")
             return
         first, best = rounds[0]["step_time_us"], run.step_time_us
@@ -250,8 +251,8 @@ class Measuring(QWidget):
             self._document.set_run(entry.plan, run)
             self.done.emit(_describe_none_kept(entry.name, best, rounds))
             return
-        tuned = session.entry_for(self._document.problem, f"{entry.name}, tuned", run.plan)
-        self._document.add_plan(replace(tuned, run=run))
+        tuned = session.entry_for(project.problem, f"{entry.name}, tuned", run.plan)
+        self._document.take_plan(replace(tuned, run=run), project.cluster)
         self.done.emit(
             f"Tuned: a step takes {ms(best)}; with “{entry.name}” it took {ms(first)} just before"
         )

@@ -222,10 +222,21 @@ def test_the_button_runs_the_plan_and_keeps_the_measurement(opened, asked, qtbot
     assert "3.8 ms" in opened.toast.text
 
 
-def test_a_measurement_can_be_undone(ran):
-    ran.document.undo_stack.undo()
-    assert ran.document.current.run is None
-    assert not ran.findChild(ResultCard).isVisible()
+def test_undo_takes_back_edits_and_not_a_measurement(ran):
+    document = ran.document
+    run = document.current.run
+    document.undo_stack.undo()
+    assert document.plans == []
+    document.undo_stack.redo()
+    assert document.current.run is run
+    assert ran.findChild(ResultCard).isVisible()
+    document.rename_plan(document.current, "renamed")
+    again = replace(run, step_times_us=run.step_times_us * 2)
+    document.set_run(document.current.plan, again)
+    document.undo_stack.undo()
+    assert document.current.name == "mine"
+    assert document.undo_stack.canRedo()
+    assert document.current.run is again
 
 
 def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran, qtbot):

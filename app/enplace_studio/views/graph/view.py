@@ -166,11 +166,11 @@ class GraphView(Panel):
         self._crumbs_layout.addWidget(made, _CRUMB_STRETCH)
 
     def _escape(self) -> None:
-        """Leave the search, else the open group, else clear the selection."""
+        """Leave the search, else an offer, else the open group, else clear the selection."""
         if self.search.isVisible():
             self.end_search()
-        elif not self.model.back():
-            self.document.escape()
+        elif not self.document.drop_stamp() and not self.model.back():
+            self.document.select([])
 
     # Actions
 

@@ -367,7 +367,7 @@ class TimelineCanvas(TimeCanvas):
         return describe(schedule, number)
 
     def escape(self) -> None:
-        """Cancel a drag; without one, clear the selection."""
+        """Cancel a drag; without one, an offer or the selection."""
         if self._gesture is None:
             self.document.escape()
         self._gesture = self._pressed = None
