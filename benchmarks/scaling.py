@@ -72,7 +72,7 @@ def main(report: Report) -> None:
     report.text(
         f"Two stages change on the way, so their exponents say little. Above {LARGE:,} ops, the "
         "search begins with the methods that gain most, below with the quickest. Above "
-        f"{MOST_OPS_WITH_HEADS:,} ops, the lower bound leaves out heads and tails."
+        f"{MOST_OPS_WITH_HEADS:,} ops, the heads and tails of the lower bound only follow paths."
     )
     found: dict[int, dict[str, Measured]] = {}
     late: dict[str, str] = {}

@@ -17,8 +17,8 @@ raised the head or, among the first ``FAR``, one that showed that the head may s
 ``FORKS`` are examined as forks."""
 
 EXAMINED, FEWEST = 2_300_000, 8
-"""Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that even
-the bound of a huge graph takes only a second or two; and the least that ``PATIENCE`` shrinks to."""
+"""Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that the
+bound of a huge graph takes seconds, not minutes; and the least that ``PATIENCE`` shrinks to."""
 
 PASSES = 16
 """How often the ancestors examined are passed to find those on the op's own device."""
@@ -140,7 +140,7 @@ class _Fork(NamedTuple):
 def earliest_starts(costs: LeastCosts, stop: BoolArray) -> FloatArray:
     """Find the head of each op; shape (n_ops,).
 
-    Once ``stop[0]`` is set, the remaining heads stay 0, which is a bound, too.
+    Once ``stop[0]`` is set, the remaining heads only follow paths, which takes hardly any time.
     """
     n = len(costs.order)
     head_us = np.zeros(n)
@@ -189,14 +189,15 @@ def _find_in_order(
 ) -> None:  # pragma: no cover - compiled
     """Find heads in topological order: each depends on those of the ancestors."""
     for v in c.order:
-        if stop[0]:
-            break
-        a.counts[WAITING] = a.counts[N_BETWEEN] = 0
-        a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf
         bound_us = 0.0
         for edge in range(c.in_ptr[v], c.in_ptr[v + 1]):
             x = c.producer[edge]
             bound_us = max(bound_us, head_us[x] + c.time_us[x] + c.sure_us[edge])
+        head_us[v] = bound_us
+        if stop[0]:
+            continue
+        a.counts[WAITING] = a.counts[N_BETWEEN] = 0
+        a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf
         _reach_producers(c, a, head_us, v, v, 0.0)
         if a.counts[WAITING] > 1:
             bound_us = _examine_join(c, a, f, head_us, v, bound_us)

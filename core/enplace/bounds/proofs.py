@@ -67,13 +67,14 @@ class Proofs:
     def find(self, problem: Problem, stop: BoolArray | None = None) -> Proof:
         """Return the best proof for a problem; compute our own bounds if there is none.
 
-        They are weaker if ``stop[0]`` is set meanwhile.
+        They are weaker if ``stop[0]`` is set meanwhile, and then not kept.
         """
         with self._computing:
             found = self.get(problem)
             if found is None:
                 found = Proof(lower_bound_us(problem, stop))
-                self.add(problem, found)
+                if stop is None or not stop[0]:
+                    self.add(problem, found)
         return found
 
     def known(self, problem: Problem) -> Proof | None:

@@ -53,7 +53,6 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from enplace.bounds.heads import LeastCosts, earliest_starts
-from enplace.values.arrays import upward_rank
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -61,16 +60,16 @@ CELLS = 256
 """Most heads, and most tails, at which a time window may begin or end."""
 
 MOST_OPS_WITH_HEADS = 400_000
-"""Heads and tails take some 10 us per op; in a larger graph, paths count without transfers."""
+"""Heads and tails take some 50 us per op; in a larger graph, they only follow paths."""
 
 
 def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     """Find a bound that no schedule of the problem that fits can beat.
 
-    It is weaker if ``stop[0]`` is set meanwhile.
-
-    This solves a linear program, which takes seconds on a large graph, so whoever needs the bound
-    more than once should keep it (:class:`enplace.bounds.proofs.Proofs`).
+    Heads and tails take seconds on a large graph, so whoever needs the bound more than once should
+    keep it (:class:`enplace.bounds.proofs.Proofs`). Once ``stop[0]`` is set, they only follow
+    paths: this gives weaker bounds by path and by time windows, in some microseconds per op. Those
+    by work and by prices are always complete.
     """
     running = _running_bytes(problem)
     possible = _possible(problem, running)
@@ -78,12 +77,9 @@ def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     unit_us = _sums(problem.unit, time_us, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     least_us = time_us.min(axis=1)
-    if problem.profile.n_ops <= MOST_OPS_WITH_HEADS:
-        head_us, tail_us = heads_and_tails_us(problem, stop)
-        path_bound = (head_us + least_us + tail_us).max()
-        window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
-    else:
-        path_bound, window_bound = _longest_path_us(problem, least_us), 0.0
+    head_us, tail_us = heads_and_tails_us(problem, stop)
+    path_bound = (head_us + least_us + tail_us).max()
+    window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
     work_bound = _work_bound_us(problem, unit_us)
     price_bound = _price_bound_us(problem, unit_us)
     return float(max(path_bound, window_bound, work_bound, unit_bound, price_bound))
@@ -140,22 +136,13 @@ def heads_and_tails_us(
 ) -> tuple[FloatArray, FloatArray]:
     """Find the release time and the delivery time of each op; shape (n_ops,).
 
-    Both hold for every schedule that fits. Setting ``stop[0]`` leaves 0 for some ops.
+    Both hold for every schedule that fits. Setting ``stop[0]`` makes those of some ops smaller.
     """
-    flag = np.zeros(1, dtype=bool) if stop is None else stop
+    is_huge = problem.profile.n_ops > MOST_OPS_WITH_HEADS
+    flag = np.array([is_huge]) if stop is None or is_huge else stop
     with ThreadPoolExecutor(max_workers=2) as pool:
         head_us, tail_us = pool.map(earliest_starts, least_costs(problem), (flag, flag))
     return head_us, tail_us
-
-
-def _longest_path_us(problem: Problem, least_us: FloatArray) -> float:
-    """Find the longest path, with all transfers free."""
-    profile = problem.profile
-    free = np.zeros(profile.n_edges)
-    rank_us = upward_rank(
-        profile.topological_order, profile.out_ptr, profile.edge_op, least_us, free
-    )
-    return float(rank_us.max())
 
 
 def least_costs(problem: Problem) -> tuple[LeastCosts, LeastCosts]:

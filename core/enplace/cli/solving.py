@@ -242,17 +242,19 @@ def compare(
         _note_stop(_left_out(len(cut_off)))
     failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
     table = summary.comparison(list(results.values()), expert, objective, rivals)
-    # For other objectives, each method proves a bound only for its own kind of splits.
     best = _fastest(results.values())
     worth = _worth(best, alone, fastest(rivals))
     first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
-    bound = next((result.step_bound_us for result in results.values()), None)
+    # A bound is weaker where time ran out. For other objectives, each method proves one only for
+    # its own kind of splits.
+    proven = (result.step_bound_us for result in results.values())
+    known = [bound for bound in proven if bound is not None]
     return Answer(
         {
             "profile": problem.profile.name,
             "cluster": problem.cluster.name,
             "objective": objective,
-            "lower_bound": bound,
+            "lower_bound": max(known, default=None),
             "expert_step_time_us": expert.makespan_us if expert else None,
             **worth,
             "data_parallel": [summary.replicas_numbers(each) for each in rivals],

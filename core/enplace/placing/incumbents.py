@@ -7,10 +7,14 @@ import math
 from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import find_gap
+from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
-BOUND_OP_S = 7e-6
-"""Seconds per op that the lower bound of a large graph takes."""
+BOUND_S, BOUND_OP_S = 2.5, 2.5e-5
+"""Seconds that the lower bound of a large graph takes, and seconds per op more."""
+
+SMALL_BOUND_OP_S = 1.3e-4
+"""Seconds per op that the lower bound of a smaller graph takes, of which more is examined."""
 
 CLOSE_ENOUGH = 0.002
 """Gap to the lower bound below which no further candidates are tried."""
@@ -29,15 +33,19 @@ def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
     Infinite if the bound is not known and there is no time left to compute it.
     """
     problem = schedule.problem
-    bound_s = BOUND_OP_S * problem.profile.n_ops
-    if options.proofs.known(problem) is None and not options.has_time(bound_s):
+    if options.proofs.known(problem) is None and not options.has_time(_bound_s(problem)):
         return math.inf
     return find_gap(schedule.makespan_us, find_proof(problem, options).bound_us)
 
 
+def _bound_s(problem: Problem) -> float:
+    n_ops = problem.profile.n_ops
+    return min(SMALL_BOUND_OP_S * n_ops, BOUND_S + BOUND_OP_S * n_ops)
+
+
 def is_close(schedule: Schedule, options: PlaceOptions) -> bool:
     """Whether a schedule fits and is close to the proven optimum."""
-    return gap_of(schedule, options) < CLOSE_ENOUGH and schedule.fits
+    return schedule.fits and gap_of(schedule, options) < CLOSE_ENOUGH
 
 
 def is_enough(best: Schedule, options: PlaceOptions) -> bool:

@@ -1,4 +1,4 @@
-"""Run long kernels so that cancelling the placer stops them."""
+"""Run long kernels so that the time limit, or cancelling the placer, stops them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from enplace.values.problem import Problem
 T = TypeVar("T")
 
 LOOK_S = 0.05
-"""Time between two checks for cancellation."""
+"""Time between two checks for whether to stop."""
+
+PROOF_SHARE = 1.05
+"""Share of the time limit after which our own bounds become weaker: many methods need all of the
+limit for their plan, and the bound of most graphs takes a moment."""
 
 
 def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     """Return the best proof for a problem; compute our own bounds if there is none.
 
-    Cancelling makes them weaker: on a large graph they take seconds.
+    Cancelling, and the end of the time limit, make them weaker: on a large graph they take seconds.
     """
     known = options.proofs.get(problem)
     if known is not None:
         return known
-    stop = np.zeros(1, dtype=bool)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(options.proofs.find, problem, stop)
-        while not wait([running], LOOK_S).done:
-            stop[0] = options.cancelled()
-    return running.result()
+    return run_until(
+        lambda: options.cancelled() or not options.has_time(0.0, PROOF_SHARE),
+        lambda stop: options.proofs.find(problem, stop),
+    )
 
 
 def run_interruptibly(run: Callable[[BoolArray], T], options: PlaceOptions) -> T:
@@ -41,21 +43,35 @@ def run_interruptibly(run: Callable[[BoolArray], T], options: PlaceOptions) -> T
     Parameters
     ----------
     run : callable
-        Calls the kernel with a flag, shape (1,), and returns its result. The kernel must return
-        soon after the flag is set.
+        See :func:`run_until`.
 
     Raises
     ------
     CancelledError
         If cancelled.
     """
-    stop = np.zeros(1, dtype=bool)
+    result = run_until(options.cancelled, run)
+    options.check_cancelled()
+    return result
+
+
+def run_until(is_over: Callable[[], bool], run: Callable[[BoolArray], T]) -> T:
+    """Run a kernel in a thread of its own, and tell it when to end.
+
+    Parameters
+    ----------
+    is_over : callable
+        Called often; once it returns True, the kernel must end.
+    run : callable
+        Calls the kernel with a flag, shape (1,), and returns its result. The kernel must return
+        soon after the flag is set.
+    """
+    stop = np.array([is_over()])
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, stop)
         try:
             while not wait([running], LOOK_S).done:
-                options.check_cancelled()
+                stop[0] = stop[0] or is_over()
         finally:
             stop[0] = True
-    options.check_cancelled()
     return running.result()

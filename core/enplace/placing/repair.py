@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from enplace.coarsen import merge_batches
 from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, report
+from enplace.placing.interruptible import run_until
 from enplace.placing.moves import Level, make_level
-from enplace.placing.moves.steps import blocks_step, new_stop_flag, state_of
+from enplace.placing.moves.steps import blocks_step, state_of
 from enplace.placing.options import PlaceOptions
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -28,6 +30,9 @@ MOST_NODES, BLOCK_ROUNDS, MOVES = 1500, 24, 25
 MOST_VISITS = 64_000_000
 """Nodes and edges that all moves of an attempt visit at most, in about 5 s; few graphs have enough
 edges to be moved less often for it."""
+
+MERGE_OP_S = 2.5e-5
+"""Seconds per op that merging a large graph takes before its first block is moved."""
 
 MOST_TRIED = 1000
 """Most units and tensors of a device that are tried, which takes some hundredths of a second."""
@@ -51,13 +56,21 @@ def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
 
 
 def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
-    """Return the best schedule after moving blocks of ops at random.
+    """Return the best schedule after moving blocks of ops at random, or the given one.
 
-    The first attempt keeps the plan's own order, the second orders ops by their ranks. This takes
-    seconds; it is the last resort for a placer's plan that still does not fit.
+    The given one is returned if nothing helps or there is no time. The first attempt keeps the
+    plan's own order, the second orders ops by their ranks. This takes seconds; it is the last
+    resort for a placer's plan that still does not fit.
     """
+    if not has_time_to_rearrange(schedule.problem, options):
+        return schedule
     repairs = _with_blocks_moved(schedule, options)
     return _best_of_repairs(schedule, repairs, lambda: options.stopped)
+
+
+def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
+    """Whether the first block of ops would be moved within the time limit."""
+    return options.has_time(MERGE_OP_S * problem.profile.n_ops)
 
 
 def _best_of_repairs(
@@ -142,7 +155,8 @@ def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: Plac
     state = replace(state_of(level, plan), ranked=by_ranks)
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
-        state = step(state, options.seed + number, 1.0, new_stop_flag())
+        move = partial(step, state, options.seed + number, 1.0)
+        state = run_until(lambda: options.stopped, move)
         if state.excess_bytes == 0 or options.stopped:
             break
     found = level.plan(state.order, state.device, plan.policy, plan.links)

@@ -13,7 +13,7 @@ from enplace.machine.claims import SAME, check_claims
 from enplace.placing.interruptible import find_proof
 from enplace.placing.options import PlaceOptions, Progress, Value
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
-from enplace.placing.repair import rearrange
+from enplace.placing.repair import has_time_to_rearrange, rearrange
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
@@ -22,6 +22,7 @@ from enplace.values.schedule import Schedule
 
 DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
+NO_FIT_IN_TIME = "There was too little time to find a plan that fits in memory."
 
 
 def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Result:
@@ -99,9 +100,8 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         if watch.best is None:
             raise
         plan = watch.best
-    solve_s = options.seconds
     if options.start is not None and plan.acts_like(options.start):
-        fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
+        fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
     else:
         schedule = simulate(problem, plan)
@@ -109,7 +109,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             schedule = _fit_memory(schedule, options)
     if watch.best is None:  # a placer need not report its only plan
         _report_only(schedule, options)
-    plan = replace(schedule.plan, solve_seconds=solve_s, seed=options.seed)
+    plan = replace(schedule.plan, solve_seconds=options.seconds, seed=options.seed)
     return replace(schedule, plan=plan)
 
 
@@ -150,7 +150,8 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
         return replace(found, plan=found.plan.with_notes(note, plan.note))
     if plan.nothing_fits:
         return made
-    return replace(made, plan=plan.with_notes(FOUND_NO_FIT, plan.note))
+    note = FOUND_NO_FIT if has_time_to_rearrange(made.problem, options) else NO_FIT_IN_TIME
+    return replace(made, plan=plan.with_notes(note, plan.note))
 
 
 class _Watch:

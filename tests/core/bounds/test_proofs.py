@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from enplace.bounds import Proof, Proofs, lower_bound_us
@@ -22,6 +23,14 @@ def test_the_lower_bound_is_calculated_once(problem, monkeypatch):
     proofs = Proofs()
     assert proofs.find(problem) == proofs.find(problem) == (lower_bound_us(problem), "")
     assert calls == [problem]
+
+
+def test_a_bound_that_was_stopped_is_not_kept(problem):
+    proofs = Proofs()
+    stopped = proofs.find(problem, np.ones(1, dtype=bool))
+    assert proofs.known(problem) is None
+    assert proofs.find(problem) == proofs.known(problem)
+    assert proofs.find(problem).bound_us >= stopped.bound_us == 14
 
 
 def test_the_highest_proven_bound_is_kept(problem):

@@ -14,7 +14,8 @@ from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placers.celeritas import adjust
 from enplace.placers.heft import list_schedule
 from enplace.placing.candidates import best_that_fits
-from enplace.placing.interruptible import run_interruptibly
+from enplace.placing.interruptible import find_proof, run_interruptibly
+from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -50,6 +51,31 @@ def test_the_flag_is_set_while_the_kernel_runs():
 
     with pytest.raises(CancelledError):
         run_interruptibly(run, PlaceOptions(cancelled=lambda: next(looks) > 2))
+
+
+@pytest.mark.parametrize(("seconds", "stopped"), [(9.9, False), (11.0, True)])
+def test_the_bound_is_weaker_if_the_time_is_over(monkeypatch, seconds, stopped):
+    flags = []
+    monkeypatch.setattr(
+        "enplace.bounds.proofs.lower_bound_us", lambda problem, stop: flags.append(stop[0]) or 1.0
+    )
+    now_s = iter([0.0])
+    stopwatch = Stopwatch(lambda: next(now_s, seconds))
+    assert find_proof(PROBLEM, PlaceOptions(time_limit_s=10.0, stopwatch=stopwatch)) == (1.0, "")
+    assert flags == [stopped]
+
+
+def test_a_bound_that_is_under_way_ends_with_the_time(monkeypatch):
+    clock = itertools.count()
+
+    def find(problem, stop):
+        while not stop[0]:
+            pass
+        return 1.0
+
+    monkeypatch.setattr("enplace.bounds.proofs.lower_bound_us", find)
+    options = PlaceOptions(time_limit_s=3.0, stopwatch=Stopwatch(lambda: next(clock)))
+    assert find_proof(PROBLEM, options) == (1.0, "")
 
 
 def test_an_error_of_the_kernel_reaches_the_caller():

@@ -71,7 +71,7 @@ def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
 
     plan = best_that_fits(problem, candidates, options).plan
     if decided < 1:
-        note = f"Too little time for {percent(1 - decided)} of the linear programs."
+        note = f"There was too little time for {percent(1 - decided)} of the linear programs."
         plan = plan.with_notes(plan.note, note)
     return plan
 

@@ -104,7 +104,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
             left_out.append(f"the search ({error})")
     notes = [NOTHING_FITS] if nothing_fits else []
     notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
-    notes += [f"Too little time for {listed(too_slow)}."] if too_slow else []
+    notes += [f"There was too little time for {listed(too_slow)}."] if too_slow else []
     plan = incumbent.schedule.plan
     return replace(plan.with_notes(*notes), nothing_fits=nothing_fits) if notes else plan
 

@@ -52,9 +52,9 @@ UNCHECKED_OP_S = {
 }
 """Seconds per op that some methods may take before they check whether to stop."""
 
-LAST_SHARE = 0.9
-"""Share of the time limit after which a method of a large graph is abandoned: its plan is still to
-be simulated."""
+LAST_OP_S = 6e-6
+"""Seconds per op of a large graph that are left at the end of the time limit, when methods are
+abandoned: their plans are still to be simulated."""
 
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
@@ -163,7 +163,7 @@ def _try_methods(
     ended = False
 
     def is_over(name: str) -> bool:
-        late = not options.has_time(0.0, _last_share(problem, name))
+        late = not _has_time_left(name, problem, options)
         return ended or options.cancelled() or (late and (has_plan or bool(plans)))
 
     def run(name: str) -> bool:
@@ -213,11 +213,12 @@ def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
     return options.has_time(0.0, STARTS_SHARE) and options.has_time(unchecked_s)
 
 
-def _last_share(problem: Problem, method: str) -> float:
-    """Return the share of the time limit after which a method is abandoned."""
+def _has_time_left(method: str, problem: Problem, options: PlaceOptions) -> bool:
+    """Whether a method that is running may go on."""
+    n_ops = problem.profile.n_ops
     if method == LP_START:  # some programs take far longer than most of their size
-        return LP_SHARE
-    return LAST_SHARE if problem.profile.n_ops > LARGE else 1.0
+        return options.has_time(0.0, LP_SHARE)
+    return options.has_time(LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
 
 
 def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:

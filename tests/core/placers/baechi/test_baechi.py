@@ -94,7 +94,7 @@ def test_without_time_for_its_programs_m_sct_places_as_m_etf_does_and_says_so():
     options = PlaceOptions(time_limit_s=1.0, stopwatch=Stopwatch(clock))
     plan = place(problem, "m-sct", options=options).plan
     assert plan.device.tolist() == place(problem, "m-etf").plan.device.tolist()
-    assert plan.note == "Too little time for 100.0 % of the linear programs."
+    assert plan.note == "There was too little time for 100.0 % of the linear programs."
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,10 @@ def test_methods_that_there_is_no_time_for_are_named(slow_clock):
     options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(slow_clock))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
     later = "dpos, m-topo, heft, celeritas, expert, order-place, m-sct"
-    assert plan.note == f"Too little time for m-etf, {later}, local-search, mcmc, the search."
+    assert (
+        plan.note
+        == f"There was too little time for m-etf, {later}, local-search, mcmc, the search."
+    )
 
 
 def _treat_as_large(patch):
@@ -114,7 +117,7 @@ def large(monkeypatch):
 def test_however_little_time_a_large_graph_gets_a_list_schedule(
     monkeypatch, large, slow_clock, limit_s
 ):
-    monkeypatch.setattr("enplace.placing.incumbents.BOUND_OP_S", 1.0)  # no time for that either
+    monkeypatch.setattr("enplace.placing.incumbents._bound_s", lambda problem: 99.0)  # nor for that
     options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(slow_clock))
     plan = place(large, "enplace", options=options).plan
     list_schedule = place(large, "heft").plan
@@ -135,7 +138,7 @@ def test_a_search_that_begins_from_a_plan_waits_for_no_method_beyond_the_limit(m
 
     start, run = place(large, "round-robin").plan, starts.run_method
     monkeypatch.setattr(starts, "run_method", take_long)
-    monkeypatch.setattr("enplace.placing.incumbents.BOUND_OP_S", 1.0)  # no time for that
+    monkeypatch.setattr("enplace.placing.incumbents._bound_s", lambda problem: 99.0)  # no time
     options = PlaceOptions(time_limit_s=5.0, stopwatch=Stopwatch(lambda: seconds), start=start)
     plan = place(large, "enplace", options=options).plan
     assert plan.solve_seconds <= 5.5
@@ -163,7 +166,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     assert sorted(tried) == sorted(alone_us)
     assert found.schedule.makespan_us <= min(alone_us.values())
     later = "single, dpos, m-topo, celeritas, expert, order-place"
-    assert found.plan.note.startswith(f"Too little time for {later}")
+    assert found.plan.note.startswith(f"There was too little time for {later}")
 
 
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
@@ -182,7 +185,7 @@ def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch,
     monkeypatch.setattr(starts, "UNCHECKED_OP_S", {"expert": 1.0})
     options = PlaceOptions(time_limit_s=60.0, stopwatch=Stopwatch(lambda: 0.0))
     plan = place(large, "enplace", options=options).plan
-    assert plan.note == "Too little time for expert, the search."
+    assert plan.note == "There was too little time for expert, the search."
 
 
 def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch, large):
@@ -202,6 +205,26 @@ def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch
     assert found.schedule.makespan_us == simulate(large, second).makespan_us
 
 
+def test_a_method_is_abandoned_while_there_is_time_to_simulate_its_plan(monkeypatch, large):
+    seconds = 0.0
+
+    def take_all_time(name, problem, options):
+        nonlocal seconds
+        while seconds < 10.0 and not options.cancelled():
+            seconds += 0.5
+        ends.append(seconds)
+        return run(name, problem, options.quiet)
+
+    run, ends = starts.run_method, []
+    monkeypatch.setattr(starts, "run_method", take_all_time)
+    monkeypatch.setattr(starts, "THREADS", 1)
+    monkeypatch.setattr(starts, "LAST_OP_S", 3.0 / large.profile.n_ops)
+    start = place(large, "round-robin").plan
+    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds), start=start)
+    place(large, "enplace", options=options)
+    assert set(ends) == {7.5}
+
+
 @pytest.mark.parametrize("cost", ["OP_S", "OP_DEVICE_S"])
 def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch, cost):
     monkeypatch.setattr(starts, "LARGE", 10)
@@ -215,7 +238,7 @@ def test_a_huge_graph_is_not_searched_without_the_time_for_it(monkeypatch):
     monkeypatch.setattr(search, "PHASE_S", 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
     plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=60.0)).plan
-    assert plan.note == "Too little time for the search."
+    assert plan.note == "There was too little time for the search."
     best_start = place(problem, "heft").plan
     assert simulate(problem, plan).makespan_us <= simulate(problem, best_start).makespan_us
 

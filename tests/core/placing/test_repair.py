@@ -1,0 +1,62 @@
+"""Plans that exceed memory, and the time to make them fit."""
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.core.placers.problems import gpus, line
+
+from enplace.machine import simulate
+from enplace.placing import registry, repair
+from enplace.placing.options import PlaceOptions
+from enplace.placing.run import FOUND_NO_FIT, NO_FIT_IN_TIME, place
+from enplace.placing.stopwatch import Stopwatch
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def too_full(monkeypatch):
+    """A problem, and a registered method that puts all of it on one GPU, where it does not fit."""
+
+    def run(problem, options):
+        n_ops = problem.profile.n_ops
+        return Plan(np.zeros(n_ops, dtype=np.int64), np.arange(n_ops), "full")
+
+    capabilities = frozenset({registry.MEMORY})
+    monkeypatch.setitem(
+        registry._registry, "full", registry.Placer("full", "", "", run, capabilities=capabilities)
+    )
+    return Problem(line([1.0] * 3, [], persistent=[6] * 3), gpus(2, capacity=10))
+
+
+@pytest.mark.parametrize(("needed_s", "begun"), [(4.9, True), (5.1, False)])
+def test_a_repair_is_begun_only_if_there_is_time(monkeypatch, too_full, needed_s, begun):
+    now_s, repairs = iter([0.0, 0.0]), []
+    options = PlaceOptions(
+        time_limit_s=LIMIT_S, stopwatch=Stopwatch(lambda: next(now_s, 0.5 * LIMIT_S))
+    )
+    monkeypatch.setattr(repair, "MERGE_OP_S", needed_s / too_full.profile.n_ops)
+    monkeypatch.setattr(
+        repair, "_with_blocks_moved", lambda *given: repairs.append(given) or iter(())
+    )
+    plan = place(too_full, "full", options=options).plan
+    assert len(repairs) == begun
+    assert plan.note == (FOUND_NO_FIT if begun else NO_FIT_IN_TIME)
+
+
+def test_moves_of_a_repair_end_with_the_time(monkeypatch, too_full):
+    def step(state, seed, share, stop):
+        while not stop[0]:
+            pass
+        seeds.append(seed)
+        return state
+
+    seeds, clock = [], itertools.count()
+    monkeypatch.setattr(repair, "blocks_step", lambda links, rounds: step)
+    options = PlaceOptions(time_limit_s=9.0, stopwatch=Stopwatch(lambda: next(clock)))
+    full = simulate(too_full, registry.placers()["full"].run(too_full, options))
+    assert repair.rearrange(full, options) is full
+    assert len(seeds) == 1
