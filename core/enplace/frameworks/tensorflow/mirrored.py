@@ -235,7 +235,8 @@ def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any)
     samples = len(tf.nest.flatten(x)[0])
     history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
     logs = {name: values[-1] for name, values in history.items()}
-    return logs if as_dict else [*logs.values()]
+    found = [*logs.values()]
+    return logs if as_dict else found if len(found) > 1 else found[0]
 
 
 def _constant(value: Any) -> Any:
