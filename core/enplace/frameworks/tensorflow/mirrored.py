@@ -230,8 +230,8 @@ def _if_possible(build: Callable[..., Any]) -> Callable[..., Any]:
 def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any) -> Any:
     """Train on one batch; the usual method would give all of it to every replica."""
     as_dict = options.pop("return_dict", False)
-    known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
     options.pop("reset_metrics", None)  # of Keras 2
+    known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
     samples = len(tf.nest.flatten(x)[0])
     history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
     logs = {name: values[-1] for name, values in history.items()}
