@@ -76,7 +76,10 @@ _MEANINGS = {
 _OUTSIDE = "DistributedVariable.handle"
 """What its errors say where variables are used outside of replicas."""
 
-TOO_SHORT = "it trains for a step or two only, and TensorFlow prepares the graph in the first"
+TOO_SHORT = (
+    "it trains for a step or two only, or calls its step with other Python values or shapes each "
+    "time, and TensorFlow prepares a graph in each first call"
+)
 
 _LONGEST = 160
 """Most characters of another error of its."""
@@ -191,8 +194,21 @@ class _Strategy(tf.distribute.MirroredStrategy):
         The rest of the data is smaller, and the time to get a batch ready is not that of a step.
         """
         if self.trains_next:
-            dataset, self.trains_next = dataset.take(1).cache().repeat(), False
+            first = next(iter(dataset))
+            dataset, self.trains_next = tf.data.Dataset.from_tensors(first).repeat(), False
         return super().experimental_distribute_dataset(dataset, options)
+
+
+class _Replaced(type):
+    """A kind of strategies of which there is one only, our own."""
+
+    strategy: Any
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        return cls.strategy
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return value is cls.strategy
 
 
 @contextmanager
@@ -213,7 +229,8 @@ def _in_scope(strategy: Any) -> Iterator[None]:
         for module, name in _DEVICE_SETTERS:
             stack.enter_context(patch.object(module, name, lambda *_, **__: None))
         for name in ("MirroredStrategy", "OneDeviceStrategy"):
-            stack.enter_context(patch.object(tf.distribute, name, lambda *_, **__: strategy))
+            ours = _Replaced(name, (), {"strategy": strategy})
+            stack.enter_context(patch.object(tf.distribute, name, ours))
         for trainer in keras_trainers("train_on_batch"):
             stack.enter_context(patch.object(trainer, "train_on_batch", _fit_batch))
         for trainer in keras_trainers("_symbolic_build"):
@@ -256,8 +273,14 @@ def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any)
     samples = len(tf.nest.flatten(x)[0])
     history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
     logs = {name: values[-1] for name, values in history.items()}
+    if as_dict:
+        return logs
+    if in_order := getattr(
+        model, "_flatten_metrics_in_order", None
+    ):  # of Keras 3, which sorts logs
+        return in_order(logs)
     found = [*logs.values()]
-    return logs if as_dict else found if len(found) > 1 else found[0]
+    return found if len(found) > 1 else found[0]
 
 
 def _constant(value: Any) -> Any:
@@ -407,6 +430,8 @@ class _Clock:
             return call(function, captured)  # another function that trains: its steps differ
         if function not in self._traced:
             self._traced.add(function)  # in its first call, TensorFlow prepares its graph
+            if len(self._traced) > self._steps:
+                raise LoadError(TOO_SHORT)
             return call(function, captured)
         begin = time.perf_counter_ns()
         result = call(function, captured)
@@ -439,7 +464,7 @@ class _Clock:
             return usual(function, *args, **kwargs)
         shared, samples, n_rows = self._share_out(drawn, step.batch)
         step.samples = step.samples or samples
-        self._way, self._samples = key, samples
+        self._way, self._samples = function, samples
         results = step.traced(shared)
         self._way, self._samples = None, 0
         found = tf.nest.flatten(results)

@@ -13,9 +13,11 @@ x, y = np.ones((96, 4), "float32"), np.ones((96, 2), "float32")
 KERAS = """
 tf.config.threading.set_intra_op_parallelism_threads(1)
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-model.compile("sgd", "mse", metrics=["mae"], steps_per_execution=4)
+largest = keras.metrics.MeanMetricWrapper(lambda a, b: 9.0 + 0 * abs(a - b), name="above")
+model.compile("sgd", "mse", metrics=[largest], steps_per_execution=4)
 for _ in range(9):
-    loss, error = model.train_on_batch(x[:8], y[:8])  # a fit of one batch
+    loss, largest = model.train_on_batch(x[:8], y[:8])  # a fit of one batch
+    assert loss <= largest
 """
 LOOP = """
 weights, steps = tf.Variable(tf.ones((4, 2))), tf.Variable(0)
@@ -132,6 +134,7 @@ update()
 """
 SIGNATURE = """
 weights, strategy = tf.Variable(tf.ones((4, 2))), tf.distribute.MirroredStrategy()
+assert isinstance(strategy, tf.distribute.MirroredStrategy)
 batch = 8 * strategy.num_replicas_in_sync  # one here, as when it is profiled
 
 @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([4]), tf.TensorSpec([])])
@@ -145,8 +148,10 @@ def train(rows, of_columns, rate):
 for i in range(9):
     assert train(np.ones((batch, 4)), np.ones(4), 0.1 / (1 + i)) == 4  # half the batch
 """
+MIXED = f"keras.mixed_precision.set_global_policy('mixed_float16'){KERAS}"
 SCRIPTS = {
     "keras": KERAS,
+    "mixed": MIXED,
     "signature": SIGNATURE,
     "loop": LOOP,
     "iterator": ITERATOR,
