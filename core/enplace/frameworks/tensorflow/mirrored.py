@@ -45,7 +45,6 @@ from enplace.frameworks.tensorflow.scripts import (
     keras_trainers,
     plain_keras,
     run_script,
-    trained_by,
 )
 from enplace.frameworks.tensorflow.step import LoadError
 from enplace.values.profile import IntArray
@@ -55,6 +54,10 @@ WARM_UPS = 5
 NO_BATCH = "its function '{}' trains, but takes no batch that could be shared out"
 
 UNCLEAR = "its function '{}' takes arrays of {} rows, and Enplace cannot tell which are its batch"
+
+CONCRETE = (
+    "it calls '{}' through get_concrete_function; Enplace can share out only calls of a tf.function"
+)
 
 NO_STEP = (
     "it trains neither with fit of Keras nor with a tf.function that takes its batch as tensors or "
@@ -70,10 +73,13 @@ _MEANINGS = {
 }
 """Its errors about its own parts, by a word in them."""
 
-_OF_SESSIONS = "DistributedVariable.handle"
-"""What its errors say where a session has variables."""
+_OUTSIDE = "DistributedVariable.handle"
+"""What its errors say where variables are used outside of replicas."""
 
-TOO_SHORT = "it trains for one step only, which takes longer than those that follow"
+TOO_SHORT = (
+    "it trains for a step or two only, or calls its step with other Python values or shapes each "
+    "time, and TensorFlow prepares a graph in each first call"
+)
 
 _LONGEST = 160
 """Most characters of another error of its."""
@@ -132,10 +138,10 @@ def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progre
         if is_out_of_memory(error):
             raise LoadError("a replica does not fit on a device") from None
         clock.why_not = clock.why_not or _why(error)
-        if len(clock.times_us) <= WARM_UPS:
+        if len(clock.times_us) < WARM_UPS:
             raise LoadError(clock.why_not) from None  # the first steps say little of the others
-    if len(clock.times_us) < 2:
-        raise LoadError(clock.why_not or (TOO_SHORT if clock.times_us else NO_STEP))
+    if not clock.times_us:
+        raise LoadError(clock.why_not or (TOO_SHORT if clock.has_step else NO_STEP))
     if clock.batch % (n := len(devices.cluster.gpus)):
         raise LoadError(f"its batch of {clock.batch} cannot be shared out to {n} devices")
     return Mirrored(clock.times_us[min(WARM_UPS, len(clock.times_us) // 2) :], clock.batch)
@@ -166,12 +172,43 @@ def _start(devices: Devices) -> Any:
 
 
 class _Strategy(tf.distribute.MirroredStrategy):
-    """Hides from a script that it has several replicas: many make their batches larger then."""
+    """Our devices as a script and Keras see them.
+
+    Attributes
+    ----------
+    trains_next : bool
+        Whether Keras is about to ask for the data that a model trains on.
+    """
+
+    trains_next = False
 
     @property
     def num_replicas_in_sync(self) -> int:
+        """The number of replicas; one for a script: many make their batches larger otherwise."""
         is_library = _package(sys._getframe(1)) in (*_TENSORFLOW, *_KERAS)
         return super().num_replicas_in_sync if is_library else 1
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Share out the batches of a dataset; for ``fit``, its first one again and again.
+
+        The rest of the data is smaller, and the time to get a batch ready is not that of a step.
+        """
+        if self.trains_next:
+            first = next(iter(dataset))
+            dataset, self.trains_next = tf.data.Dataset.from_tensors(first).repeat(), False
+        return super().experimental_distribute_dataset(dataset, options)
+
+
+class _Replaced(type):
+    """A kind of strategies of which there is one only, our own."""
+
+    strategy: Any
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        return cls.strategy
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return value is cls.strategy
 
 
 @contextmanager
@@ -192,7 +229,8 @@ def _in_scope(strategy: Any) -> Iterator[None]:
         for module, name in _DEVICE_SETTERS:
             stack.enter_context(patch.object(module, name, lambda *_, **__: None))
         for name in ("MirroredStrategy", "OneDeviceStrategy"):
-            stack.enter_context(patch.object(tf.distribute, name, lambda *_, **__: strategy))
+            ours = _Replaced(name, (), {"strategy": strategy})
+            stack.enter_context(patch.object(tf.distribute, name, ours))
         for trainer in keras_trainers("train_on_batch"):
             stack.enter_context(patch.object(trainer, "train_on_batch", _fit_batch))
         for trainer in keras_trainers("_symbolic_build"):
@@ -230,12 +268,19 @@ def _if_possible(build: Callable[..., Any]) -> Callable[..., Any]:
 def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any) -> Any:
     """Train on one batch; the usual method would give all of it to every replica."""
     as_dict = options.pop("return_dict", False)
-    known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
     options.pop("reset_metrics", None)  # of Keras 2
+    known = dict(zip(("sample_weight", "class_weight"), weights, strict=False)) | options
     samples = len(tf.nest.flatten(x)[0])
     history = model.fit(x, y, batch_size=samples, shuffle=False, verbose=0, **known).history
     logs = {name: values[-1] for name, values in history.items()}
-    return logs if as_dict else [*logs.values()]
+    if as_dict:
+        return logs
+    if in_order := getattr(
+        model, "_flatten_metrics_in_order", None
+    ):  # of Keras 3, which sorts logs
+        return in_order(logs)
+    found = [*logs.values()]
+    return found if len(found) > 1 else found[0]
 
 
 def _constant(value: Any) -> Any:
@@ -303,7 +348,13 @@ class _Clock:
         self._first_way: Any = None
         self._called: dict[Any, _Step | None] = {}
         self._samples = 0
+        self._model: Any = None
+        self._traced: set[Any] = set()
         self._times_us: dict[int, list[float]] = {0: []}
+
+    @property
+    def has_step(self) -> bool:
+        return self._first_way is not None
 
     @property
     def batch(self) -> int:
@@ -324,7 +375,7 @@ class _Clock:
         def watched(function: Any, *args: Any, **kwargs: Any) -> Any:
             if self._tracing:
                 return _converted(function.python_function)(*args, **kwargs)
-            if self._within or not tf.executing_eagerly():
+            if self._within or self._model is not None or not tf.executing_eagerly():
                 return usual(function, *args, **kwargs)
             self._within = True
             try:
@@ -332,23 +383,56 @@ class _Clock:
             finally:
                 self._within = False
 
-        with (
-            patch.object(TRACED, "__call__", watched),
-            calls_handled(self._timed),
-            suppress(EnoughError),
-        ):
+        get_concrete = TRACED.get_concrete_function
+
+        @wraps(get_concrete)
+        def watched_get(function: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return get_concrete(function, *args, **kwargs)
+            except ValueError as error:
+                if self._within or _OUTSIDE not in str(error):
+                    raise
+                raise LoadError(CONCRETE.format(function.python_function.__name__)) from None
+
+        with ExitStack() as stack:
+            stack.enter_context(suppress(EnoughError))
+            stack.enter_context(patch.object(TRACED, "__call__", watched))
+            stack.enter_context(patch.object(TRACED, "get_concrete_function", watched_get))
+            for trainer in keras_trainers("fit"):
+                stack.enter_context(patch.object(trainer, "fit", self._fitting(trainer.fit)))
+            stack.enter_context(calls_handled(self._timed))
             yield
+
+    def _fitting(self, usual: Any) -> Any:
+        """Let ``fit`` train on one batch, and tell which model it trains."""
+
+        @wraps(usual)
+        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self._model, self._strategy.trains_next = model, True
+            try:
+                return usual(model, *args, **kwargs)
+            finally:
+                self._model, self._strategy.trains_next = None, False
+
+        return fit
 
     def _timed(
         self, function: Any, inputs: Sequence[Any], captured: Sequence[Any], call: Call
     ) -> Any:
         if not (tf.executing_eagerly() and all(does(function)) and _is_replicated(function)):
             return call(function, captured)
-        # Keras calls the steps of all models by the same name.
-        way = self._way or (str(function.graph.name), trained_by(function))
+        way = self._way
+        if self._model is not None:  # Keras calls the steps of all models by the same name
+            way = id(self._model), frozenset(map(id, self._model.trainable_variables))
+        way = way or str(function.graph.name)
         self._first_way = self._first_way or way
         if way != self._first_way:
             return call(function, captured)  # another function that trains: its steps differ
+        if function not in self._traced:
+            self._traced.add(function)  # in its first call, TensorFlow prepares its graph
+            if len(self._traced) > self._steps:
+                raise LoadError(TOO_SHORT)
+            return call(function, captured)
         begin = time.perf_counter_ns()
         result = call(function, captured)
         tf.test.experimental.sync_devices()
@@ -372,14 +456,15 @@ class _Clock:
             return usual(function, *args, **kwargs)
         given = tf.nest.flatten((args, kwargs))
         drawn = [_next(v) if isinstance(v, tf.data.Iterator) else v for v in given]
-        if not step.batch and not self._find_batch(
-            step, drawn, function.input_signature is not None
-        ):
+        varies = function.input_signature is not None or any(
+            isinstance(v, tf.data.Iterator) for v in given
+        )
+        if step.traced is None and not self._find_batch(step, drawn, varies):
             self._called[key] = None
             return usual(function, *args, **kwargs)
         shared, samples, n_rows = self._share_out(drawn, step.batch)
         step.samples = step.samples or samples
-        self._way, self._samples = key, samples
+        self._way, self._samples = function, samples
         results = step.traced(shared)
         self._way, self._samples = None, 0
         found = tf.nest.flatten(results)
@@ -428,7 +513,8 @@ class _Clock:
     def _find_batch(self, step: _Step, values: list[Any], varies: bool) -> bool:
         """Find which arrays of a step have samples: those that it can be traced with a share of.
 
-        Where several lengths allow that, that of most arrays wins; without one, nothing is timed.
+        Where several lengths allow that, that of most arrays wins. Without one, nothing is timed; a
+        further function, which would not be, gets all of them on every device.
 
         Parameters
         ----------
@@ -438,10 +524,8 @@ class _Clock:
         length = {i: int(v.shape[0]) for i, v in enumerate(tf.nest.flatten(values)) if _is_array(v)}
         counts = Counter(length.values()).items()
         name = step.on_all.__name__
-        if not counts and step.whole is not None:
-            raise LoadError(NO_BATCH.format(name))
+        whys = [NO_BATCH.format(name)] if step.whole is not None and not counts else []
         found: list[tuple[int, int]] = []
-        whys = []
         for n, count in sorted(counts, key=lambda each: (-each[1], each[0] == 1)):
             if found and (found[0][1] > count or n == 1):
                 break  # a single row goes with any batch
@@ -456,7 +540,12 @@ class _Clock:
             except Exception as error:
                 whys.append(_why(error, "a share of the samples on each device"))
         if len(found) > 1:
-            raise LoadError(UNCLEAR.format(name, " or ".join(f"{n:,}" for n, _ in found)))
+            whys = [UNCLEAR.format(name, " or ".join(f"{n:,}" for n, _ in found))]
+        if len(found) != 1 and step.whole is not None:
+            if self._first_way is None:  # it is the one that would be timed
+                raise LoadError((*whys, NO_STEP)[0])
+            step.traced, step.batch = tf.function(step.on_all), ()
+            return True
         self.why_not = "" if found else "".join(whys[:1])
         return bool(found)
 
@@ -474,6 +563,8 @@ class _Clock:
             raise LoadError(
                 "its batch has ragged or sparse tensors, which Enplace cannot share out"
             )
+        if not batch:
+            return values, 0, 0
         samples = int(flat[batch[0]].shape[0])
         rows = np.arange(-(-samples // self._n) * self._n) % samples
         for i in batch:
@@ -536,7 +627,7 @@ def _cast(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args
 
     def convert(spec: Any, value: Any) -> Any:
-        return tf.convert_to_tensor(value, spec.dtype) if _is_array(value) else value
+        return tf.convert_to_tensor(value, spec.dtype) if type(spec) is tf.TensorSpec else value
 
     return tuple(tf.nest.map_structure(convert, signature, args))
 
@@ -553,8 +644,10 @@ def _why(error: Exception, what: str = "a replica on each device") -> str:
     for part, meaning in _MEANINGS.items():
         if part in text:
             return f"tf.distribute {meaning}"
-    if _OF_SESSIONS in text and not tf.executing_eagerly():
-        return "tf.distribute does not share out the variables of a TensorFlow 1 session"
+    if _OUTSIDE in text:
+        of_session = "tf.distribute does not share out the variables of a TensorFlow 1 session"
+        elsewhere = "it uses variables in a function that is not shared out"
+        return elsewhere if tf.executing_eagerly() else of_session
     first = (first_line(error) or type(error).__name__).partition(". ")[0].rstrip(".")
     return f"Enplace cannot run it with {what}: {shorten(first, _LONGEST, placeholder=' …')}"
 

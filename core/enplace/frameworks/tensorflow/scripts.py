@@ -190,7 +190,7 @@ class Recorder:
             raise EnoughError
         gradients, updates = does(function)
         if self._function is None and gradients and updates:
-            self._function, self._variables = function, trained_by(function)
+            self._function, self._variables = function, _trained_by(function)
             self._take(function, inputs)
         elif gradients and not updates:
             self._saw_other_step(_APART)
@@ -210,7 +210,7 @@ class Recorder:
         assert self._function is not None
         name = str(function.graph.name)
         if name == str(self._function.graph.name):
-            if trained_by(function) == self._variables:
+            if _trained_by(function) == self._variables:
                 self._calls[function] += 1
                 if self._calls[function] == N_BATCHES:
                     self._function = function
@@ -258,7 +258,7 @@ class Recorder:
         )
 
 
-def trained_by(function: ConcreteFunction) -> frozenset[int]:
+def _trained_by(function: ConcreteFunction) -> frozenset[int]:
     """Identify the variables that a traced function may train; models have none in common."""
     return frozenset(map(id, function.graph.trainable_variables))
 
