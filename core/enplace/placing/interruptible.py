@@ -18,10 +18,6 @@ T = TypeVar("T")
 LOOK_S = 0.05
 """Time between two checks for whether to stop."""
 
-PROOF_SHARE = 1.05
-"""Share of the time limit after which our own bounds become weaker: many methods need all of the
-limit for their plan, and the bound of most graphs takes a moment."""
-
 
 def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     """Return the best proof for a problem; compute our own bounds if there is none.
@@ -32,7 +28,7 @@ def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     if known is not None:
         return known
     return run_until(
-        lambda: options.cancelled() or not options.has_time(0.0, PROOF_SHARE),
+        lambda: options.over,
         lambda stop: options.proofs.find(problem, stop),
     )
 

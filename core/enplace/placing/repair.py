@@ -15,7 +15,7 @@ from enplace.placing.incumbents import is_better, report
 from enplace.placing.interruptible import run_until
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
-from enplace.placing.options import PlaceOptions
+from enplace.placing.options import GRACE_SHARE, PlaceOptions
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -65,12 +65,12 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     if not has_time_to_rearrange(schedule.problem, options):
         return schedule
     repairs = _with_blocks_moved(schedule, options)
-    return _best_of_repairs(schedule, repairs, lambda: options.stopped)
+    return _best_of_repairs(schedule, repairs, lambda: options.over)
 
 
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
-    """Whether the first block of ops would be moved within the time limit."""
-    return options.has_time(MERGE_OP_S * problem.profile.n_ops)
+    """Whether the first block of ops would be moved soon after the time limit at the latest."""
+    return options.has_time(MERGE_OP_S * problem.profile.n_ops, GRACE_SHARE)
 
 
 def _best_of_repairs(
@@ -156,8 +156,8 @@ def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: Plac
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         move = partial(step, state, options.seed + number, 1.0)
-        state = run_until(lambda: options.stopped, move)
-        if state.excess_bytes == 0 or options.stopped:
+        state = run_until(lambda: options.over, move)
+        if state.excess_bytes == 0 or options.over:
             break
     found = level.plan(state.order, state.device, plan.policy, plan.links)
     return replace(plan, device=found.device, position=found.position)

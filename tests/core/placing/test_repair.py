@@ -32,7 +32,7 @@ def too_full(monkeypatch):
     return Problem(line([1.0] * 3, [], persistent=[6] * 3), gpus(2, capacity=10))
 
 
-@pytest.mark.parametrize(("needed_s", "begun"), [(4.9, True), (5.1, False)])
+@pytest.mark.parametrize(("needed_s", "begun"), [(5.4, True), (5.6, False)])
 def test_a_repair_is_begun_only_if_there_is_time(monkeypatch, too_full, needed_s, begun):
     now_s, repairs = iter([0.0, 0.0]), []
     options = PlaceOptions(

@@ -51,6 +51,9 @@ from enplace.values.profile import IntArray
 
 WARM_UPS = 5
 
+PATIENCE = 10
+"""Steps of other models and functions, for each that is wanted, after which the script may end."""
+
 NO_BATCH = "its function '{}' trains, but takes no batch that could be shared out"
 
 UNCLEAR = "its function '{}' takes arrays of {} rows, and Enplace cannot tell which are its batch"
@@ -178,9 +181,11 @@ class _Strategy(tf.distribute.MirroredStrategy):
     ----------
     trains_next : bool
         Whether Keras is about to ask for the data that a model trains on.
+    repeats : int
+        How often it then gets the first batch: a model that is not timed must come to an end.
     """
 
-    trains_next = False
+    trains_next, repeats = False, 1
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -195,7 +200,8 @@ class _Strategy(tf.distribute.MirroredStrategy):
         """
         if self.trains_next:
             first = next(iter(dataset))
-            dataset, self.trains_next = tf.data.Dataset.from_tensors(first).repeat(), False
+            dataset = tf.data.Dataset.from_tensors(first).repeat(self.repeats)
+            self.trains_next = False
         return super().experimental_distribute_dataset(dataset, options)
 
 
@@ -342,12 +348,13 @@ class _Clock:
     def __init__(self, strategy: Any, steps: int, progress: Progress) -> None:
         self.why_not = ""
         self._strategy, self._steps, self._progress = strategy, steps, progress
+        strategy.repeats = steps + 1  # the first call does not count
         self._n = int(strategy.num_replicas_in_sync)
         self._within = self._tracing = False
         self._way: Any = None
         self._first_way: Any = None
         self._called: dict[Any, _Step | None] = {}
-        self._samples = 0
+        self._samples = self._n_others = 0
         self._model: Any = None
         self._traced: set[Any] = set()
         self._times_us: dict[int, list[float]] = {0: []}
@@ -408,11 +415,11 @@ class _Clock:
 
         @wraps(usual)
         def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            self._model, self._strategy.trains_next = model, True
+            outer, self._model, self._strategy.trains_next = self._model, model, True
             try:
                 return usual(model, *args, **kwargs)
             finally:
-                self._model, self._strategy.trains_next = None, False
+                self._model, self._strategy.trains_next = outer, False
 
         return fit
 
@@ -426,8 +433,11 @@ class _Clock:
             way = id(self._model), frozenset(map(id, self._model.trainable_variables))
         way = way or str(function.graph.name)
         self._first_way = self._first_way or way
-        if way != self._first_way:
-            return call(function, captured)  # another function that trains: its steps differ
+        if way != self._first_way:  # another function that trains: its steps differ
+            self._n_others += 1
+            if self._n_others > PATIENCE * self._steps:
+                raise EnoughError
+            return call(function, captured)
         if function not in self._traced:
             self._traced.add(function)  # in its first call, TensorFlow prepares its graph
             if len(self._traced) > self._steps:

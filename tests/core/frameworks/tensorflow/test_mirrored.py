@@ -273,6 +273,14 @@ def draw():
     assert len(timed(data + KERAS.partition("for _")[0] + fit)) >= 4
 
 
+def test_a_model_that_is_not_timed_comes_to_an_end(timed):
+    """Keras does not know how much data there is, and trains for as long as it gets some."""
+    endless = "tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat(3).filter(lambda *_: True)"
+    other = "other = type(model).from_config(model.get_config())\nother.compile('sgd', 'mse')\n"
+    fits = f"model.fit(x[:8], y[:8], epochs=2)\n{other}other.fit({endless})\n"
+    assert len(timed(KERAS.partition("for _")[0] + fits)) == 1
+
+
 def test_only_the_model_that_is_trained_first_is_timed(timed):
     """That is the profiled one; another one may take a thousand times as long."""
     first, then = KERAS.partition("for _")[0], "other = type(model).from_config(model.get_config())"
