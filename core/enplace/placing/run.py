@@ -148,7 +148,7 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
         moved = percent(float(np.mean(found.plan.device != plan.device)))
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
         return replace(found, plan=found.plan.with_notes(note, plan.note))
-    if plan.nothing_fits:
+    if plan.nothing_fits or options.cancelled():
         return made
     note = FOUND_NO_FIT if has_time_to_rearrange(made.problem, options) else NO_FIT_IN_TIME
     return replace(made, plan=plan.with_notes(note, plan.note))
