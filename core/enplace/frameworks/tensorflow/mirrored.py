@@ -80,8 +80,8 @@ _OUTSIDE = "DistributedVariable.handle"
 """What its errors say where variables are used outside of replicas."""
 
 TOO_SHORT = (
-    "it trains for a step or two only, or calls its step with other Python values or shapes each "
-    "time, and TensorFlow prepares a graph in each first call"
+    "what it trains first takes a step or two only, or is called with other Python values or "
+    "shapes each time, and TensorFlow prepares a graph in each first call"
 )
 
 _LONGEST = 160
