@@ -281,9 +281,8 @@ def _fit_batch(model: Any, x: Any, y: Any = None, *weights: Any, **options: Any)
     logs = {name: values[-1] for name, values in history.items()}
     if as_dict:
         return logs
-    if in_order := getattr(
-        model, "_flatten_metrics_in_order", None
-    ):  # of Keras 3, which sorts logs
+    in_order = getattr(model, "_flatten_metrics_in_order", None)  # of Keras 3, which sorts logs
+    if in_order is not None:
         return in_order(logs)
     found = [*logs.values()]
     return found if len(found) > 1 else found[0]
@@ -551,7 +550,7 @@ class _Clock:
                 whys.append(_why(error, "a share of the samples on each device"))
         if len(found) > 1:
             whys = [UNCLEAR.format(name, " or ".join(f"{n:,}" for n, _ in found))]
-        if len(found) != 1 and step.whole is not None:
+        if len(found) != 1 and (found or step.whole is not None):
             if self._first_way is None:  # it is the one that would be timed
                 raise LoadError((*whys, NO_STEP)[0])
             step.traced, step.batch = tf.function(step.on_all), ()
