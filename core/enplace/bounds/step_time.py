@@ -1,8 +1,9 @@
 """Proven lower bounds on the step time.
 
-Three of them consider only work: the work of any set of ops on the devices that may do it, the
-longest placement unit, and all units with their variables on the devices with their memory, at the
-best prices. The others consider the graph and the cost of leaving a device:
+Four of them consider only work: the work of any set of ops on the devices that may do it, the
+longest placement unit, the number of long ops, and all units with their variables on the devices
+with their memory, at the best prices. The others consider the graph and the cost of leaving a
+device:
 
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
 somewhere, and v cannot start before key(x): the earliest end of x, plus the work of the ops between
@@ -34,6 +35,9 @@ for one transfer, the next for two, and so on; the same holds at the end.
 
 *Time windows.* Ops with heads of at least a and tails of at least b all run within the step minus
 a + b, and the devices have only that time to do their work.
+
+*Counts.* Of n * q + 1 ops on n lanes, some lane runs q + 1 or more. So no step is shorter than the
+q + 1 shortest of the n * q + 1 longest ops together.
 
 *Prices.* For prices w >= 0 of time, with sum(lanes * w) = 1, and p >= 0 of memory, no step is
 shorter than the sum over units of min over devices of (w * time + p * bytes), minus
@@ -81,8 +85,10 @@ def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     path_bound = (head_us + least_us + tail_us).max()
     window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
     work_bound = _work_bound_us(problem, unit_us)
+    count_bound = _count_bound_us(problem, time_us)
     price_bound = _price_bound_us(problem, unit_us)
-    return float(max(path_bound, window_bound, work_bound, unit_bound, price_bound))
+    graph_bound = max(path_bound, window_bound)
+    return float(max(graph_bound, work_bound, unit_bound, count_bound, price_bound))
 
 
 def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
@@ -308,6 +314,20 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
     best = 0.0
     for inside, weight in _device_weights(problem):
         best = max(best, float(_least(unit_us[inside], weight).sum()))
+    return best
+
+
+def _count_bound_us(problem: Problem, time_us: FloatArray) -> float:
+    """Bound by the number of long ops that must share a lane, on every set of devices."""
+    cluster, best = problem.cluster, 0.0
+    for inside, weight in _device_weights(problem):
+        members = weight > 0
+        lanes = int(cluster.lanes[np.unique(cluster.lane_owner[members])].sum())
+        least_us = time_us[inside[problem.unit]][:, members].min(axis=1)
+        total_us = np.append(0.0, np.sort(least_us)[::-1].cumsum())
+        taken = np.arange(lanes + 1, len(total_us), lanes)
+        shortest_us = total_us[taken] - total_us[taken - np.arange(2, len(taken) + 2)]
+        best = max(best, float(shortest_us.max(initial=0.0)))
     return best
 
 

@@ -262,7 +262,7 @@ solver_options = all_of(
         metavar="N",
         default=0,
         show_default=True,
-        help="Seed of random numbers: equal seeds give equal plans.",
+        help="Seed of random numbers: equal seeds give equal plans unless time ends the search.",
     ),
     click.option(
         "--option",

@@ -8,8 +8,6 @@ candidate with the best score is then simulated on the full graph; only that can
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from enplace.coarsen import fuse
@@ -19,7 +17,6 @@ from enplace.machine import simulate
 from enplace.machine.memory import find_excess
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority
-from enplace.placing.in_order import place_in_order
 from enplace.placing.incumbents import gap_of, is_better, report
 from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
@@ -39,10 +36,11 @@ ROUNDS = 1500
 REPORT_S = 0.2
 """Time between two progress reports."""
 
+SEARCH_SHARE = 0.8
+"""Share of the time limit for the search while nothing fits; repairs have the rest."""
+
 MEMORY_PENALTY = 10.0
 """Weight of the excess, as a share of all memory, against the step time."""
-
-FILLED = "Nothing that the search tried fits in memory, so this is the plan of order-place"
 
 
 class GroupSearch:
@@ -103,7 +101,9 @@ class GroupSearch:
         if self.best is None:
             self.options.check_cancelled()
             return False
-        return self.is_settled or self.share_spent >= 1 or self.options.stopped
+        in_time = self.options.has_time(0.0, 1.0 if self.best.fits else SEARCH_SHARE)
+        spent = self.share_spent >= 1 or not in_time
+        return self.is_settled or spent or self.options.cancelled()
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""
@@ -142,22 +142,9 @@ class GroupSearch:
         return float(step_us * (1 + MEMORY_PENALTY * excess / capacity))
 
     def plan(self) -> Plan:
-        """Return the best plan found, with units moved if it does not fit.
-
-        Where memory is so tight that this does not help, filling one GPU after another may, because
-        it needs the fewest copies of tensors.
-        """
+        """Return the best plan found, with units moved if it does not fit."""
         assert self.best is not None, "a search scores at least one placement"
-        found = relieve(self.best, self.options)
-        if found.fits:
-            return found.plan
-        unhurried = replace(self.options.quiet, time_limit_s=None)
-        plan = place_in_order(self.problem, self._method, unhurried).with_notes(FILLED)
-        filled = simulate(self.problem, plan)
-        if not filled.fits:
-            return found.plan
-        report(filled, self.options)
-        return plan
+        return relieve(self.best, self.options).plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
         """Draw a device for each group at random; shape (n_groups,)."""

@@ -1,22 +1,23 @@
-"""Repair plans that exceed memory: move units, or whole blocks of ops, to other devices."""
+"""Repair plans that exceed memory: move units or blocks of ops, or place merged ops afresh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from enplace.coarsen import merge_batches
-from enplace.errors import ProblemError
+from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, report
 from enplace.placing.interruptible import run_until
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
 from enplace.placing.options import GRACE_SHARE, PlaceOptions
-from enplace.values.plan import Plan
+from enplace.placing.registry import find_placer
+from enplace.values.plan import POLICIES, Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -31,8 +32,11 @@ MOST_VISITS = 64_000_000
 """Nodes and edges that all moves of an attempt visit at most, in about 5 s; few graphs have enough
 edges to be moved less often for it."""
 
-MERGE_OP_S = 2.5e-5
+MERGE_OP_S = 3.5e-5
 """Seconds per op that merging a large graph takes before its first block is moved."""
+
+END_OP_S = 7e-6
+"""Seconds per op that the rest of a run takes: simulating the repaired plan, and a quick bound."""
 
 MOST_TRIED = 1000
 """Most units and tensors of a device that are tried, which takes some hundredths of a second."""
@@ -52,33 +56,56 @@ def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
     The given one is returned if it fits or nothing helps. The order stays. This is quick, so
     placers apply it to the plan that they return.
     """
-    return _best_of_repairs(schedule, _with_units_moved(schedule), options.cancelled)
+    return _best_of_repairs(schedule, _with_units_moved(schedule), options)
 
 
 def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     """Return the best schedule after moving blocks of ops at random, or the given one.
 
     The given one is returned if nothing helps or there is no time. The first attempt keeps the
-    plan's own order, the second orders ops by their ranks. This takes seconds; it is the last
+    plan's own order, the second orders ops by their ranks. If neither fits in half of the time
+    left, the ops are placed afresh; see :func:`place_afresh`. This takes seconds; it is the last
     resort for a placer's plan that still does not fit.
     """
     if not has_time_to_rearrange(schedule.problem, options):
         return schedule
-    repairs = _with_blocks_moved(schedule, options)
-    return _best_of_repairs(schedule, repairs, lambda: options.over)
+    level = _level(schedule.problem)
+    earlier = options
+    if options.time_limit_s is not None:
+        earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)
+    best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
+    return _best_of_repairs(best, _placed_afresh(schedule, level, options), options)
+
+
+def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
+    """Return the best schedule after placing merged ops by HEFT, or the given one.
+
+    Each merged op keeps its tensors on one device, so that few copies are needed. In a small graph,
+    no ops are merged. The given one is returned if nothing helps or there is no time.
+    """
+    if not has_time_to_rearrange(schedule.problem, options):
+        return schedule
+    level = _level(schedule.problem)
+    return _best_of_repairs(schedule, _placed_afresh(schedule, level, options), options)
 
 
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
     """Whether the first block of ops would be moved soon after the time limit at the latest."""
-    return options.has_time(MERGE_OP_S * problem.profile.n_ops, GRACE_SHARE)
+    return options.has_time((MERGE_OP_S + END_OP_S) * problem.profile.n_ops, GRACE_SHARE)
+
+
+def _is_over(problem: Problem, options: PlaceOptions) -> bool:
+    """Whether to stop, so that the run ends soon after the time limit."""
+    in_time = options.has_time(END_OP_S * problem.profile.n_ops, GRACE_SHARE)
+    return options.cancelled() or not in_time
 
 
 def _best_of_repairs(
-    schedule: Schedule, repairs: Iterator[Schedule], stopped: Callable[[], bool]
+    schedule: Schedule, repairs: Iterator[Schedule], options: PlaceOptions
 ) -> Schedule:
     """Return the first repair that fits, or else the best one if it is better than no repair."""
     best = schedule
-    while not best.fits and not stopped():
+    while not best.fits and not _is_over(best.problem, options):
         found = next(repairs, None)
         if found is None:
             break
@@ -96,8 +123,23 @@ def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
         yield schedule
 
 
-def _with_blocks_moved(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
-    level = _level(schedule.problem)
+def _placed_afresh(schedule: Schedule, level: Level, options: PlaceOptions) -> Iterator[Schedule]:
+    over = partial(_is_over, schedule.problem, options)
+    try:
+        plan = find_placer("heft").run(level.problem, replace(options.quiet, cancelled=over))
+    except CancelledError:
+        return
+    order = np.argsort(plan.position)
+    for policy in POLICIES:
+        spread = level.plan(order, plan.device, policy, plan.links)
+        placed = simulate(schedule.problem, _moved(schedule.plan, spread))
+        yield placed
+        yield from _with_units_moved(placed)
+
+
+def _with_blocks_moved(
+    schedule: Schedule, level: Level, options: PlaceOptions
+) -> Iterator[Schedule]:
     for by_ranks in (False, True):
         yield simulate(schedule.problem, _move_blocks(schedule, level, by_ranks, options))
 
@@ -150,17 +192,22 @@ def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: Plac
     by_ranks : bool
         Whether to order ops by their ranks instead of keeping the order of the plan.
     """
+    is_over = partial(_is_over, schedule.problem, options)
     plan, graph = schedule.plan, level.problem.profile
     step = blocks_step(plan.links, rounds=MOVES)
     state = replace(state_of(level, plan), ranked=by_ranks)
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         move = partial(step, state, options.seed + number, 1.0)
-        state = run_until(lambda: options.over, move)
-        if state.excess_bytes == 0 or options.over:
+        state = run_until(is_over, move)
+        if state.excess_bytes == 0 or is_over():
             break
-    found = level.plan(state.order, state.device, plan.policy, plan.links)
-    return replace(plan, device=found.device, position=found.position)
+    return _moved(plan, level.plan(state.order, state.device, plan.policy, plan.links))
+
+
+def _moved(plan: Plan, to: Plan) -> Plan:
+    """Return a plan with the devices and the order of another."""
+    return replace(plan, device=to.device, position=to.position, policy=to.policy, links=to.links)
 
 
 def _level(problem: Problem) -> Level:

@@ -81,6 +81,14 @@ def test_no_schedule_that_fits_tight_memory_beats_the_bound(profile, cluster, da
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
+def test_long_ops_share_devices():
+    """Two of the three longest ops share a device: 9 + 8, although all work is only 2 * 14."""
+    problem = Problem(profile_of({"a": 10, "b": 9, "c": 8, "d": 1}, []), cluster_of(2))
+    assert lower_bound_us(problem) == shortest_us(problem) == 17
+    equal = Problem(profile_of({str(i): 10 for i in range(50)}, []), cluster_of(4))
+    assert lower_bound_us(equal) == 130
+
+
 def test_a_join_pays_for_one_device_or_for_a_transfer():
     """Two ops of 10 join: they share a device (20), or one of them sends for 7."""
     profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 6), ("b", "c", 6)])

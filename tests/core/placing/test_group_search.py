@@ -14,6 +14,7 @@ from enplace.placers.local_search import descend
 from enplace.placers.mcmc import majority
 from enplace.placing.group_search import GroupSearch, find_nodes
 from enplace.placing.settle import settle
+from enplace.placing.stopwatch import Stopwatch
 from enplace.values.problem import Problem
 
 each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
@@ -59,11 +60,11 @@ def test_plans_that_fit_are_preferred(method):
 
 
 @pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
-def test_a_search_that_finds_nothing_that_fits_uses_order_place(method, seed):
+def test_the_plan_of_a_search_that_finds_nothing_that_fits_is_repaired(method, seed):
     problem = problem_on_small_gpus()
     plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
     assert simulate(problem, plan).fits
-    assert "plan of order-place" in plan.note
+    assert "were moved to fit" in plan.note
 
 
 @each_search
@@ -72,6 +73,36 @@ def test_the_time_limit_ends_the_search(method):
     options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
     place(tight_problem(), method, options=options)
     assert len(tried) == 1
+
+
+@pytest.fixture
+def unfinished():
+    """A search whose first plan exceeds memory, and the seconds on its clock."""
+    problem = Problem(line([5.0] * 4, [], persistent=[400] * 4), gpus(2, capacity=1000))
+    now_s = [0.0]
+    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: now_s[0]))
+    search = GroupSearch(problem, "mcmc", options)
+    search.score(np.zeros(search.n_groups, dtype=np.int64))
+    assert not search.best.fits
+    return search, now_s
+
+
+def test_a_search_that_finds_nothing_that_fits_leaves_time_for_repairs(unfinished):
+    search, now_s = unfinished
+    now_s[0] = 7.9
+    assert not search.is_over()
+    now_s[0] = 8.1
+    assert search.is_over()
+    assert search.plan().device.tolist() != [0] * 4
+    search.offer(search.plan())
+    assert search.best.fits
+    assert search.is_settled or not search.is_over()
+
+
+def test_a_search_repairs_nothing_after_the_time_limit(unfinished):
+    search, now_s = unfinished
+    now_s[0] = 10.6
+    assert search.plan() is search.best.plan
 
 
 @each_search
@@ -117,10 +148,8 @@ def test_mcmc_is_never_worse_than_the_expert():
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
 def test_local_search_notes_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
-    assert (
-        place(tight_problem(), "local-search", options=short).plan.note
-        == "0 of 10 descents completed"
-    )
+    note = place(tight_problem(), "local-search", options=short).plan.note
+    assert note.endswith("0 of 10 descents completed")
     assert not place(
         tight_problem(), "local-search", options=PlaceOptions(objective=objective)
     ).plan.note

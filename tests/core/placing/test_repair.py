@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.core.placers.problems import gpus, line
 
+from benchmarks.planted import planted
 from enplace.machine import simulate
 from enplace.placing import registry, repair
 from enplace.placing.options import PlaceOptions
@@ -60,3 +61,27 @@ def test_moves_of_a_repair_end_with_the_time(monkeypatch, too_full):
     full = simulate(too_full, registry.placers()["full"].run(too_full, options))
     assert repair.rearrange(full, options) is full
     assert len(seeds) == 1
+
+
+@pytest.fixture(scope="module")
+def one_sided():
+    """A schedule of 2,000 ops on one of four GPUs that together have 2 % of memory to spare."""
+    problem = planted(2000, 4, 4, span=200, transfer_us=300, spare=0.02).problem
+    order = np.empty(2000, dtype=np.int64)
+    order[problem.profile.topological_order] = np.arange(2000)
+    return simulate(problem, Plan(np.zeros(2000, dtype=np.int64), order, "one"))
+
+
+def test_ops_placed_afresh_fit_in_tight_memory(one_sided):
+    assert not one_sided.fits
+    found = repair.place_afresh(one_sided, PlaceOptions())
+    assert found.fits
+    assert found.plan.method == "one"
+
+
+def test_ops_are_not_placed_afresh_without_time(one_sided):
+    cancelled = PlaceOptions(cancelled=lambda: True)
+    assert repair.place_afresh(one_sided, cancelled) is one_sided
+    clock = iter([0.0])
+    late = PlaceOptions(time_limit_s=1.0, stopwatch=Stopwatch(lambda: next(clock, 1.0)))
+    assert repair.place_afresh(one_sided, late) is one_sided

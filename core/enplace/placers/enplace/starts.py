@@ -16,10 +16,10 @@ from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernel
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, better_of, given_start
-from enplace.placing.incumbents import is_close, is_enough
+from enplace.placing.incumbents import is_close, is_enough, report
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.placing.repair import rearrange
+from enplace.placing.repair import place_afresh, rearrange
 from enplace.placing.settle import by_placed_rank
 from enplace.text import count, seconds
 from enplace.values.plan import Plan
@@ -113,6 +113,8 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
+        if len(plans) == len(QUICKEST) and not best.fits:
+            best = _place_afresh(best, plans, options)
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
             load_kernels(BOUND, options)
@@ -126,6 +128,15 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
     return Start(best, tuple(plans), tuple(left_out), too_slow)
+
+
+def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> Schedule:
+    """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
+    found = place_afresh(best, options)
+    if found is not best:
+        plans.append(found.plan)
+        report(found, options, LISTS)
+    return found
 
 
 def _quickest_s(problem: Problem) -> float:
