@@ -116,6 +116,8 @@ def best_that_fits(
 ) -> Schedule:
     """Simulate candidates made for less and less memory while they are short but do not fit.
 
+    Those for one share of the memory are expected to take as long as those for the one before.
+
     If none fits, repair the best of those made for all of the memory, and the best of all
     (:func:`~enplace.placing.repair.relieve`).
 
@@ -133,6 +135,7 @@ def best_that_fits(
     """
     first: Schedule | None = None
     for share in MEMORY_SHARES:
+        began_s = options.seconds
         try:
             found, *others = [simulate(problem, plan) for plan in candidates(share)]
         except CancelledError:
@@ -149,7 +152,8 @@ def best_that_fits(
             best = found
             report(best, options)
         # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
-        if options.stopped or (best.fits and shortest_us >= best.makespan_us):
+        is_late = options.stopped or not options.has_time(options.seconds - began_s)
+        if is_late or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None
     assert first is not None

@@ -43,10 +43,10 @@ THRESHOLD = 0.1
 """An edge with a smaller variable leads to a favourite child, as in Baechi."""
 
 LONGEST_S = 60.0
-"""Time limit in seconds for one linear program; it usually takes about one second."""
+"""Time limit in seconds for one linear program if none is set; most take about one second."""
 
 PROGRAMS_SHARE = 0.5
-"""Share of the time limit after which no further program is solved; the schedule needs the rest."""
+"""Share of the time limit after which the programs end; the schedule needs the rest."""
 
 
 @placer(
@@ -114,16 +114,16 @@ def _undecided(
     by_target = np.argsort(graph.target, kind="stable")
     x, end_us = np.ones(len(edge_us)), np.zeros(graph.n_groups)
     for first in range(0, graph.n_groups, window):
-        options.check_cancelled()
-        if not options.has_time(0.0, PROGRAMS_SHARE):
-            return x, first / graph.n_groups
         nodes = np.arange(first, min(first + window, graph.n_groups))
         here = np.searchsorted(graph.target[by_target], [nodes[0], nodes[-1] + 1])
         edges = by_target[here[0] : here[1]]
         used = np.bincount(graph.source, weights=1 - x, minlength=graph.n_groups)
-        x[edges], end_us[nodes] = _solve(
+        solved = _solve(
             graph, nodes, edges, time_us, edge_us, tail_us, end_us, np.minimum(used, 1.0), options
         )
+        if solved is None:
+            return x, first / graph.n_groups
+        x[edges], end_us[nodes] = solved
     return x, 1.0
 
 
@@ -146,8 +146,10 @@ def _solve(
     end_us: FloatArray,
     used: FloatArray,
     options: PlaceOptions,
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray] | None:
     """Solve Baechi's program for some nodes and the edges that lead to them.
+
+    None if the programs' share of the time limit ends before.
 
     Parameters
     ----------
@@ -183,10 +185,15 @@ def _solve(
     builder.sums(len(parents), [(of_parent, 1.0, x)], lower=children - 1 + used[parents])
     _, of_child, edges_in = np.unique(target, return_inverse=True, return_counts=True)
     builder.sums(len(edges_in), [(of_child, 1.0, x)], lower=edges_in - 1)
+    left_s = LONGEST_S
+    if options.time_limit_s is not None:
+        left_s = PROGRAMS_SHARE * options.time_limit_s - options.seconds
     answer = solve_milp(
-        builder.model(), None, LONGEST_S, options.cancelled, report=lambda answer: None
+        builder.model(), None, left_s, options.cancelled, report=lambda answer: None
     )
     options.check_cancelled()
+    if answer.status == "stopped" and options.time_limit_s is not None:
+        return None
     if answer.status != "optimal" or answer.values is None:
         raise EnplaceError(
             f"m-sct: the linear program was not solved ({answer.why or answer.status}); "
