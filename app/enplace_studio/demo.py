@@ -75,6 +75,7 @@ def private_window(size: tuple[int, int]) -> Iterator[tuple[MainWindow, list[str
         window.solver.close()
         window.document.open(None)
         window.close()
+        settings.sync()  # or Qt writes them later, and makes the folder anew
 
 
 def _do_the_job(window: MainWindow) -> None:

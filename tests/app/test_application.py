@@ -1,7 +1,9 @@
+import gc
 import logging
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from PySide6.QtGui import QIcon
@@ -10,6 +12,7 @@ from PySide6.QtWidgets import QMessageBox
 from documents import chain_document
 from enplace_studio.__main__ import main
 from enplace_studio.application import user_window
+from enplace_studio.demo import private_window
 from enplace_studio.style import FILE_ICONS, make_sheet, use_file_icons
 from enplace_studio.theme import theme
 
@@ -118,3 +121,11 @@ def test_the_file_dialog_has_our_icons_and_message_boxes_have_none(qtbot):
     box.setStyleSheet(make_sheet(theme))
     box.setIcon(QMessageBox.Icon.Question)
     assert box.iconPixmap().isNull()
+
+
+def test_a_private_window_leaves_no_file_behind(monkeypatch, tmp_path, qapp):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with private_window((800, 600)):
+        assert list(tmp_path.iterdir())
+    gc.collect()
+    assert not list(tmp_path.iterdir())
