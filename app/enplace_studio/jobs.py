@@ -131,25 +131,33 @@ class Report:
 
     def then(self, progress: Mapping[str, Any], plan: Plan | None) -> Report:
         """Return the report updated by a message; what the message leaves out stays."""
-        history, bounds, engines = self.history, self.bounds, self.engines
-        provers = self.provers
+        history, engines = self.history, self.engines
         objective_us = progress["objective_us"]
         if objective_us is not None and math.isfinite(objective_us):
             history = (*history, (progress["seconds"], objective_us))
             engines = (*engines, progress["engine"])
-        bound_us = max(progress["bound_us"] or 0.0, self.bound_us or 0.0) or None
-        if bound_us is not None and bound_us != self.bound_us:
-            bounds = (*bounds, (progress["seconds"], bound_us))
-            provers = (*provers, progress["bound_by"])
-        return Report(
-            progress["message"],
-            self.fraction if progress["fraction"] is None else progress["fraction"],
-            bound_us,
-            plan or self.incumbent,
-            history,
-            bounds,
-            engines,
-            provers,
+        fraction = self.fraction if progress["fraction"] is None else progress["fraction"]
+        report = replace(
+            self,
+            message=progress["message"],
+            fraction=fraction,
+            incumbent=plan or self.incumbent,
+            history=history,
+            engines=engines,
+        )
+        if not progress["bound_us"]:
+            return report
+        return report.proven(progress["seconds"], Proof(progress["bound_us"], progress["bound_by"]))
+
+    def proven(self, seconds: float, proof: Proof) -> Report:
+        """Return the report with a bound, if that is higher than all before."""
+        if proof.bound_us <= (self.bound_us or 0.0):
+            return self
+        return replace(
+            self,
+            bound_us=proof.bound_us,
+            bounds=(*self.bounds, (seconds, proof.bound_us)),
+            provers=(*self.provers, proof.by),
         )
 
 
@@ -387,6 +395,7 @@ class Solver(QObject):
             bound_us = message.details["bound_us"]
             if bound_us is not None:
                 proof = Proof(bound_us, message.details["proven_by"])
+                self.report = self.report.proven(self.seconds, proof)
                 self.proven.emit(job.problem, proof)
             self.solved.emit(job, codecs.plan_from(message))
         else:

@@ -4,12 +4,13 @@ import signal
 import pytest
 
 from documents import wide_document
+from enplace.bounds import Proof
 from enplace.machine.loads import max_load_us
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
 from enplace.values.problem import THROUGHPUT, Problem
-from enplace_studio.jobs import Solver
+from enplace_studio.jobs import Report, Solver
 from problems import cluster_of, profile_of
 
 
@@ -124,7 +125,7 @@ def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(own_solver, pro
     """A job that was never sent to the worker simulates one that never answers."""
     from dataclasses import replace
 
-    from enplace_studio.jobs import Job, Report
+    from enplace_studio.jobs import Job
     from problems import plan_of
 
     best = plan_of(problem, {"a": 0, "b": 1})
@@ -144,3 +145,12 @@ def test_a_dead_worker_is_reported_and_the_next_solve_works(own_solver, problem,
     assert "press Solve again" in failed.args[1]
     with qtbot.waitSignal(own_solver.solved):
         own_solver.solve(problem, ["single"])
+
+
+def test_a_report_keeps_the_bounds_that_are_higher_than_all_before():
+    report = Report("searching")
+    for seconds, proof in enumerate([Proof(5.0, "a"), Proof(4.0, "b"), Proof(6.0, "c")]):
+        report = report.proven(seconds, proof)
+    assert report.bound_us == 6.0
+    assert report.bounds == ((0, 5.0), (2, 6.0))
+    assert report.provers == ("a", "c")
