@@ -395,7 +395,6 @@ class Solver(QObject):
             bound_us = message.details["bound_us"]
             if bound_us is not None:
                 proof = Proof(bound_us, message.details["proven_by"])
-                self.report = self.report.proven(self.seconds, proof)
                 self.proven.emit(job.problem, proof)
             self.solved.emit(job, codecs.plan_from(message))
         else:

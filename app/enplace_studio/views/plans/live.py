@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
+from enplace.bounds import Proof
 from enplace.placing.anytime import PROVEN_GAP
 from enplace.text import ms, percent, seconds
 from enplace.values.measurement import ESTIMATED
@@ -55,7 +58,12 @@ class LiveCard(QFrame):
         self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self.waiting = WaitingJobs(solver)
         self._lay_out()
-        for changed in (solver.changed, document.opened, document.problem_changed):
+        for changed in (
+            solver.changed,
+            document.opened,
+            document.problem_changed,
+            document.bounds.changed,
+        ):
             changed.connect(self.refresh)
         self.refresh()
 
@@ -83,7 +91,7 @@ class LiveCard(QFrame):
 
     def refresh(self) -> None:
         """Show the running job, or else the last search if its times still hold."""
-        job, last = self._solver.job, self._solver.last_search
+        job, last = self._solver.job, self._last_search()
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
@@ -99,6 +107,19 @@ class LiveCard(QFrame):
         else:
             self._shown = None
             self.hide()
+
+    def _last_search(self) -> SearchRecord | None:
+        """Return the last search with the best bound that is known by now."""
+        last = self._solver.last_search
+        if last is None or self._solver.aim(last.job.method, last.job.objective) != STEP_TIME:
+            return last
+        problem, plan = last.job.problem, last.report.incumbent
+        if plan is None or plan.splits != problem.splits:  # the bound is another graph's
+            return last
+        known_us = self._document.bounds.find_us(problem)
+        if known_us is None:
+            return last
+        return replace(last, report=last.report.proven(last.seconds, Proof(known_us)))
 
     def _can_continue(self, search: SearchRecord, problem: Problem) -> bool:
         """Return whether it found a step-time plan for the open graph."""

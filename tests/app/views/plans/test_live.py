@@ -6,6 +6,7 @@ import pytest
 from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, document_of
+from enplace.bounds import Proof
 from enplace_studio.jobs import Job, Method, Report, SearchRecord, Solver
 from enplace_studio.status import solver_state
 from enplace_studio.views.plans.live import LiveCard
@@ -148,3 +149,11 @@ def test_a_plan_that_is_proven_optimal_says_so_and_is_not_searched_further(card_
     card = card_after(10.0, incumbent=plan, bound_us=10.0)
     assert not card.go_on.isVisibleTo(card)
     assert card.bound.text() == "optimal: proven not below 0.010 ms"
+
+
+def test_a_search_shows_the_best_bound_that_is_known(card_after, document):
+    plan = document.plans[0].plan
+    card = card_after(20.0, incumbent=plan, bound_us=8.0, bounds=((0.0, 8.0),))
+    assert card.bound.text() == "proven not below 0.0080 ms"
+    document.bounds.add(document.problem, Proof(10.0))
+    assert card.bound.text() == "proven not below 0.010 ms"
