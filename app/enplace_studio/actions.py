@@ -173,12 +173,16 @@ def _mode_action(mode: str) -> Action:
 
 
 def _view_action(view: View, action: ViewAction) -> Action:
+    def run(studio: Studio) -> None:
+        action.run(studio.panes.bring(view.id))
+        studio.changed.emit()
+
     return Action(
         action.id,
         action.title,
         action.menu,
         action.keys,
-        lambda studio: action.run(studio.panes.views[view.id]),
+        run,
         _open,
         action.group,
     )

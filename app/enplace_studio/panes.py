@@ -125,8 +125,7 @@ class Panes(QObject):
         The docks come back as they were.
         """
         if self.is_in_middle(name):
-            self.show_views()
-            self.restore()
+            self._go_back()
             return
         self.remember()
         for view in self._docked:
@@ -135,6 +134,17 @@ class Panes(QObject):
                 dock.hide()
         self._middle.setCurrentWidget(self.views[name])
         self.views[name].setFocus()
+
+    def bring(self, name: str) -> QWidget:
+        """Return a view; if it is the usual one in the middle, show it there."""
+        view = self.views[name]
+        if view is self.middle_view and not self.is_in_middle(name):
+            self._go_back()
+        return view
+
+    def _go_back(self) -> None:
+        self.show_views()
+        self.restore()
 
     def hide_docks(self) -> None:
         """Hide all docks, which show nothing without a model."""

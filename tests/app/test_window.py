@@ -1511,6 +1511,15 @@ def test_plans_side_by_side_take_the_place_of_the_graph_and_give_it_back(window)
     assert not window.menus.by_id["side-by-side"].isChecked()
 
 
+def test_a_search_for_ops_shows_the_graph_again(window):
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    trigger(window, "side-by-side")
+    trigger(window, "search")
+    assert window.panes.views["graph"].search.isVisible()
+    assert window.panes.docks["timeline"].isVisible()
+    assert not window.menus.by_id["side-by-side"].isChecked()
+
+
 def test_a_model_that_was_closed_does_not_stay_in_memory(window, monkeypatch, tmp_path):
     answer(monkeypatch, BUTTON.Discard)
     path, profiles = tmp_path / "work.enplace", []
