@@ -26,7 +26,8 @@ UNIT_ROUNDS = 8
 """Rounds of moving units: a device that receives units may exceed its memory in turn."""
 
 MOST_NODES, BLOCK_ROUNDS, MOVES = 1500, 24, 25
-"""Most nodes of the graph whose blocks are moved, the number of rounds, and the moves in each."""
+"""Most nodes of the graph whose blocks are moved or whose nodes are placed afresh, the number of
+rounds of moves, and the moves in each."""
 
 MOST_VISITS = 64_000_000
 """Nodes and edges that all moves of an attempt visit at most, in about 5 s; few graphs have enough
@@ -74,19 +75,19 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     if options.time_limit_s is not None:
         earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)
     best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
-    return _best_of_repairs(best, _placed_afresh(schedule, level, options), options)
+    return _best_of_repairs(best, _placed_afresh(schedule, options), options)
 
 
 def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
     """Return the best schedule after placing merged ops by HEFT, or the given one.
 
-    Each merged op keeps its tensors on one device, so that few copies are needed. In a small graph,
-    no ops are merged. The given one is returned if nothing helps or there is no time.
+    Each merged op keeps its tensors on one device, so that few copies are needed. Ops are merged by
+    both rules of :func:`~enplace.coarsen.merge_batches`. The given schedule is returned if nothing
+    helps or there is no time.
     """
     if not has_time_to_rearrange(schedule.problem, options):
         return schedule
-    level = _level(schedule.problem)
-    return _best_of_repairs(schedule, _placed_afresh(schedule, level, options), options)
+    return _best_of_repairs(schedule, _placed_afresh(schedule, options), options)
 
 
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
@@ -123,18 +124,23 @@ def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
         yield schedule
 
 
-def _placed_afresh(schedule: Schedule, level: Level, options: PlaceOptions) -> Iterator[Schedule]:
-    over = partial(_is_over, schedule.problem, options)
-    try:
-        plan = find_placer("heft").run(level.problem, replace(options.quiet, cancelled=over))
-    except CancelledError:
-        return
-    order = np.argsort(plan.position)
-    for policy in POLICIES:
-        spread = level.plan(order, plan.device, policy, plan.links)
-        placed = simulate(schedule.problem, _moved(schedule.plan, spread))
-        yield placed
-        yield from _with_units_moved(placed)
+def _placed_afresh(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
+    problem = schedule.problem
+    over = partial(_is_over, problem, options)
+    for critical in (True, False):
+        level = _merged(problem, min(MOST_NODES, 1 + problem.profile.n_ops // 2), critical)
+        if level is None:
+            continue
+        try:
+            plan = find_placer("heft").run(level.problem, replace(options.quiet, cancelled=over))
+        except CancelledError:
+            return
+        order = np.argsort(plan.position)
+        for policy in POLICIES:
+            spread = level.plan(order, plan.device, policy, plan.links)
+            placed = simulate(problem, _moved(schedule.plan, spread))
+            yield placed
+            yield from _with_units_moved(placed)
 
 
 def _with_blocks_moved(
@@ -212,12 +218,16 @@ def _moved(plan: Plan, to: Plan) -> Plan:
 
 def _level(problem: Problem) -> Level:
     n_ops = problem.profile.n_ops
-    if n_ops > MOST_NODES:
-        try:
-            return make_level(problem, merge_batches(problem, MOST_NODES, critical=True))
-        except ProblemError:  # one of the nodes exceeds the memory of every device
-            pass
-    return make_level(problem, np.arange(n_ops))
+    merged = _merged(problem, MOST_NODES, critical=True) if n_ops > MOST_NODES else None
+    return merged or make_level(problem, np.arange(n_ops))
+
+
+def _merged(problem: Problem, most_nodes: int, critical: bool) -> Level | None:
+    """Merge ops; None if one of the nodes exceeds the memory of every device."""
+    try:
+        return make_level(problem, merge_batches(problem, most_nodes, critical=critical))
+    except ProblemError:
+        return None
 
 
 def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
