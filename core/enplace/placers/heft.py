@@ -30,7 +30,7 @@ from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough
-from enplace.placing.interruptible import run_interruptibly
+from enplace.placing.interruptible import ends_in_time, run_interruptibly
 from enplace.placing.list_schedule import (
     PartialSchedule,
     Work,
@@ -64,6 +64,9 @@ VARIANTS = (
 """Weight of the mean transfers in the rank (1 in the paper, or 0), and which edges are tied: none,
 or edges above a ratio, up to a limit given as a share of a GPU's even load."""
 
+MORE = 1.5
+"""How much longer one variant may take than the one before."""
+
 
 @placer(
     "heft",
@@ -77,10 +80,13 @@ or edges above a ratio, up to a limit given as a share of a GPU's even load."""
 )
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
     """Schedule ops by upward rank where they end earliest; return the best of a few variants."""
+    began_s = options.seconds
     best = _improved(problem, *VARIANTS[0], None, options)
     for link_weight, tie in VARIANTS[1:]:
-        if is_enough(best, options):
+        next_s = MORE * (options.seconds - began_s)
+        if is_enough(best, options) or not ends_in_time(problem, next_s, options):
             break
+        began_s = options.seconds
         best = _improved(problem, link_weight, tie, best, options)
     orders = arranged(problem, best.plan.device, best.plan.position, "heft")
     return best_of(problem, orders, options, best).plan

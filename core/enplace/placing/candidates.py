@@ -8,6 +8,7 @@ from dataclasses import replace
 from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, is_enough, report
+from enplace.placing.interruptible import ends_in_time
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import relieve, try_relief
 from enplace.placing.settle import by_placed_rank, natural_position, position_by_start, settle
@@ -152,7 +153,8 @@ def best_that_fits(
             best = found
             report(best, options)
         # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
-        is_late = options.stopped or not options.has_time(options.seconds - began_s)
+        took_s = options.seconds - began_s
+        is_late = options.stopped or not ends_in_time(problem, took_s, options)
         if is_late or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None

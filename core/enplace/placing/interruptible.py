@@ -18,6 +18,23 @@ T = TypeVar("T")
 LOOK_S = 0.05
 """Time between two checks for whether to stop."""
 
+GRACE_SHARE = 1.05
+"""Share of the time limit after which a run should end: many methods need all of the limit for
+their plan, and what follows takes a moment on most graphs."""
+
+END_OP_S = 7e-6
+"""Seconds per op that the end of a run takes: simulating the last plan, and a quick bound."""
+
+
+def ends_in_time(problem: Problem, needed_s: float, options: PlaceOptions) -> bool:
+    """Whether the run would end soon after the time limit if some work took so long before."""
+    return options.has_time(needed_s + END_OP_S * problem.profile.n_ops, GRACE_SHARE)
+
+
+def is_over(problem: Problem, options: PlaceOptions) -> bool:
+    """Whether to stop what follows a placer, and makes its plan fit or proves it good."""
+    return options.cancelled() or not ends_in_time(problem, 0.0, options)
+
 
 def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     """Return the best proof for a problem; compute our own bounds if there is none.
@@ -28,7 +45,7 @@ def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     if known is not None:
         return known
     return run_until(
-        lambda: options.over,
+        lambda: is_over(problem, options),
         lambda stop: options.proofs.find(problem, stop),
     )
 
@@ -51,23 +68,23 @@ def run_interruptibly(run: Callable[[BoolArray], T], options: PlaceOptions) -> T
     return result
 
 
-def run_until(is_over: Callable[[], bool], run: Callable[[BoolArray], T]) -> T:
+def run_until(stopped: Callable[[], bool], run: Callable[[BoolArray], T]) -> T:
     """Run a kernel in a thread of its own, and tell it when to end.
 
     Parameters
     ----------
-    is_over : callable
+    stopped : callable
         Called often; once it returns True, the kernel must end.
     run : callable
         Calls the kernel with a flag, shape (1,), and returns its result. The kernel must return
         soon after the flag is set.
     """
-    stop = np.array([is_over()])
+    stop = np.array([stopped()])
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, stop)
         try:
             while not wait([running], LOOK_S).done:
-                stop[0] = stop[0] or is_over()
+                stop[0] = stop[0] or stopped()
         finally:
             stop[0] = True
     return running.result()

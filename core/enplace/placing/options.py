@@ -225,11 +225,6 @@ def _ignore(progress: Progress) -> None:
     pass
 
 
-GRACE_SHARE = 1.05
-"""Share of the time limit after which repairs end and our own bounds become weaker: many methods
-need all of the limit for their plan, and on most graphs these take a moment."""
-
-
 @dataclass(frozen=True)
 class PlaceOptions:
     """What a placer is asked to do, and the context of its run.
@@ -276,11 +271,6 @@ class PlaceOptions:
         """Whether a placer that has a plan should return it now."""
         late = self.time_limit_s is not None and self.seconds > self.time_limit_s
         return late or self.cancelled()
-
-    @property
-    def over(self) -> bool:
-        """Whether to stop what follows a placer, and makes its plan fit or proves it good."""
-        return self.cancelled() or not self.has_time(0.0, GRACE_SHARE)
 
     def has_time(self, needed_s: float, share: float = 1.0) -> bool:
         """Whether work that takes so long would end within a share of the time limit."""

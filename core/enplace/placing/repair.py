@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -12,10 +14,10 @@ from enplace.coarsen import merge_batches
 from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, report
-from enplace.placing.interruptible import run_until
+from enplace.placing.interruptible import ends_in_time, is_over, run_until
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
-from enplace.placing.options import GRACE_SHARE, PlaceOptions
+from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import find_placer
 from enplace.values.plan import POLICIES, Plan
 from enplace.values.problem import Problem
@@ -35,9 +37,6 @@ edges to be moved less often for it."""
 
 MERGE_OP_S = 3.5e-5
 """Seconds per op that merging a large graph takes before its first block is moved."""
-
-END_OP_S = 7e-6
-"""Seconds per op that the rest of a run takes: simulating the repaired plan, and a quick bound."""
 
 MOST_TRIED = 1000
 """Most units and tensors of a device that are tried, which takes some hundredths of a second."""
@@ -68,14 +67,19 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     left, the ops are placed afresh; see :func:`place_afresh`. This takes seconds; it is the last
     resort for a placer's plan that still does not fit.
     """
-    if not has_time_to_rearrange(schedule.problem, options):
+    problem, n_ops = schedule.problem, schedule.problem.profile.n_ops
+    if not has_time_to_rearrange(problem, options):
         return schedule
-    level = _level(schedule.problem)
+    levels = _merged_levels(problem, options)
+    first = list(islice(levels, 1))
+    is_large = n_ops > MOST_NODES and first
+    level = first[0] if is_large else make_level(problem, np.arange(n_ops))
     earlier = options
     if options.time_limit_s is not None:
         earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)
     best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
-    return _best_of_repairs(best, _placed_afresh(schedule, options), options)
+    afresh = _placed_afresh(schedule, chain(first, levels), options)
+    return _best_of_repairs(best, afresh, options)
 
 
 def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
@@ -85,20 +89,13 @@ def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
     both rules of :func:`~enplace.coarsen.merge_batches`. The given schedule is returned if nothing
     helps or there is no time.
     """
-    if not has_time_to_rearrange(schedule.problem, options):
-        return schedule
-    return _best_of_repairs(schedule, _placed_afresh(schedule, options), options)
+    levels = _merged_levels(schedule.problem, options)
+    return _best_of_repairs(schedule, _placed_afresh(schedule, levels, options), options)
 
 
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
     """Whether the first block of ops would be moved soon after the time limit at the latest."""
-    return options.has_time((MERGE_OP_S + END_OP_S) * problem.profile.n_ops, GRACE_SHARE)
-
-
-def _is_over(problem: Problem, options: PlaceOptions) -> bool:
-    """Whether to stop, so that the run ends soon after the time limit."""
-    in_time = options.has_time(END_OP_S * problem.profile.n_ops, GRACE_SHARE)
-    return options.cancelled() or not in_time
+    return ends_in_time(problem, MERGE_OP_S * problem.profile.n_ops, options)
 
 
 def _best_of_repairs(
@@ -106,7 +103,7 @@ def _best_of_repairs(
 ) -> Schedule:
     """Return the first repair that fits, or else the best one if it is better than no repair."""
     best = schedule
-    while not best.fits and not _is_over(best.problem, options):
+    while not best.fits and not is_over(best.problem, options):
         found = next(repairs, None)
         if found is None:
             break
@@ -124,13 +121,11 @@ def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
         yield schedule
 
 
-def _placed_afresh(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
-    problem = schedule.problem
-    over = partial(_is_over, problem, options)
-    for critical in (True, False):
-        level = _merged(problem, min(MOST_NODES, 1 + problem.profile.n_ops // 2), critical)
-        if level is None:
-            continue
+def _placed_afresh(
+    schedule: Schedule, levels: Iterable[Level], options: PlaceOptions
+) -> Iterator[Schedule]:
+    over = partial(is_over, schedule.problem, options)
+    for level in levels:
         try:
             plan = find_placer("heft").run(level.problem, replace(options.quiet, cancelled=over))
         except CancelledError:
@@ -138,7 +133,7 @@ def _placed_afresh(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedu
         order = np.argsort(plan.position)
         for policy in POLICIES:
             spread = level.plan(order, plan.device, policy, plan.links)
-            placed = simulate(problem, _moved(schedule.plan, spread))
+            placed = simulate(schedule.problem, _moved(schedule.plan, spread))
             yield placed
             yield from _with_units_moved(placed)
 
@@ -198,15 +193,15 @@ def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: Plac
     by_ranks : bool
         Whether to order ops by their ranks instead of keeping the order of the plan.
     """
-    is_over = partial(_is_over, schedule.problem, options)
+    over = partial(is_over, schedule.problem, options)
     plan, graph = schedule.plan, level.problem.profile
     step = blocks_step(plan.links, rounds=MOVES)
     state = replace(state_of(level, plan), ranked=by_ranks)
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         move = partial(step, state, options.seed + number, 1.0)
-        state = run_until(is_over, move)
-        if state.excess_bytes == 0 or is_over():
+        state = run_until(over, move)
+        if state.excess_bytes == 0 or over():
             break
     return _moved(plan, level.plan(state.order, state.device, plan.policy, plan.links))
 
@@ -216,18 +211,14 @@ def _moved(plan: Plan, to: Plan) -> Plan:
     return replace(plan, device=to.device, position=to.position, policy=to.policy, links=to.links)
 
 
-def _level(problem: Problem) -> Level:
-    n_ops = problem.profile.n_ops
-    merged = _merged(problem, MOST_NODES, critical=True) if n_ops > MOST_NODES else None
-    return merged or make_level(problem, np.arange(n_ops))
-
-
-def _merged(problem: Problem, most_nodes: int, critical: bool) -> Level | None:
-    """Merge ops; None if one of the nodes exceeds the memory of every device."""
-    try:
-        return make_level(problem, merge_batches(problem, most_nodes, critical=critical))
-    except ProblemError:
-        return None
+def _merged_levels(problem: Problem, options: PlaceOptions) -> Iterator[Level]:
+    """Merge ops by both rules, while there is time."""
+    target = min(MOST_NODES, 1 + problem.profile.n_ops // 2)
+    for critical in (True, False):
+        if not has_time_to_rearrange(problem, options):
+            return
+        with suppress(ProblemError):  # one of the nodes exceeds the memory of every device
+            yield make_level(problem, merge_batches(problem, target, critical=critical))
 
 
 def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:

@@ -10,9 +10,9 @@ from enplace.values.problem import Problem
 STARTS = (
     "single",
     "m-etf",
+    "heft",
     "dpos",
     "m-topo",
-    "heft",
     "celeritas",
     "expert",
     "order-place",

@@ -59,6 +59,9 @@ abandoned: their plans are still to be simulated."""
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
 
+AFRESH_SHARE = 0.25
+"""Share of the time limit that placing merged ops may take."""
+
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
 
@@ -132,6 +135,9 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 
 def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> Schedule:
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
+    if options.time_limit_s is not None:
+        until_s = options.seconds + AFRESH_SHARE * options.time_limit_s
+        options = replace(options, time_limit_s=min(until_s, options.time_limit_s))
     found = place_afresh(best, options)
     if found is not best:
         plans.append(found.plan)
