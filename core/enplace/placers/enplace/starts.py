@@ -59,7 +59,7 @@ abandoned: their plans are still to be simulated."""
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
 
-AFRESH_SHARE = 0.25
+AFRESH_SHARE = 0.5
 """Share of the time limit that placing merged ops may take."""
 
 SEARCH_SHARE = 0.05
@@ -112,12 +112,12 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
-    best = given_start(problem, options, "enplace")
+    best, is_afresh = given_start(problem, options, "enplace"), False
     for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
-        if len(plans) == len(QUICKEST) and not best.fits:
-            best = _place_afresh(best, plans, options)
+        if not best.fits and not is_afresh and methods.keys().isdisjoint(QUICKEST):
+            best, is_afresh = _place_afresh(best, plans, options), True
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
             load_kernels(BOUND, options)

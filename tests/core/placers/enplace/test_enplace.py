@@ -92,7 +92,7 @@ def slow_clock(monkeypatch):
 def test_methods_that_there_is_no_time_for_are_named(slow_clock):
     options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(slow_clock))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
-    later = "dpos, m-topo, heft, celeritas, expert, order-place, m-sct"
+    later = "heft, dpos, m-topo, celeritas, expert, order-place, m-sct"
     assert (
         plan.note
         == f"There was too little time for m-etf, {later}, local-search, mcmc, the search."
