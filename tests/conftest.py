@@ -17,7 +17,7 @@ from hypothesis import settings
 from warm_tensorflow import WarmPython
 
 # Compiling a kernel takes seconds, so examples have no deadline. In CI they are always the same.
-settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ, max_examples=50)
 settings.load_profile("enplace")
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")

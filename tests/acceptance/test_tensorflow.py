@@ -10,9 +10,7 @@ import shlex
 import pytest
 
 from blocks import MANUAL, blocks_of, commands_of, quick, without_progress
-from enplace.errors import CancelledError
-from enplace.frameworks.jobs import do_work, profile_job
-from enplace.frameworks.source import Source, source_of
+from enplace.frameworks.source import Source
 from enplace.frameworks.trust import trust
 from enplace.readers import read_profile
 
@@ -124,13 +122,25 @@ for_ever()
 """
 
 
-def test_cancelling_interrupts_tensorflow(workspace, monkeypatch):
+CANCEL = """
+from pathlib import Path
+from enplace.errors import CancelledError
+from enplace.frameworks.jobs import do_work, profile_job
+from enplace.frameworks.source import source_of
+
+source = source_of("endless.py")
+job = profile_job(source, "cpu:2", steps=10, warm_ups=1)
+try:
+    do_work(source, job, cancelled=Path("begun").exists)
+except CancelledError:
+    print("cancelled")
+"""
+
+
+def test_cancelling_interrupts_tensorflow(workspace, run_python):
     (workspace / "endless.py").write_text(ENDLESS)
-    monkeypatch.chdir(workspace)
-    source = source_of("endless.py")
-    job = profile_job(source, "cpu:2", steps=10, warm_ups=1)
-    with pytest.raises(CancelledError):
-        do_work(source, job, cancelled=(workspace / "begun").exists)
+    done = run_python(workspace, "-c", CANCEL)
+    assert (done.stdout, done.returncode) == ("cancelled\n", 0), done.stderr
 
 
 VERIFY = """

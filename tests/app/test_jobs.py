@@ -140,7 +140,7 @@ def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(own_solver, pro
 
 def test_a_dead_worker_is_reported_and_the_next_solve_works(own_solver, problem, qtbot):
     with qtbot.waitSignal(own_solver.failed) as failed:
-        own_solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
+        own_solver.solve(wide_document(n_ops=400).problem, ["celeritas"])
         os.kill(own_solver._worker.pid, signal.SIGKILL)
     assert "press Solve again" in failed.args[1]
     with qtbot.waitSignal(own_solver.solved):

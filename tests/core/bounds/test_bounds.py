@@ -20,7 +20,7 @@ from enplace.values.problem import Problem
 from enplace.values.result import Result
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(planned=planned_problems())
 def test_no_random_schedule_beats_the_bound(planned):
     problem, plan = planned
@@ -65,7 +65,7 @@ def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
 def test_no_schedule_that_fits_tight_memory_beats_the_bound(profile, cluster, data):
     capacities = st.sampled_from([30, 60, 90, 120, 200])

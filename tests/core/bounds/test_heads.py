@@ -11,7 +11,7 @@ from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(problem=problems(max_ops=8))
 def test_heads_equal_the_reference(problem):
     for costs in least_costs(problem):

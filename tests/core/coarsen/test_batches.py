@@ -17,7 +17,7 @@ from enplace.coarsen import batches, contract, merge_batches
 from enplace.coarsen.batches import MEMORY_SHARE
 from enplace.values.problem import Problem
 
-quick = settings(deadline=None, max_examples=100)
+quick = settings(deadline=None, max_examples=50)
 
 
 def contracted(problem, vertex):

@@ -83,7 +83,7 @@ class SlowWalk:
         )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(planned=planned_problems())
 def test_the_critical_path_equals_the_reference(planned):
     schedule = simulate(*planned)

@@ -72,7 +72,7 @@ def test_the_hand_made_schedule_has_no_fault(schedule):
     assert find_faults(schedule) == []
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(planned=planned_problems())
 def test_simulated_schedules_have_no_fault_under_any_policy(planned):
     try:

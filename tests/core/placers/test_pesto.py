@@ -15,7 +15,7 @@ from enplace.values.problem import Problem
 from enplace.values.result import Result
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(10))
 def test_every_schedule_satisfies_the_program(problem):
     """The easy half of Theorem 3.1: a valid plan satisfies all constraints but memory."""

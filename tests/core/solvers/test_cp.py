@@ -28,6 +28,9 @@ pytest.importorskip("ortools")
 GUARD_S = 600.0
 """Longer than the slowest machine takes for a proof."""
 
+UNEVEN_US = [7.0, 5.0, 5.0, 3.0, 3.0]
+"""Times of ops that no two devices share evenly."""
+
 
 def answers(problem, known):
     """Return all answers of CP-SAT, which is given the cheap lower bound."""
@@ -129,24 +132,24 @@ def test_time_that_the_solver_does_not_use_goes_to_the_search(monkeypatch):
 
 @pytest.mark.usefixtures("solver_only")
 def test_the_solver_closes_a_gap_that_the_cheap_bound_leaves():
-    """Five ops of 2 on two devices: the bound by work is 5, the optimum 6."""
-    problem = Problem(line([2.0] * 5, []), gpus(2))
+    """Five ops on two devices: the bound by work is 11.5, the optimum 7 + 5."""
+    problem = Problem(line(UNEVEN_US, []), gpus(2))
     result = prove(problem)
-    assert result.value_us == result.schedule.makespan_us == 6
-    assert (result.bound_us, result.proven_by) == (pytest.approx(6, rel=1e-5), "CP-SAT")
-    assert lower_bound_us(problem) == 5
+    assert result.value_us == result.schedule.makespan_us == 12
+    assert (result.bound_us, result.proven_by) == (pytest.approx(12, rel=1e-5), "CP-SAT")
+    assert lower_bound_us(problem) == 11.5
 
 
 def test_without_the_solver_the_search_continues(monkeypatch):
     missing = cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter([missing]))
-    problem = Problem(line([2.0] * 5, []), gpus(2))
+    problem = Problem(line(UNEVEN_US, []), gpus(2))
     messages = []
     options = PlaceOptions(
         time_limit_s=1.0, stopwatch=ticking(), progress=lambda p: messages.append(p.message)
     )
     plan = place(problem, "enplace", options=options).plan
-    assert simulate(problem, plan).makespan_us == 6
+    assert simulate(problem, plan).makespan_us == 12
     assert any("ortools" in line for line in messages)
     assert "CP-SAT (No module named 'ortools')" in plan.note
 

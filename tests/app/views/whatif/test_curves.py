@@ -19,6 +19,7 @@ from enplace_studio.sweep import (
     MEMORY,
     METHODS,
     MICROBATCHES,
+    QUICK,
     Curve,
     find_curve,
     swept_plans,
@@ -36,6 +37,13 @@ def document():
     document = chain_document()
     add_plan(document, "one GPU", {"a": 0, "b": 0, "c": 0})
     return document
+
+
+@pytest.fixture
+def without_search(monkeypatch):
+    """Sweep with the quick methods only, in a moment."""
+    monkeypatch.setattr("enplace_studio.views.whatif.methods.METHODS", QUICK)
+    monkeypatch.setattr(MethodSweep, "_search", lambda *_: None)
 
 
 def drawn(view):
@@ -131,6 +139,7 @@ def test_the_search_starts_from_the_plan_of_the_quick_method_before_it(document,
     sweep.stop()
 
 
+@pytest.mark.usefixtures("without_search")
 def test_what_does_not_fit_is_left_out_of_the_curve(opener, qtbot):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 1})
@@ -143,6 +152,7 @@ def test_what_does_not_fit_is_left_out_of_the_curve(opener, qtbot):
     view.grab()
 
 
+@pytest.mark.usefixtures("without_search")
 def test_a_larger_batch_takes_longer_until_it_does_not_fit(opener, qtbot):
     profile = profile_of({"read": 10, "work": 10}, [("read", "work", 30)])
     profile = replace(profile, measured=Measurement(config={"batch": 16}))

@@ -188,16 +188,27 @@ def test_a_run_does_not_look_for_a_server_at_every_address(tmp_path):
         pass
 
 
-def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, monkeypatch):
-    before = servers()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(
-            "enplace.frameworks.tensorflow.hosts._free_ports", lambda count: [port] * count
-        )
-        with pytest.raises(HostsError, match=r"server of /job:worker/task:0 did not start: .+"):
-            serving(hosts(tmp_path, TASKS[:1])).__enter__()
-    assert servers() == before
+ADDRESS_IS_TAKEN = """
+import socket
+import psutil
+from enplace.frameworks.tensorflow import hosts
+from enplace.frameworks.tensorflow.devices import parse_devices
+
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    hosts._free_ports = lambda count: [taken.getsockname()[1]] * count
+    try:
+        hosts.serving(parse_devices("cluster.json")).__enter__()
+    except hosts.HostsError as error:
+        print(error)
+assert not psutil.Process().children()
+"""
+
+
+def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, run_python):
+    hosts(tmp_path, TASKS[:1])
+    done = run_python(tmp_path, "-c", ADDRESS_IS_TAKEN)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"the server of /job:worker/task:0 did not start: .+", done.stdout)
 
 
 def test_the_serve_command_runs_until_it_is_interrupted(tmp_path):

@@ -145,7 +145,7 @@ def test_reported_latencies_only_improve(solver):
         cpu={name: 10 * us for name, us in times.items()},
     )
     problem = Problem(profile, cluster_of(8, b0_us=0.0, cpu_lanes=1, capacity_bytes=100))
-    limits_, reported = limits(count(3.0, -0.001).__next__)
+    limits_, reported = limits(count(1.5, -0.001).__next__)
     found = search_latency(problem, limits_)
     latencies, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
     assert latencies == sorted(latencies, reverse=True)

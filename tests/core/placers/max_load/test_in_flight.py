@@ -281,7 +281,7 @@ def splits_in_two(problem, recompute):
             yield (layer >= cut).astype(np.int64), again
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     layers=st.lists(
         st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5)), min_size=2, max_size=5
@@ -368,7 +368,7 @@ def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
     assert plan.proven
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
 @example(
@@ -457,7 +457,7 @@ def least_that_fits_simulated(problem, rule):
     return best
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
     layers=LAYERS,
     capacity=st.integers(15, 150),

@@ -68,7 +68,7 @@ def random_placement(problem, seed):
     return np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(problems(), st.floats(0.01, 2.0), st.sampled_from([1e-9, 10.0]), st.integers(0, 99))
 def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, weight, hot, seed):
     start = random_placement(problem, seed)

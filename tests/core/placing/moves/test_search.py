@@ -20,7 +20,7 @@ from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import Problem
 
-quick = settings(deadline=None, max_examples=100)
+quick = settings(deadline=None, max_examples=50)
 
 
 def simulated(problem, order, device):
