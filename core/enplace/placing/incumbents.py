@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from enplace.placing.interruptible import find_proof
+from enplace.placing.interruptible import find_proof, is_over
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
@@ -49,8 +49,9 @@ def is_close(schedule: Schedule, options: PlaceOptions) -> bool:
 
 
 def is_enough(best: Schedule, options: PlaceOptions) -> bool:
-    """Whether to stop searching: on request, or close to the proven optimum."""
-    return options.stopped or is_close(best, options)
+    """Whether to stop searching: on request, for lack of time, or close to the proven optimum."""
+    late = options.stopped or is_over(best.problem, options)
+    return late or is_close(best, options)
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:

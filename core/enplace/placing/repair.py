@@ -56,6 +56,8 @@ def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
     The given one is returned if it fits or nothing helps. The order stays. This is quick, so
     placers apply it to the plan that they return.
     """
+    if schedule.fits:
+        return schedule
     return _best_of_repairs(schedule, _with_units_moved(schedule), options)
 
 
@@ -78,12 +80,14 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     if options.time_limit_s is not None:
         earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)
     best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
+    if best.fits:
+        return best
     afresh = _placed_afresh(schedule, chain(first, levels), options)
     return _best_of_repairs(best, afresh, options)
 
 
 def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
-    """Return the best schedule after placing merged ops by HEFT, or the given one.
+    """Return the first schedule that fits after placing merged ops by HEFT, or a better given one.
 
     Each merged op keeps its tensors on one device, so that few copies are needed. Ops are merged by
     both rules of :func:`~enplace.coarsen.merge_batches`. The given schedule is returned if nothing
@@ -101,14 +105,16 @@ def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
 def _best_of_repairs(
     schedule: Schedule, repairs: Iterator[Schedule], options: PlaceOptions
 ) -> Schedule:
-    """Return the first repair that fits, or else the best one if it is better than no repair."""
+    """Return the first repair that fits, or else the best one; the given one if that is better."""
     best = schedule
-    while not best.fits and not is_over(best.problem, options):
+    while not is_over(best.problem, options):
         found = next(repairs, None)
         if found is None:
             break
         if is_better(found, best):
             best = found
+        if found.fits:
+            break
     return best
 
 

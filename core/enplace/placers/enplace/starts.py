@@ -59,8 +59,9 @@ abandoned: their plans are still to be simulated."""
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
 
-AFRESH_SHARE = 0.5
-"""Share of the time limit that placing merged ops may take."""
+AFRESH_SHARE, ROOMY_SHARE = 0.5, 0.5
+"""Share of the time limit that placing merged ops may take, and the share of memory up to which it
+is not worth the time."""
 
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
@@ -116,7 +117,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
         plans.append(plan)
         best = better_of(problem, plan, best, options, LISTS)
-        if not best.fits and not is_afresh and methods.keys().isdisjoint(QUICKEST):
+        if not is_afresh and methods.keys().isdisjoint(QUICKEST):
             best, is_afresh = _place_afresh(best, plans, options), True
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
@@ -135,6 +136,8 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 
 def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> Schedule:
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
+    if (best.peak_bytes <= ROOMY_SHARE * best.problem.cluster.capacity_bytes).all():
+        return best
     if options.time_limit_s is not None:
         until_s = options.seconds + AFRESH_SHARE * options.time_limit_s
         options = replace(options, time_limit_s=min(until_s, options.time_limit_s))

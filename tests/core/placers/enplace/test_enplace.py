@@ -439,3 +439,16 @@ def test_a_method_that_fails_is_left_out_and_named(monkeypatch):
     plan = place(problem, "enplace").plan
     assert simulate(problem, plan).makespan_us <= 12
     assert plan.note == "Left out: m-etf (it is broken)."
+
+
+@pytest.mark.parametrize(("share", "n_asked"), [(1.05, 1), (3.0, 0)])
+def test_merged_ops_are_placed_where_a_plan_fills_much_of_the_memory(monkeypatch, share, n_asked):
+    asked = []
+    monkeypatch.setattr(starts, "place_afresh", lambda best, options: asked.append(best) or best)
+    roomy = Problem(branches(), gpus(3, b1=0.5))
+    most = starts.find_start(roomy, PlaceOptions()).best.peak_bytes[:3].max()
+    assert not asked
+    starts.find_start(
+        Problem(branches(), gpus(3, b1=0.5, capacity=int(share * most))), PlaceOptions()
+    )
+    assert len(asked) == n_asked
