@@ -32,13 +32,18 @@ class Bounds(QObject):
         self._proofs.add(problem, proof)
         self.changed.emit()
 
+    def known_us(self, problem: Problem) -> float | None:
+        """Return the best known bound, if there is one."""
+        proof = self._proofs.known(problem)
+        return None if proof is None else proof.bound_us
+
     def find_us(self, problem: Problem) -> float | None:
         """Return the best known bound; if there is none, ``changed`` is sent once there is."""
-        proof = self._proofs.known(problem)
-        if proof is None:
+        bound_us = self.known_us(problem)
+        if bound_us is None:
             self._next = problem  # later requests replace earlier ones
             self._start()
-        return None if proof is None else proof.bound_us
+        return bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
         """Return how far a step is above the bound, as a fraction; None if not known yet."""

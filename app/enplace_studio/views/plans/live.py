@@ -116,7 +116,7 @@ class LiveCard(QFrame):
         problem, plan = last.job.problem, last.report.incumbent
         if plan is None or plan.splits != problem.splits:  # the bound is another graph's
             return last
-        known_us = self._document.bounds.find_us(problem)
+        known_us = self._document.bounds.known_us(problem)
         if known_us is None:
             return last
         return replace(last, report=last.report.proven(last.seconds, Proof(known_us)))
