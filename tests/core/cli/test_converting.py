@@ -97,6 +97,7 @@ def test_export_does_not_overwrite_its_input(enplace, folder):
     assert (folder / "plan.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_bundled_sample_goes_by_its_name(enplace):
     assert enplace("import", "rnnlm-2-2048", "-o", "s.enplace").status == 0
     assert read_profile("s.enplace").n_ops > 1000
