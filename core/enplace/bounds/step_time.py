@@ -87,8 +87,7 @@ def lower_bound_us(problem: Problem, stop: BoolArray | None = None) -> float:
     work_bound = _work_bound_us(problem, unit_us)
     count_bound = _count_bound_us(problem, time_us)
     price_bound = _price_bound_us(problem, unit_us)
-    graph_bound = max(path_bound, window_bound)
-    return float(max(graph_bound, work_bound, unit_bound, count_bound, price_bound))
+    return float(max(path_bound, window_bound, work_bound, unit_bound, count_bound, price_bound))
 
 
 def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:

@@ -29,13 +29,15 @@ import numpy as np
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
 from enplace.compiling import helper, kernel, step
 from enplace.machine.layout import transfer_us
+from enplace.placing.candidates import arranged, best_of
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
-from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import HETEROGENEOUS, MEMORY, placer
+from enplace.placing.repair import relieve
+from enplace.placing.settle import position_by, settle
 from enplace.placing.slots import Slots, all_free_from, empty_slots, free_from, occupy
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets, inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -58,7 +60,9 @@ def order_place(problem: Problem, options: PlaceOptions) -> Plan:
     That order follows the critical path depth first, so neighbours in it mostly share a GPU. Ops
     are fused into clusters along it, at most 200 in each.
     """
-    return place_in_order(problem, "order-place", options)
+    graph, order = _fuse(problem, options)
+    device = fill_in_order(claims_of(problem, graph.group), order, np.array(problem.cluster.gpus))
+    return _settle(problem, graph.group, order, device, "order-place", options)
 
 
 @placer(
@@ -78,12 +82,56 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     Clusters are taken in the same order as by ``order-place``. Each goes to the device of the one
     before it, unless another would start it earlier by more than it takes to send its outputs.
     """
+    graph, order = _fuse(problem, options)
+    device = adjust(problem, graph, order, options)
+    return _settle(problem, graph.group, order, device, "celeritas", options)
+
+
+def _fuse(problem: Problem, options: PlaceOptions) -> tuple[GroupedGraph, IntArray]:
+    """Fuse ops into clusters; return their graph, and the clusters in CPD-TOPO order."""
     group = fuse(problem)
     options.check_cancelled()
     graph = group_graph(problem, group)
-    order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
-    device = adjust(problem, graph, order, options)
-    return settle_clusters(problem, group, order, device, "celeritas", options)
+    return graph, cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
+
+
+def _settle(
+    problem: Problem,
+    group: IntArray,
+    order: IntArray,
+    device: IntArray,
+    method: str,
+    options: PlaceOptions,
+) -> Plan:
+    """Turn an order and the devices of clusters into the best plan of the ops.
+
+    Parameters
+    ----------
+    group : int array, shape (n_ops,)
+        Cluster of each op.
+    order, device : int arrays, shape (n_clusters,)
+    """
+    position = position_by(problem, inverse(order)[group].astype(np.float64))
+    placed = settle(problem, device[group], position)
+    best = best_of(problem, arranged(problem, placed, position, method), options)
+    return relieve(best, options).plan
+
+
+def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:
+    """Find the device of each cluster; a device that was full once gets no further cluster.
+
+    Once the last device is full too, each cluster goes to the device with the most free memory.
+    """
+    current = 0
+    device = np.empty(len(order), dtype=np.int64)
+    for cluster in order.tolist():
+        size = needed_bytes(claims, cluster)
+        while current < len(gpus) and size > claims.free_bytes[gpus[current]]:
+            current += 1
+        freest = gpus[np.argmax(claims.free_bytes[gpus])]
+        device[cluster] = gpus[current] if current < len(gpus) else freest
+        claim(claims, cluster, device[cluster])
+    return device
 
 
 def adjust(

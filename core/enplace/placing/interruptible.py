@@ -27,12 +27,12 @@ END_OP_S = 7e-6
 
 
 def ends_in_time(problem: Problem, needed_s: float, options: PlaceOptions) -> bool:
-    """Whether the run would end soon after the time limit if some work took so long before."""
+    """Whether the run would end soon after the time limit if it first did work that long."""
     return options.has_time(needed_s + END_OP_S * problem.profile.n_ops, GRACE_SHARE)
 
 
 def is_over(problem: Problem, options: PlaceOptions) -> bool:
-    """Whether to stop what follows a placer, and makes its plan fit or proves it good."""
+    """Whether to stop: on request, or so that the run ends soon after the time limit."""
     return options.cancelled() or not ends_in_time(problem, 0.0, options)
 
 

@@ -74,8 +74,7 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
         return schedule
     levels = _merged_levels(problem, options)
     first = list(islice(levels, 1))
-    is_large = n_ops > MOST_NODES and first
-    level = first[0] if is_large else make_level(problem, np.arange(n_ops))
+    level = first[0] if first and n_ops > MOST_NODES else make_level(problem, np.arange(n_ops))
     earlier = options
     if options.time_limit_s is not None:
         earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)

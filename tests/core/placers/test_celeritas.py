@@ -8,9 +8,8 @@ from tests.core.placers.problems import gpus, line, problems
 from enplace.coarsen import cpd_topo, group_graph, mean_link
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.placers.celeritas import adjust
+from enplace.placers.celeritas import adjust, fill_in_order
 from enplace.placing.capacity import claims_of
-from enplace.placing.in_order import fill_in_order
 from enplace.values.problem import Problem
 
 

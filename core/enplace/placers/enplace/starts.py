@@ -59,9 +59,9 @@ abandoned: their plans are still to be simulated."""
 STARTS_SHARE = 0.8
 """Share of the time limit after which no further method is started."""
 
-AFRESH_SHARE, ROOMY_SHARE = 0.5, 0.5
-"""Share of the time limit that placing merged ops may take, and the share of memory up to which it
-is not worth the time."""
+AFRESH_SHARE, CROWDED = 0.5, 0.5
+"""Share of the time limit that placing merged ops may take, and the share of a device's memory that
+the best plan must exceed to make that worth the time."""
 
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
@@ -136,7 +136,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 
 def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> Schedule:
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
-    if (best.peak_bytes <= ROOMY_SHARE * best.problem.cluster.capacity_bytes).all():
+    if (best.peak_bytes <= CROWDED * best.problem.cluster.capacity_bytes).all():
         return best
     if options.time_limit_s is not None:
         until_s = options.seconds + AFRESH_SHARE * options.time_limit_s
