@@ -14,9 +14,9 @@ from benchmarks.report import Report, median_s, publish, seconds_of, spread
 from enplace.machine.latency import latency_us
 from enplace.placers.latency.anneal import anneal as anneal_latency
 from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
-from enplace.placers.max_load.anneal import MOST_STEPS, STEPS_PER_UNIT
-from enplace.placers.max_load.anneal import anneal as anneal_loads
-from enplace.placers.max_load.hypergraph import build_hypergraph, time_per_sample_us
+from enplace.placers.max_load.search.anneal import MOST_STEPS, STEPS_PER_UNIT
+from enplace.placers.max_load.search.anneal import anneal as anneal_loads
+from enplace.placers.max_load.search.hypergraph import build_hypergraph, time_per_sample_us
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples

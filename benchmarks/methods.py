@@ -15,9 +15,9 @@ from xml.sax.saxutils import escape
 from benchmarks.report import Report, publish
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.machine.loads import max_load_us
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
-from enplace.placers.max_load.contract import find_static_excess
+from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets

@@ -21,12 +21,12 @@ from enplace.machine import simulate
 from enplace.placers import place
 from enplace.readers.clusters import presets
 from enplace.values.profile import Profile
-from enplace_studio.application import make_application
-from enplace_studio.document import Document, PlanEntry
-from enplace_studio.project import start_project
-from enplace_studio.views.compare.view import CompareView
-from enplace_studio.views.graph.view import GraphView
-from enplace_studio.views.timeline.view import TimelineView
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.open_project import start_project
+from enplace_studio.shell.application import make_application
+from enplace_studio.views.compare.compare_view import CompareView
+from enplace_studio.views.graph.graph_view import GraphView
+from enplace_studio.views.timeline.timeline_view import TimelineView
 
 TARGET = "20 ms or less"
 SIDE_BY_SIDE, COMPARE_TARGET = ("heft", "m-etf", "celeritas", "expert"), "25 ms or less"

@@ -23,10 +23,10 @@ from enplace.machine import simulate
 from enplace.placers import place
 from enplace.readers.clusters import presets
 from enplace.values.profile import Profile
-from enplace_studio.application import make_application
-from enplace_studio.document import PlanEntry
-from enplace_studio.project import start_project
-from enplace_studio.window import MainWindow
+from enplace_studio.model.document import PlanEntry
+from enplace_studio.model.open_project import start_project
+from enplace_studio.shell.application import make_application
+from enplace_studio.shell.window import MainWindow
 
 BEAT_MS = 5
 SETTLE_MS = 8000

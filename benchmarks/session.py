@@ -30,11 +30,11 @@ from benchmarks.synthetic import HEADS, transformer
 from enplace.disk import write_atomically
 from enplace.frameworks.registry import exporters
 from enplace.writers import write_profile
-from enplace_studio.application import make_application
-from enplace_studio.background import Background
-from enplace_studio.pictures import write_picture
-from enplace_studio.sweep import COMPUTE
-from enplace_studio.window import MainWindow
+from enplace_studio.jobs.background import Background
+from enplace_studio.shell.application import make_application
+from enplace_studio.shell.window import MainWindow
+from enplace_studio.views.whatif.speed_curves import COMPUTE
+from enplace_studio.widgets.pictures import write_picture
 
 BEAT_MS, STALL_MS = 5, 50
 DRAGS, METHODS, LIMIT_S = 200, ("heft", "m-etf", "celeritas"), 5

@@ -18,8 +18,8 @@ from pathlib import Path
 import tempfile
 from PySide6.QtCore import QSettings, QTimer
 from enplace.readers.samples import samples
-from enplace_studio.application import make_application
-from enplace_studio.window import MainWindow
+from enplace_studio.shell.application import make_application
+from enplace_studio.shell.window import MainWindow
 
 def since():
     return time.time() - float(sys.argv[1])

@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks.report import SHARED, Report, publish
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.latency import latency_us
-from enplace.machine.loads import max_load_us
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
 from enplace.placers.latency.search import place_greedily, search_latency
-from enplace.placers.max_load.dp import partition_along_order, partition_exactly
-from enplace.placers.max_load.search import search_anywhere, search_contiguous
+from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
+from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
 from enplace.placing.anytime import Incumbent, Limits
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from

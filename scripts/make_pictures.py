@@ -23,10 +23,10 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.readers.samples import samples
 from enplace.values.problem import THROUGHPUT
-from enplace_studio.chosen_method import Choice
-from enplace_studio.demo import gentlest_move, let_pass, private_window, wait_idle
-from enplace_studio.theme import theme
-from enplace_studio.window import TOUR_KEY, MainWindow
+from enplace_studio.shell.demo import gentlest_move, let_pass, private_window, wait_idle
+from enplace_studio.shell.window import TOUR_KEY, MainWindow
+from enplace_studio.solve.chosen_method import Choice
+from enplace_studio.widgets.theme import theme
 
 SAMPLE, PIPELINED = "rnnlm-2-2048", "vgg-19"
 WINDOW, WIDTH, CAPTION = (1060, 700), 900, 46

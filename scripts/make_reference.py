@@ -24,6 +24,8 @@ from enplace.cli.answer import cli
 from enplace.cli.options import PlacerCommand
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters, frameworks
+from enplace.pictures.graph_svg import graph_svg
+from enplace.pictures.timeline_svg import timeline_svg
 from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
 from enplace.placing.options import Option
 from enplace.placing.registry import CAPABILITIES, MEMORY
@@ -32,11 +34,9 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.text import ms, percent
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
-from enplace.writers.graph_svg import graph_svg
-from enplace.writers.timeline_svg import timeline_svg
-from enplace_studio.actions import all_actions
-from enplace_studio.key_sheet import topics
-from enplace_studio.method_facts import OBJECTIVES, by_purpose
+from enplace_studio.model.method_facts import OBJECTIVES, by_purpose
+from enplace_studio.shell.actions import all_actions
+from enplace_studio.shell.key_sheet import topics
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 PICTURED, CLUSTER = "vgg-19", "pesto"

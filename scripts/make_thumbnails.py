@@ -8,13 +8,13 @@ import json
 import numpy as np
 
 from enplace.names.groups import group_ops
+from enplace.pictures.graph_layout import CARD_H, grid
 from enplace.placers import place
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import FOLDER, Sample, samples
 from enplace.values.memory import one_device_peak_bytes
 from enplace.values.problem import Problem
-from enplace.writers.graph_layout import CARD_H, grid
 
 WIDTH = 900.0
 SIDE = 1000

@@ -10,9 +10,9 @@ import numpy as np
 from enplace.machine import simulate
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile, make_profile
-from enplace_studio.document import Document, PlanEntry
-from enplace_studio.project import start_project
-from enplace_studio.recovery import Recovery
+from enplace_studio.files.recovery import Recovery
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.open_project import start_project
 from problems import cluster_of, plan_of, profile_of
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.graph import node_of
-from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.open.load import load
 from enplace.frameworks.tensorflow.rewrite import VARIABLES
 from enplace.frameworks.tensorflow.step import Step
-from enplace.readers.ties import colocation_groups
+from enplace.readers.colocation import colocation_groups
 from enplace.values.cluster import Cluster
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan

@@ -35,7 +35,7 @@ def test_the_whole_library_loads_without_qt_or_tensorflow():
 
 
 def test_the_document_imports_no_widgets():
-    assert "PySide6.QtWidgets" not in loaded_after("import enplace_studio.document")
+    assert "PySide6.QtWidgets" not in loaded_after("import enplace_studio.model.document")
 
 
 def test_solver_processes_load_nothing_slow():

@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import QObject
 
-from enplace_studio.background import Background
+from enplace_studio.jobs.background import Background
 
 
 def finish_work(owner: QObject) -> None:

@@ -64,7 +64,7 @@ def serve() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
-    import enplace.frameworks.tensorflow.apply
+    import enplace.frameworks.tensorflow.apply.apply_plan
     import enplace.placers  # noqa: F401
 
     fork_workers(pytest.MonkeyPatch(), nested=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enplace_studio.window import MainWindow
+    from enplace_studio.shell.window import MainWindow
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,12 +40,12 @@ def _run(arguments: argparse.Namespace) -> int:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
         # The off-screen platform warns about every window with a minimum size.
         os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")
-        from enplace_studio.demo import run_demo
+        from enplace_studio.shell.demo import run_demo
 
         return run_demo(arguments.offscreen_demo)
     from PySide6.QtCore import QTimer
 
-    from enplace_studio.application import make_application, user_window
+    from enplace_studio.shell.application import make_application, user_window
 
     if _lacks_display():
         print(

@@ -97,7 +97,7 @@ def apply(
     are installed, import the script's one before. With a ``pipeline`` such as ``"1f1b"``, each
     batch is cut into so many micro-batches; they may take their own statistics in batch
     normalisation. For TensorFlow, see
-    :func:`enplace.frameworks.tensorflow.apply.apply`.
+    :func:`enplace.frameworks.tensorflow.apply.apply_plan.apply`.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, 
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
-    from enplace.machine.pipeline import PipelineSchedule
+    from enplace.machine.pipelines.pipeline import PipelineSchedule
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -251,7 +251,7 @@ def _span(times_us: tuple[float, ...]) -> str:
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Show a headline, the main figures, and a line for each stage and each device."""
-    from enplace.machine.stages import PASS_NAMES
+    from enplace.machine.pipelines.stages import PASS_NAMES
 
     names = [device_label(device.name) for device in problem.cluster.devices]
     head = (
@@ -298,8 +298,8 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
 
 def describe_pace(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Say that samples follow each other more slowly than they could; empty if they do not."""
-    from enplace.machine.loads import max_load_us
-    from enplace.machine.pipeline import planned_rule
+    from enplace.machine.pipelines.loads import max_load_us
+    from enplace.machine.pipelines.pipeline import planned_rule
 
     chosen = plan.device, planned_rule(plan), plan.replicas, plan.recompute
     load_us = max_load_us(problem, *chosen)

@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from enplace_studio.document import Document
+from enplace_studio.model.document import Document
 
 GUARD_MS = 300_000
 """Longer than the slowest machine takes; nothing that has not happened by then will."""

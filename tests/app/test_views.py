@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QLabel, QMessageBox
 
 from documents import chain_document
 from enplace_studio import views
-from enplace_studio.actions import all_actions
-from enplace_studio.palette import Palette
-from enplace_studio.theme import theme
-from enplace_studio.view import View, ViewAction
-from enplace_studio.window import MainWindow
+from enplace_studio.shell.actions import all_actions
+from enplace_studio.shell.palette import Palette
+from enplace_studio.shell.window import MainWindow
+from enplace_studio.widgets.theme import theme
+from enplace_studio.widgets.view import View, ViewAction
 
 FOLDER = "view_of_a_test"
 NAME = f"enplace_studio.views.{FOLDER}"

@@ -14,8 +14,8 @@ from enplace.frameworks.registry import exporters
 from enplace.placers import place
 from enplace.values.result import Result
 from enplace.writers import write_project
-from enplace_studio.project import PlanEntry, start_project
-from enplace_studio.session import open_copy, open_file, to_project
+from enplace_studio.files.session import open_copy, open_file, to_project
+from enplace_studio.model.open_project import PlanEntry, start_project
 
 
 def copy_of_work() -> Target:

@@ -22,9 +22,9 @@ from tests.fuzz.targets import Target, use
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.devices import parse_devices
-from enplace.frameworks.tensorflow.load import load
-from enplace.frameworks.tensorflow.profile import graph_profile
-from enplace.frameworks.tensorflow.recorded_trace import profile_of_trace
+from enplace.frameworks.tensorflow.measure.profile import graph_profile
+from enplace.frameworks.tensorflow.measure.recorded_trace import profile_of_trace
+from enplace.frameworks.tensorflow.open.load import load
 from enplace.processes.codecs import profile_from, profile_message
 
 v1 = tf.compat.v1

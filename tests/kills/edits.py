@@ -14,7 +14,7 @@ from pathlib import Path
 from PySide6.QtCore import QTimer
 
 from enplace.readers.samples import samples
-from enplace_studio.application import make_application, user_window
+from enplace_studio.shell.application import make_application, user_window
 
 SAVE_EVERY, SOLVE_EVERY = 17, 23
 

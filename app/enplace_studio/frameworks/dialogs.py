@@ -14,9 +14,9 @@ from PySide6.QtWidgets import (
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
 from enplace.text import elide_middle
-from enplace_studio.messages import DialogButtons, button
-from enplace_studio.panel import Form, label, number_field, plain_tip
-from enplace_studio.theme import theme
+from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.panel import Form, label, number_field, plain_tip
+from enplace_studio.widgets.theme import theme
 
 WIDTH = 460
 MARGIN = 20

@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.processes.wire import DONE, FAILED, Message
 from enplace.processes.worker import WorkerError, WorkerProgram, error_of
-from enplace_studio.worker import StudioWorker
+from enplace_studio.jobs.worker import StudioWorker
 
 TICK_MS = 100
 

@@ -25,10 +25,8 @@ from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
-from enplace_studio import session
-from enplace_studio.background import Background
-from enplace_studio.document import Document, PlanEntry
-from enplace_studio.filing import Filing
+from enplace_studio.files import session
+from enplace_studio.files.filing import Filing
 from enplace_studio.frameworks.devices import devices_title
 from enplace_studio.frameworks.dialogs import (
     RUN,
@@ -37,13 +35,15 @@ from enplace_studio.frameworks.dialogs import (
     RunQuestion,
     TrustQuestion,
 )
-from enplace_studio.frameworks.facts import simulated_step_us
 from enplace_studio.frameworks.job import WorkerJob
 from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
+from enplace_studio.frameworks.profile_facts import simulated_step_us
 from enplace_studio.frameworks.strip import JobStrip
-from enplace_studio.machine import model_source, why_no_run
-from enplace_studio.panel import plain_tip
-from enplace_studio.project import OpenProject
+from enplace_studio.jobs.background import Background
+from enplace_studio.model.can_run import model_source, why_no_run
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.widgets.panel import plain_tip
 
 ROUNDS = 3
 """Largest number of new plans that tuning tries."""

@@ -24,9 +24,9 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, Source, check_batch_sizes, source_of
 from enplace_studio.frameworks.devices import DeviceChoice
-from enplace_studio.messages import DialogButtons, button
-from enplace_studio.panel import Form, label, number_field, paragraph, set_role
-from enplace_studio.theme import theme
+from enplace_studio.widgets.messages import DialogButtons, button
+from enplace_studio.widgets.panel import Form, label, number_field, paragraph, set_role
+from enplace_studio.widgets.theme import theme
 
 WIDTH = 560
 STEPS, WARM_UPS = 100, 10

@@ -12,8 +12,8 @@ from PySide6.QtGui import QColor
 from enplace.frameworks.link_fits import LinkFit
 from enplace.text import ms, percent, size
 from enplace.values.profile import FloatArray
-from enplace_studio.frameworks.facts import Deviations
-from enplace_studio.theme import theme
+from enplace_studio.frameworks.profile_facts import Deviations
+from enplace_studio.widgets.theme import theme
 
 LEAST_HEIGHT = 150
 SHOWN_SHARE = 0.98

@@ -9,13 +9,13 @@ from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
 from enplace.values.measurement import ESTIMATED
 from enplace.values.profile import Profile
-from enplace_studio.frameworks import facts
+from enplace_studio.explain.titles import model_title
+from enplace_studio.frameworks import profile_facts as facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
-from enplace_studio.messages import button
-from enplace_studio.panel import Column, Panel, label, paragraph
-from enplace_studio.theme import theme
-from enplace_studio.titles import model_title
-from enplace_studio.views.inspector.widgets import Line
+from enplace_studio.widgets.fact_widgets import Line
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import Column, Panel, label, paragraph
+from enplace_studio.widgets.theme import theme
 
 SIZE = (900, 560)
 MOST_LINKS = 6

@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout
 
 from enplace.text import seconds
 from enplace_studio.frameworks.job import WorkerJob
-from enplace_studio.messages import button
-from enplace_studio.panel import ElidedLabel, label
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import ElidedLabel, label
 
 BAR_STEPS = 1000
 

@@ -12,9 +12,9 @@ from PySide6.QtGui import QFont, QFontMetricsF
 from enplace.text import elide_middle
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
-from enplace_studio.theme import theme
 from enplace_studio.timelines.rows import Place, Row, arrange, highest
 from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.widgets.theme import theme
 
 SLACK_PX = 3
 """Distance from the pointer within which a bar counts as hit."""

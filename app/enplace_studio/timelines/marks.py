@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter, QPen, QPolygonF
 
-from enplace_studio.theme import theme
+from enplace_studio.explain.reasons import Mark
 from enplace_studio.timelines.lanes import Lanes
-from enplace_studio.whys import Mark
+from enplace_studio.widgets.theme import theme
 
 _LEAST_PX = 3
 _HEAD_PX = 5

@@ -8,9 +8,9 @@ from PySide6.QtCore import QEvent, QPointF, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
-from enplace_studio.panel import TipWidget
-from enplace_studio.theme import theme
 from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.theme import theme
 
 ZOOM_STEP = 1.25
 PAN_SHARE = 0.12

@@ -22,12 +22,12 @@ from PySide6.QtGui import (
 
 from enplace.names.groups import Grouping
 from enplace.values.profile import FloatArray
-from enplace_studio.shortened import abbreviated
-from enplace_studio.theme import blend, theme
+from enplace_studio.explain.shortened import abbreviated
 from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.rows import Place, Row
 from enplace_studio.timelines.scale import TimeScale, tick_texts
 from enplace_studio.timelines.trace import PathTrace
+from enplace_studio.widgets.theme import blend, theme
 
 Pixels = NDArray[np.uint8]
 

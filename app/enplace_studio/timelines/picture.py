@@ -14,15 +14,15 @@ from enplace.names.groups import Grouping
 from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
-from enplace_studio.reasons import Gap
-from enplace_studio.theme import theme
+from enplace_studio.explain.reasons import Mark
+from enplace_studio.explain.start_times import Gap
 from enplace_studio.timelines import paint
 from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.lanes import Lanes, row_title
 from enplace_studio.timelines.marks import paint_marks
 from enplace_studio.timelines.rows import Row
 from enplace_studio.timelines.trace import PathTrace
-from enplace_studio.whys import Mark
+from enplace_studio.widgets.theme import theme
 
 
 @dataclass

@@ -16,26 +16,26 @@ from PySide6.QtGui import (
     QWheelEvent,
 )
 
-from enplace.machine.all_reduce import all_reduce_us
-from enplace.machine.loads import (
+from enplace.machine.pipelines.all_reduce import all_reduce_us
+from enplace.machine.pipelines.loads import (
     COMPUTE,
     IN,
     OUT,
     device_loads_us,
     shared_parts_us,
 )
-from enplace.machine.pipeline import PipelineSchedule, Slot, planned_rule
+from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot, planned_rule
 from enplace.text import count, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
-from enplace_studio.hatch import paint_hatching
-from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.paint import ink_on
 from enplace_studio.timelines.scale import TimeScale, tick_texts
+from enplace_studio.widgets.hatch import paint_hatching
+from enplace_studio.widgets.theme import blend, theme
 
 PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}

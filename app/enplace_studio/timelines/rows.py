@@ -16,7 +16,7 @@ from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
-from enplace_studio.prediction import device_times, error_text
+from enplace_studio.explain.prediction import device_times, error_text
 from enplace_studio.timelines.busy import BusyCurve
 
 MAX_CHANNEL_ROWS = 6

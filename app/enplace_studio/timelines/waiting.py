@@ -8,8 +8,8 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.text import elide_middle, ms, size
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
-from enplace_studio.prediction import error_text, total_times
-from enplace_studio.reasons import (
+from enplace_studio.explain.prediction import error_text, total_times
+from enplace_studio.explain.start_times import (
     NAME_LENGTH,
     SHORT_US,
     Gap,

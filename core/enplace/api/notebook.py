@@ -10,16 +10,16 @@ import base64
 from collections.abc import Iterable
 from html import escape
 
+from enplace.pictures.cluster_svg import cluster_svg
+from enplace.pictures.memory_svg import memory_svg
+from enplace.pictures.profile_svg import profile_svg
+from enplace.pictures.timeline_svg import timeline_svg
 from enplace.text import factor, size
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
-from enplace.writers.cluster_svg import cluster_svg
-from enplace.writers.memory_svg import memory_svg
-from enplace.writers.profile_svg import profile_svg
-from enplace.writers.timeline_svg import timeline_svg
 
 
 def profile_html(profile: Profile) -> str:

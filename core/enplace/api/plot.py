@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
+from enplace.pictures.palette import DEVICES_LIGHT, LIGHT
+from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
-from enplace.writers.palette import DEVICES_LIGHT, LIGHT
-from enplace.writers.tracks import Track, busiest, channel_tracks, lane_tracks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,6 +17,9 @@ from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.frameworks.registry import exporters, why_no_export
 from enplace.inputs import PathLike
+from enplace.pictures.graph_svg import graph_svg
+from enplace.pictures.memory_svg import memory_svg
+from enplace.pictures.timeline_svg import timeline_svg
 from enplace.placers.data_parallel import Replicas, all_mirrored, fastest, mirrored
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
@@ -24,10 +27,7 @@ from enplace.values.problem import STEP_TIME
 from enplace.values.result import Result as PlainResult
 from enplace.values.schedule import Schedule
 from enplace.writers import write_plan
-from enplace.writers.graph_svg import graph_svg
-from enplace.writers.memory_svg import memory_svg
 from enplace.writers.report import VALUES
-from enplace.writers.timeline_svg import timeline_svg
 
 if TYPE_CHECKING:
     import pandas as pd

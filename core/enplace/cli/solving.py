@@ -178,7 +178,7 @@ def simulate(
 def _pipeline_answer(
     problem: Problem, plan: Plan, kind: str, numbers: tuple[int, ...], wanted: str | None
 ) -> Answer:
-    from enplace.machine.pipeline import planned_rule, simulate_pipeline
+    from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
     from enplace.values.load_rule import LoadRule
     from enplace.values.plan import check_plan
     from enplace.writers import pipeline_document, pipelines_document

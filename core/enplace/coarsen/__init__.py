@@ -6,7 +6,7 @@ from enplace.coarsen.contract import contract, expand
 from enplace.coarsen.followers import find_leaders
 from enplace.coarsen.fusion import cpd_topo, fuse
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
-from enplace.coarsen.ties import tie_heavy_edges
+from enplace.coarsen.heavy_edges import tie_heavy_edges
 
 __all__ = [
     "GroupedGraph",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import PipelineError
-from enplace.machine.pipeline import KINDS, PipelineSchedule
+from enplace.machine.pipelines.pipeline import KINDS, PipelineSchedule
 from enplace.text import listed
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
@@ -31,7 +31,7 @@ class Microbatches:
     Attributes
     ----------
     schedule : str
-        One of :data:`~enplace.machine.pipeline.KINDS`.
+        One of :data:`~enplace.machine.pipelines.pipeline.KINDS`.
     number : int
         Into how many micro-batches each batch is cut.
     own_statistics : bool

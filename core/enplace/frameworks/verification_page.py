@@ -15,13 +15,13 @@ from enplace.frameworks.verifying import (
     Verification,
     machine_facts,
 )
+from enplace.pictures.graph_svg import graph_svg
+from enplace.pictures.measured_svg import measured_svg
+from enplace.pictures.svg import frame
+from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import count, ms, one_line, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import Profile
-from enplace.writers.graph_svg import graph_svg
-from enplace.writers.measured_svg import measured_svg
-from enplace.writers.svg import frame
-from enplace.writers.web_page import chip, fact, page, pairs, section
 
 _WIDTH, _LEFT, _TOP, _ROW = 1200, 190, 48, 34
 _BAR_WIDTH = 860

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from enplace.machine.latency import latency_us
-from enplace.machine.loads import max_load_us
-from enplace.machine.pipeline import planned_rule
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem

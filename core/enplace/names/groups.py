@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from enplace.names.cut import TIMELESS_US, Part, cut_tree
+from enplace.names.cut_scopes import TIMELESS_US, Part, cut_tree
 from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title

@@ -2,19 +2,19 @@
 
 From a random placement, make the best reassignment of a single node until none helps; restart ten
 times and keep the best. For a pipeline, the paper's objective, a node is an op or a set of ops that
-must share a device (:mod:`enplace.placers.max_load.descent`). For the step time it is a group of
-ops (:mod:`enplace.placing.group_search`). The paper has no local search for the latency: we
-evaluate the placement found for the step time instead.
+must share a device (:mod:`enplace.placers.max_load.search.descent`). For the step time it is a
+group of ops (:mod:`enplace.placing.group_search`). The paper has no local search for the latency:
+we evaluate the placement found for the step time instead.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from enplace.machine.loads import max_load_us
-from enplace.placers.max_load.descent import descend as descend_in_load
-from enplace.placers.max_load.descent import draw_placement, score
-from enplace.placers.max_load.hypergraph import build_hypergraph
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers.max_load.search.descent import descend as descend_in_load
+from enplace.placers.max_load.search.descent import draw_placement, score
+from enplace.placers.max_load.search.hypergraph import build_hypergraph
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress

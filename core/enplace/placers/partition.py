@@ -36,7 +36,7 @@ from enplace.placing.registry import EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.repair import relieve
 from enplace.placing.settle import natural_position, settle
 from enplace.processes.wire import Message
-from enplace.solvers.ask import ask_solver
+from enplace.solvers.ask_solver import ask_solver
 from enplace.solvers.scotch_process import GET_SCOTCH, SCOTCH
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan

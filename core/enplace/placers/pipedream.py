@@ -17,9 +17,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.machine.loads import max_load_us
-from enplace.placers.max_load.contract import Nodes, contract
-from enplace.placers.max_load.orders import grant_preferences
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers.max_load.table.contract import Nodes, contract
+from enplace.placers.max_load.table.orders import grant_preferences
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, placer

@@ -21,8 +21,8 @@ from enplace.disk import check_format, is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, FileError
 from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
+from enplace.readers.colocation import colocation_groups
 from enplace.readers.registry import Content, reader
-from enplace.readers.ties import colocation_groups
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, MAX_BYTES, MAX_TIME_US, Profile, make_profile

@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.bounds.step_time import heads_and_tails_us
 from enplace.processes.wire import Message
-from enplace.solvers.ask import ask_solver
+from enplace.solvers.ask_solver import ask_solver
 from enplace.values.arrays import inverse
 from enplace.values.cluster import LinkCost
 from enplace.values.plan import Plan

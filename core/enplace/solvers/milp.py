@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.processes.wire import Message
-from enplace.solvers.ask import ask_solver
+from enplace.solvers.ask_solver import ask_solver
 from enplace.solvers.model import FloatArray, Model, model_message
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}

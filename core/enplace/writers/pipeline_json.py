@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from enplace.machine.loads import COMPUTE, IN
-from enplace.machine.pipeline import PipelineSchedule, Slot
-from enplace.machine.stages import PASS_NAMES
+from enplace.machine.pipelines.loads import COMPUTE, IN
+from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot
+from enplace.machine.pipelines.stages import PASS_NAMES
 from enplace.values.problem import Problem
 
 

@@ -9,18 +9,18 @@ import numpy as np
 
 from enplace.machine import critical_path
 from enplace.names.by_scope import count_by_scope
+from enplace.pictures.graph_svg import graph_svg
+from enplace.pictures.memory_svg import memory_svg
+from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
+from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.values.splits import whole_names
-from enplace.writers.graph_svg import graph_svg
-from enplace.writers.memory_svg import memory_svg
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
-from enplace.writers.timeline_svg import busy_fraction, timeline_svg
-from enplace.writers.web_page import chip, fact, page, pairs, section
 
 MAX_CONSTRAINTS, FEW_SCOPES = 60, 4
 

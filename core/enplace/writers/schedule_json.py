@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from enplace.pictures.tracks import channel_names
 from enplace.values.schedule import Schedule
-from enplace.writers.tracks import channel_names
 
 
 def schedule_json(schedule: Schedule) -> str:

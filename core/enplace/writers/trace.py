@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from enplace.disk import encode_items
+from enplace.pictures.tracks import Track, channel_tracks, lane_tracks
 from enplace.values.profile import CONTROL, FloatArray
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
-from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
 Event = dict[str, Any]
 

@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
 from enplace.frameworks.framework import Framework
 from enplace_studio.frameworks.dialogs import TrustQuestion
-from enplace_studio.theme import theme
-from enplace_studio.window import MainWindow
+from enplace_studio.shell.window import MainWindow
+from enplace_studio.widgets.theme import theme
 from fake_framework import use_worker
 from forking import fork_workers
 

@@ -11,11 +11,11 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import usual_framework
 from enplace.frameworks.source import source_of
 from enplace.values.splits import Split
+from enplace_studio.explain.prediction import total_times
+from enplace_studio.files.kept_runs import run_from_json, run_to_json
+from enplace_studio.files.session import entry_for, open_file
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.frameworks.open_model import OpenModel
-from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.prediction import total_times
-from enplace_studio.session import entry_for, open_file
 from enplace_studio.views.plans.measured import ResultCard, facts_of
 from problems import plan_of
 
@@ -170,7 +170,7 @@ def test_without_tensorflow_the_tooltip_explains_how_to_add_it(opened, monkeypat
 
 
 def test_a_profile_without_a_model_cannot_run_and_says_why(window):
-    from enplace_studio.project import start_project
+    from enplace_studio.model.open_project import start_project
     from problems import cluster_of, profile_of
 
     window.document.open(start_project(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
@@ -339,7 +339,7 @@ def test_a_narrow_header_has_a_short_run_button(opened):
 
 
 def test_the_inspector_compares_each_op(ran, qtbot):
-    from enplace_studio.views.inspector.widgets import Line
+    from enplace_studio.widgets.fact_widgets import Line
 
     ran.document.select([1])
     inspector = ran.panes.views["inspector"]

@@ -7,12 +7,12 @@ from PySide6.QtWidgets import QLabel, QWidget
 from enplace.frameworks.link_fits import link_fits
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
-from enplace_studio.frameworks.facts import deviations, simulated_step_us, step_facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
+from enplace_studio.frameworks.profile_facts import deviations, simulated_step_us, step_facts
 from enplace_studio.frameworks.profile_page import ProfilePage
-from enplace_studio.panel import Column
-from enplace_studio.theme import theme
-from enplace_studio.views.inspector.widgets import Line
+from enplace_studio.widgets.fact_widgets import Line
+from enplace_studio.widgets.panel import Column
+from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 
 SIZES = [4096 * 4**i for i in range(9)]

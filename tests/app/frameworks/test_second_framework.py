@@ -4,10 +4,10 @@ import pytest
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
 from enplace.frameworks.registry import frameworks
-from enplace_studio.about import framework_names
 from enplace_studio.frameworks.open_model import OpenModel
-from enplace_studio.machine import is_model
-from enplace_studio.start_page import StartPage
+from enplace_studio.model.can_run import is_model
+from enplace_studio.shell.about import framework_names
+from enplace_studio.shell.start_page import StartPage
 from fake_framework import add_second_framework
 
 

@@ -9,8 +9,8 @@ import pytest
 from enplace.frameworks import tuning_process
 from enplace.frameworks.source import source_of
 from enplace.processes.worker import WorkerProgram
+from enplace_studio.files.session import entry_for
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion
-from enplace_studio.session import entry_for
 from fake_framework import code_to_use_worker
 from problems import plan_of
 

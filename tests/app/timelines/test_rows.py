@@ -5,7 +5,7 @@ import pytest
 
 from documents import chain_document, document_of, wide_document
 from enplace.machine import critical_path
-from enplace_studio.reasons import find_chain
+from enplace_studio.explain.start_times import find_chain
 from enplace_studio.timelines.rows import MAX_CHANNEL_ROWS, arrange, rows_of
 from enplace_studio.timelines.trace import summary, trace_path
 from enplace_studio.timelines.waiting import (

@@ -40,7 +40,7 @@ def test_a_solver_that_closes_its_input_does_not_end_the_command(folder):
     code = (
         "import sys\n"
         "from enplace.processes.worker import WorkerProgram\n"
-        "from enplace.solvers import ask\n"
+        "from enplace.solvers import ask_solver as ask\n"
         "ask.handler_program = lambda *_: WorkerProgram((sys.executable, '-c', ''), 'solver')\n"
     )
     words = ["place", "p.json", "--cluster", "c.json", "--method", "pesto", "-o", "plan.json"]

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from tests.core.coarsen.reference import tie_slowly
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.coarsen import (
-    cpd_topo,
-    find_leaders,
-    fuse,
-    group_graph,
-    mean_link,
-    tie_heavy_edges,
-    ties,
-)
+from enplace.coarsen import cpd_topo, find_leaders, fuse, group_graph, mean_link, tie_heavy_edges
+from enplace.coarsen import heavy_edges as ties
 from enplace.coarsen.fusion import breakpoints, shortest_time_us
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placing.settle import natural_position

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.problems import profiles
 
-from enplace.machine.passes import raise_along_edges
+from enplace.machine.way_back import raise_along_edges
 
 
 @settings(deadline=None, max_examples=60)

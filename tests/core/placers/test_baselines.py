@@ -6,7 +6,7 @@ from tests.core.placers.problems import gpus, line
 
 from enplace.errors import EnplaceError
 from enplace.machine.latency import latency_us
-from enplace.machine.loads import max_load_us
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
 from enplace.placing.options import load_values
 from enplace.values.load_rule import LoadRule

@@ -118,7 +118,7 @@ def test_a_cancelled_scotch_is_killed(tmp_path, monkeypatch):
 
 def test_a_scotch_that_exceeds_the_time_limit_is_reported(tmp_path, monkeypatch):
     install_fake_scotch(tmp_path, monkeypatch, "#!/bin/sh\nsleep 1000\n")
-    monkeypatch.setattr("enplace.solvers.ask._GRACE_S", 0.0)
+    monkeypatch.setattr("enplace.solvers.ask_solver._GRACE_S", 0.0)
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match="nothing within the time limit; allow more time"):
         run_scotch(graph, PlaceOptions(time_limit_s=0.0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line
 
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load.contract import contract
+from enplace.placers.max_load.table.contract import contract
 from enplace.placers.pipedream import Layers, LayerStage, cut_path, find_path
 from enplace.placing.options import load_values
 from enplace.readers import read_profile

@@ -7,7 +7,7 @@ from tests.core.placers.problems import gpus, line
 from enplace.bounds import Proof
 from enplace.errors import PlanError
 from enplace.machine.latency import latency_us
-from enplace.machine.loads import max_load_us
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.placing import registry
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place

@@ -59,7 +59,7 @@ def _converse(program: WorkerProgram, messages: Iterable[Message], *_: object) -
 def warm_solvers() -> Iterator[None]:
     """Have solvers run in processes that stay until the tests end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enplace.solvers.ask.converse", _converse)
+        patch.setattr("enplace.solvers.ask_solver.converse", _converse)
         yield
 
 

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from enplace.pictures.palette import DEVICES_DARK, DEVICES_LIGHT
 from enplace.values.profile import FloatArray
-from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
 
 # Perceived linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1.
 SEEN = {

@@ -15,17 +15,17 @@ from tests.core.writers.conftest import schedule as make_schedule
 
 from enplace.machine import critical_path, simulate
 from enplace.names.groups import group_ops
+from enplace.pictures.graph_svg import graph_svg
+from enplace.pictures.memory_svg import byte_ticks, column_peaks, memory_svg
+from enplace.pictures.palette import DEVICES_DARK, DEVICES_LIGHT
+from enplace.pictures.timeline_svg import RIGHT, busy_share, ticks_us, timeline_svg
+from enplace.pictures.tracks import Track, channel_tracks, lane_tracks
 from enplace.text import ms, size
 from enplace.values.problem import Problem, order_problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.values.splits import Split, part_names
-from enplace.writers.graph_svg import graph_svg
-from enplace.writers.memory_svg import byte_ticks, column_peaks, memory_svg
-from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
 from enplace.writers.report import report_html
-from enplace.writers.timeline_svg import RIGHT, busy_share, ticks_us, timeline_svg
-from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 from problems import cluster_of, plan_of, profile_of
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,10 +8,10 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 
 from enplace.text import ms
-from enplace_studio.panel import TipWidget
-from enplace_studio.theme import theme
-from enplace_studio.views.compare.facts import DeviceRow, Waterfall
+from enplace_studio.views.compare.compare_facts import DeviceRow, Waterfall
 from enplace_studio.views.compare.paint import change_color
+from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.theme import theme
 
 _WIDEST_PX = 84
 _ROW_PX = 16

@@ -8,11 +8,11 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygon
 
 from enplace.text import ms, size
 from enplace.values.profile import FloatArray
-from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.timelines.paint import draw_axis
-from enplace_studio.views.compare.facts import Interval
+from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
+from enplace_studio.widgets.theme import blend, theme
 
 BADGE_PX = 18
 _OTHER_LINES = 5

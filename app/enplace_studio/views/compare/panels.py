@@ -20,14 +20,10 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.profile import IntArray
-from enplace_studio.messages import button
-from enplace_studio.panel import Column, ElidedLabel, Panel, label, plain_tip
-from enplace_studio.project import PlanEntry
-from enplace_studio.reasons import device_of
-from enplace_studio.shortened import GAP, shorten_among
-from enplace_studio.tables import copy_on_request
-from enplace_studio.theme import theme
-from enplace_studio.views.compare.facts import (
+from enplace_studio.explain.shortened import GAP, shorten_among
+from enplace_studio.explain.start_times import device_of
+from enplace_studio.model.open_project import PlanEntry
+from enplace_studio.views.compare.compare_facts import (
     FEWEST,
     LETTERS,
     MOST,
@@ -39,6 +35,10 @@ from enplace_studio.views.compare.facts import (
 )
 from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import Column, ElidedLabel, Panel, label, plain_tip
+from enplace_studio.widgets.tables import copy_on_request
+from enplace_studio.widgets.theme import theme
 
 MOST_DEVICES = 4
 """If more devices are in use, the table of an interval has one column for all of them."""

@@ -7,10 +7,15 @@ from functools import partial
 
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.machine.pipeline import PipelineSchedule, planned_rule
+from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
 from enplace.text import count, ms, percent, size
-from enplace_studio.background import Background
-from enplace_studio.panel import (
+from enplace_studio.explain.pipelines import MOST_SAMPLES, SAMPLES, kinds_of, simulate_kind
+from enplace_studio.jobs.background import Background
+from enplace_studio.model.open_project import PlanEntry
+from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
+from enplace_studio.views.compare.compare_facts import LETTERS
+from enplace_studio.views.compare.panels import badge
+from enplace_studio.widgets.panel import (
     BETWEEN_FACTS,
     Column,
     ElidedCombo,
@@ -18,11 +23,6 @@ from enplace_studio.panel import (
     label,
     number_field,
 )
-from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, kinds_of, simulate_kind
-from enplace_studio.project import PlanEntry
-from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
-from enplace_studio.views.compare.facts import LETTERS
-from enplace_studio.views.compare.panels import badge
 
 USUAL = ("1f1b", "zb-h1")
 """The kinds that one plan is compared in, until the user chooses others."""

@@ -13,15 +13,15 @@ from enplace.machine import CriticalPath, critical_path
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
-from enplace_studio.differences import count_whole, moved_ops, same_ops
-from enplace_studio.project import PlanEntry
-from enplace_studio.theme import theme
+from enplace_studio.explain.differences import count_whole, moved_ops, same_ops
+from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
 from enplace_studio.timelines.picture import Picture, selected_curves
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.timelines.trace import trace_path
-from enplace_studio.views.compare.facts import LETTERS, busy_devices, used_devices
+from enplace_studio.views.compare.compare_facts import LETTERS, busy_devices, used_devices
+from enplace_studio.widgets.theme import theme
 
 SAME = 0.45
 """Share of a device's colour in a bar whose op runs on the same device in plan A."""

@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "constraints",
     "Constraints",
-    "enplace_studio.views.constraints.view",
+    "enplace_studio.views.constraints.constraints_view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     height=190,
 )

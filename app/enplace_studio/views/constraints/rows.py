@@ -13,9 +13,9 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import count, ms
-from enplace_studio.panel import plain_tip
-from enplace_studio.shortened import brief
-from enplace_studio.theme import theme
+from enplace_studio.explain.shortened import brief
+from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.theme import theme
 
 HEIGHT, GAP = 40, 8
 NOTHING = 1e-9

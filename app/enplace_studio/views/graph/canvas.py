@@ -21,15 +21,15 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from enplace.text import count
-from enplace_studio.dragging import EXTEND, RubberBand
-from enplace_studio.panel import TipWidget
-from enplace_studio.theme import theme
 from enplace_studio.views.graph.camera import MARGIN, READABLE, READABLE_OPS, SCALES, Camera
 from enplace_studio.views.graph.card_texts import describe_card, describe_port
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.paint import paint_scene
 from enplace_studio.views.graph.press import Press
 from enplace_studio.views.graph.scene import Scene
+from enplace_studio.widgets.dragging import EXTEND, RubberBand
+from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.theme import theme
 
 ZOOM_STEP = 1.2
 PAN_STEP = 60.0

@@ -10,8 +10,8 @@ from PySide6.QtGui import QColor
 
 from enplace.text import count, ms
 from enplace.values.profile import FloatArray
-from enplace_studio.theme import blend, theme
-from enplace_studio.views.graph.facts import WORK_KINDS, Facts, StageFact
+from enplace_studio.views.graph.graph_facts import WORK_KINDS, Facts, StageFact
+from enplace_studio.widgets.theme import blend, theme
 
 _SHORTEST_US = 10.0
 

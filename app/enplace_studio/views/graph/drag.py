@@ -6,10 +6,10 @@ from PySide6.QtCore import QObject, QPoint, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from enplace_studio.document import Document
-from enplace_studio.dragging import Drop, describe_drop
-from enplace_studio.theme import theme
+from enplace_studio.model.document import Document
 from enplace_studio.views.graph.devices import DeviceBar
+from enplace_studio.widgets.dragging import Drop, describe_drop
+from enplace_studio.widgets.theme import theme
 
 _PAD, _LINE, _OFFSET = 10, 18, QPoint(14, 12)
 _WIDEST = 320

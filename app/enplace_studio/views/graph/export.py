@@ -7,10 +7,10 @@ from functools import partial
 from PySide6.QtCore import QSize
 from PySide6.QtGui import QPainter
 
-from enplace_studio.pictures import Drawing
 from enplace_studio.views.graph.devices import PlacedItems, paint_items
 from enplace_studio.views.graph.paint import Marks, paint_scene
 from enplace_studio.views.graph.scene import Scene
+from enplace_studio.widgets.pictures import Drawing
 
 _GAP = 16
 

@@ -11,9 +11,9 @@ import numpy as np
 from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import Grouping, single_ops, subgroups
 from enplace.names.ports import Ports, find_ports
+from enplace.pictures.graph_layout import is_chain, is_regular
 from enplace.text import count, size
 from enplace.values.profile import IntArray, Profile
-from enplace.writers.graph_layout import is_chain, is_regular
 
 MOST_OPS = 400
 """A group with more ops opens into groups: to lay out this many takes half a second."""

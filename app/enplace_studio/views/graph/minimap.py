@@ -6,9 +6,9 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from enplace_studio.hatch import paint_hatching
-from enplace_studio.theme import theme
 from enplace_studio.views.graph.scene import Scene
+from enplace_studio.widgets.hatch import paint_hatching
+from enplace_studio.widgets.theme import theme
 
 LARGEST = QSize(150, 96)
 _PAD = 8

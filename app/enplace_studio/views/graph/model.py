@@ -10,25 +10,25 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from enplace.names.group_facts import crossing
 from enplace.names.groups import Grouping
 from enplace.names.ports import MOST_PORTS, Port
+from enplace.pictures import graph_layout as layout
 from enplace.values.problem import THROUGHPUT, BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule
-from enplace.writers import graph_layout as layout
-from enplace_studio.background import Background
-from enplace_studio.document import Document
-from enplace_studio.queries import QueryError, find_ops
-from enplace_studio.theme import theme
-from enplace_studio.turns import call_later
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.layout.layout_process import LayoutProcess
+from enplace_studio.model.document import Document
+from enplace_studio.model.queries import QueryError, find_ops
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
-from enplace_studio.views.graph.facts import (
+from enplace_studio.views.graph.graph_facts import (
     PlanStages,
     make_facts,
     plan_stages,
 )
-from enplace_studio.views.graph.layout_process import LayoutProcess
 from enplace_studio.views.graph.level import MOST_OPS, GraphLevel, inner_level, whole_level
 from enplace_studio.views.graph.paint import Marks
 from enplace_studio.views.graph.scene import Scene, make_scene
+from enplace_studio.widgets.theme import theme
 
 MOST_BOXES = MOST_OPS + 2 * MOST_PORTS
 """With more, the layout would keep the user waiting."""

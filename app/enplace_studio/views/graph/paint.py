@@ -11,14 +11,14 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
+from enplace.pictures.graph_layout import CARD_H, TITLE_W
 from enplace.text import size
 from enplace.values.arrays import BoolArray
-from enplace.writers.graph_layout import CARD_H, TITLE_W
-from enplace_studio.hatch import paint_hatching, paint_notches
-from enplace_studio.shortened import brief
-from enplace_studio.theme import blend, theme
+from enplace_studio.explain.shortened import brief
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
+from enplace_studio.widgets.hatch import paint_hatching, paint_notches
+from enplace_studio.widgets.theme import blend, theme
 
 RADIUS, RING = 7.0, 6.0
 """Of a card's corners; and how far the ring around it reaches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QPointF, Qt
 
-from enplace_studio.dragging import RubberBand, is_drag
+from enplace_studio.widgets.dragging import RubberBand, is_drag
 
 
 class Press:

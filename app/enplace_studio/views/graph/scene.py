@@ -11,12 +11,12 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainterPath
 
 from enplace.names.group_facts import GroupEdges
+from enplace.pictures.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
+from enplace.pictures.graph_layout import Arrangement
 from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray
-from enplace.writers.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
-from enplace.writers.graph_layout import Arrangement
 from enplace_studio.views.graph.colours import Look
-from enplace_studio.views.graph.facts import Facts
+from enplace_studio.views.graph.graph_facts import Facts
 from enplace_studio.views.graph.level import GraphLevel
 
 

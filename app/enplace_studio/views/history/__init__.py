@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "history",
     "History",
-    "enplace_studio.views.history.view",
+    "enplace_studio.views.history.history_view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     height=240,
 )

@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "inspector",
     "Inspector",
-    "enplace_studio.views.inspector.view",
+    "enplace_studio.views.inspector.inspector_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     width=330,
     height=380,

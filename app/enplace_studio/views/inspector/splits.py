@@ -8,11 +8,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
 from enplace.text import count, ms, size
-from enplace_studio.messages import button
-from enplace_studio.panel import label
-from enplace_studio.tables import Cell, Number, Table
-from enplace_studio.theme import theme
-from enplace_studio.views.inspector.facts import SplitFact
+from enplace_studio.views.inspector.inspector_facts import SplitFact
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import label
+from enplace_studio.widgets.tables import Cell, Number, Table
+from enplace_studio.widgets.theme import theme
 
 COLUMNS = ("Op", "Type", "Time", "Weights", "Split")
 SIZE = (860, 560)

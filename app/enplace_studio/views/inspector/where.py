@@ -9,12 +9,12 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.text import ms, size
 from enplace.values.profile import IntArray
-from enplace_studio.document import Document
-from enplace_studio.panel import plain_tip
-from enplace_studio.previews import Preview
-from enplace_studio.project import OpenProject
-from enplace_studio.views.inspector.facts import where
-from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, DeviceButton
+from enplace_studio.model.document import Document
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.previews import Preview
+from enplace_studio.views.inspector.inspector_facts import where
+from enplace_studio.widgets.fact_widgets import COLUMN_PX, Columns, DeviceButton
+from enplace_studio.widgets.panel import plain_tip
 
 PREVIEW_DELAY_MS = 120
 _MOST_WIDE = 9

@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "memory",
     "Memory",
-    "enplace_studio.views.memory.view",
+    "enplace_studio.views.memory.memory_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     height=290,
 )

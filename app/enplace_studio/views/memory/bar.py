@@ -17,19 +17,19 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from enplace.machine.pipeline import PipelineSchedule
+from enplace.machine.pipelines.pipeline import PipelineSchedule
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
-from enplace_studio.panel import TipWidget
-from enplace_studio.theme import blend, theme
 from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.views.memory.holdings import (
     Holding,
     holdings_at,
     split_at_peak,
 )
+from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.theme import blend, theme
 
 STRENGTHS = (1.0, 0.62, 0.34)
 """Strength of the device's colour for weights, activations and received tensors."""

@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 from enplace.text import count, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
-from enplace_studio.messages import button
-from enplace_studio.panel import label, paragraph
-from enplace_studio.tables import Number, Table
-from enplace_studio.theme import theme
 from enplace_studio.views.memory.holdings import Holding, contents_at
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import label, paragraph
+from enplace_studio.widgets.tables import Number, Table
+from enplace_studio.widgets.theme import theme
 
 COLUMNS = ("Op", "What", "Memory")
 SIZE = (720, 560)

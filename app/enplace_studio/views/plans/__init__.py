@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "plans",
     "Plans",
-    "enplace_studio.views.plans.view",
+    "enplace_studio.views.plans.plans_view",
     Qt.DockWidgetArea.LeftDockWidgetArea,
     width=262,
 )

@@ -17,20 +17,20 @@ from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 from enplace.placing.anytime import PROVEN_GAP
 from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
-from enplace_studio.bounds import Bounds
-from enplace_studio.differences import sent_bytes
-from enplace_studio.messages import button
-from enplace_studio.panel import plain_tip
-from enplace_studio.previews import lack
-from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.shortened import shorten_among
-from enplace_studio.theme import theme
-from enplace_studio.views.plans.facts import (
+from enplace_studio.explain.differences import sent_bytes
+from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.model.bounds import Bounds
+from enplace_studio.model.open_project import OpenProject, PlanEntry
+from enplace_studio.model.plan_facts import (
     headline,
     standing,
     tooltip,
     why_stale,
 )
+from enplace_studio.model.previews import lack
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.theme import theme
 
 LINES_PX, LINE_PX, LINK_PX, BRIEF_PX = 52, 17, 20, 30
 """Heights of a card of two lines, of a third line, of a link, and of a card of one line."""

@@ -17,13 +17,13 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count
 from enplace.values.schedule import Schedule
-from enplace_studio.bounds import Bounds
-from enplace_studio.differences import count_whole, moved_ops
-from enplace_studio.messages import button
-from enplace_studio.panel import NO_LIMIT, ElidedLabel, label
-from enplace_studio.project import OpenProject, PlanEntry
-from enplace_studio.tables import copy_on_request
-from enplace_studio.views.plans.facts import compare
+from enplace_studio.explain.differences import count_whole, moved_ops
+from enplace_studio.model.bounds import Bounds
+from enplace_studio.model.open_project import OpenProject, PlanEntry
+from enplace_studio.model.plan_facts import compare
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import NO_LIMIT, ElidedLabel, label
+from enplace_studio.widgets.tables import copy_on_request
 
 
 class Comparison(QFrame):

@@ -15,14 +15,14 @@ from enplace.text import ms, percent, seconds
 from enplace.values.measurement import ESTIMATED
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import STEP_TIME, Problem
-from enplace_studio.document import Document
-from enplace_studio.jobs import Job, Report, SearchRecord, Solver
-from enplace_studio.messages import button
-from enplace_studio.panel import ElidedLabel, label, set_role
-from enplace_studio.theme import theme
-from enplace_studio.titles import short_title
-from enplace_studio.views.plans.facts import PER, other_machine, role_of
+from enplace_studio.explain.titles import short_title
+from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
+from enplace_studio.model.document import Document
+from enplace_studio.model.plan_facts import PER, other_machine, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import ElidedLabel, label, set_role
+from enplace_studio.widgets.theme import theme
 
 SHOW_AFTER_S = 0.3
 """A method that ends sooner gets no card."""

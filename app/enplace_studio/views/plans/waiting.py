@@ -7,11 +7,11 @@ from functools import partial
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace_studio.jobs import Job, Solver
-from enplace_studio.messages import button
-from enplace_studio.method_facts import time_text, whole_seconds
-from enplace_studio.panel import label, paragraph
-from enplace_studio.titles import short_title
+from enplace_studio.explain.titles import short_title
+from enplace_studio.jobs.solver import Job, Solver
+from enplace_studio.model.method_facts import time_text, whole_seconds
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import label, paragraph
 
 _DIRECT = Qt.FindChildOption.FindDirectChildrenOnly
 

@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "timeline",
     "Timeline",
-    "enplace_studio.views.timeline.view",
+    "enplace_studio.views.timeline.timeline_view",
     Qt.DockWidgetArea.BottomDockWidgetArea,
     height=216,
 )

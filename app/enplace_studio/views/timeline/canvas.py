@@ -17,12 +17,10 @@ from PySide6.QtWidgets import QMenu, QWidget
 from enplace.errors import PlanError
 from enplace.machine import critical_path
 from enplace.values.schedule import Schedule
-from enplace_studio.device_menu import device_menu
-from enplace_studio.document import Document
-from enplace_studio.dragging import EXTEND, is_drag
-from enplace_studio.op_menu import gap_menu, op_menu, transfer_menu
-from enplace_studio.ordering import find_range
-from enplace_studio.reasons import Gap, find_chain
+from enplace_studio.explain.start_times import Gap, find_chain
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.model.document import Document
+from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.picture import (
@@ -42,8 +40,10 @@ from enplace_studio.timelines.waiting import (
     describe_transfer,
     find_gap,
 )
-from enplace_studio.turns import call_later
 from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
+from enplace_studio.widgets.device_menu import device_menu
+from enplace_studio.widgets.dragging import EXTEND, is_drag
+from enplace_studio.widgets.op_menu import gap_menu, op_menu, transfer_menu
 
 _PATH_DELAY_MS = 30
 AROUND = 3

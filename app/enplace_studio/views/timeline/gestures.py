@@ -12,13 +12,13 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
-from enplace_studio.document import Document
-from enplace_studio.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
-from enplace_studio.ordering import Range, Slot, slot_at
-from enplace_studio.theme import theme
+from enplace_studio.model.document import Document
+from enplace_studio.model.ordering import Range, Slot, slot_at
 from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.lanes import Lanes
 from enplace_studio.timelines.paint import draw_marks
+from enplace_studio.widgets.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
+from enplace_studio.widgets.theme import theme
 
 Keys = Qt.KeyboardModifier
 

@@ -8,18 +8,27 @@ import numpy as np
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
-from enplace.machine.loads import (
+from enplace.machine.pipelines.loads import (
     busiest_us,
     max_load_us,
 )
-from enplace.machine.pipeline import PipelineSchedule, planned_rule
+from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
 from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
-from enplace_studio.background import Background
-from enplace_studio.document import Document
-from enplace_studio.panel import (
+from enplace_studio.explain.pipelines import (
+    MOST_SAMPLES,
+    SAMPLES,
+    TRAINING,
+    kinds_of,
+    simulate_kind,
+)
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.model.document import Document
+from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
+from enplace_studio.widgets.panel import (
     BETWEEN_FACTS,
     Column,
     ElidedCombo,
@@ -28,9 +37,6 @@ from enplace_studio.panel import (
     paragraph,
     plain_tip,
 )
-from enplace_studio.pipelines import MOST_SAMPLES, SAMPLES, TRAINING, kinds_of, simulate_kind
-from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
-from enplace_studio.turns import call_later
 
 SLOWER = 1.02
 """A full pipeline slower than its busiest device by this factor gets an explanation."""

@@ -2,12 +2,12 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.view import View
+from enplace_studio.widgets.view import View
 
 VIEW = View(
     "whatif",
     "What if",
-    "enplace_studio.views.whatif.view",
+    "enplace_studio.views.whatif.whatif_view",
     Qt.DockWidgetArea.RightDockWidgetArea,
     height=140,
 )

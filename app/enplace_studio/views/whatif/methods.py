@@ -12,10 +12,18 @@ from enplace.machine import simulate
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
-from enplace_studio.background import Background
-from enplace_studio.jobs import Job, Solver
-from enplace_studio.project import OpenProject
-from enplace_studio.sweep import LIMIT_S, METHODS, QUICK, SEARCH, Axis, Curve, swept_problems
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.solver import Job, Solver
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.views.whatif.speed_curves import (
+    LIMIT_S,
+    METHODS,
+    QUICK,
+    SEARCH,
+    Axis,
+    Curve,
+    swept_problems,
+)
 
 
 class MethodSweep(QObject):

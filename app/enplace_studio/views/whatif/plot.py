@@ -12,10 +12,10 @@ from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QWidget
 
 from enplace.text import ms
-from enplace_studio.panel import TipWidget
-from enplace_studio.shortened import shorten_among
-from enplace_studio.sweep import COMPUTE, Axis, Curve
-from enplace_studio.theme import theme
+from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.views.whatif.speed_curves import COMPUTE, Axis, Curve
+from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.theme import theme
 
 
 @dataclass(frozen=True)

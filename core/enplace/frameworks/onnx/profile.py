@@ -25,7 +25,7 @@ from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.work import work_of
 from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
-from enplace.readers.ties import colocation_groups
+from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile, make_profile
 

@@ -65,7 +65,7 @@ def serve(connection: Connection) -> Message:
     job = connection.receive().details
     _start_tensorflow(job["cluster"])
     from enplace.frameworks.tensorflow.devices import parse_devices
-    from enplace.frameworks.tensorflow.hosts import start_server
+    from enplace.frameworks.tensorflow.hosts.servers import start_server
 
     server = start_server(parse_devices(job["cluster"]), job["task"])
     connection.report(f"serving {job['task']}")
@@ -132,9 +132,9 @@ def _start_tensorflow(devices: str) -> None:
 
 def _profile(job: Message, report: Report) -> Message:
     from enplace.frameworks.tensorflow.devices import parse_devices
-    from enplace.frameworks.tensorflow.load import load
-    from enplace.frameworks.tensorflow.profile import graph_profile, profile_step
-    from enplace.frameworks.tensorflow.recorded_trace import profile_of_trace
+    from enplace.frameworks.tensorflow.measure.profile import graph_profile, profile_step
+    from enplace.frameworks.tensorflow.measure.recorded_trace import profile_of_trace
+    from enplace.frameworks.tensorflow.open.load import load
 
     details = job.details
     source = source_from_json(details["source"])
@@ -204,7 +204,7 @@ def _data_parallel(job: Message, values: list[Message], report: Report) -> Facts
 
 def _time_mirrored(job: Message, report: Report) -> Message:
     from enplace.frameworks.tensorflow.devices import parse_devices
-    from enplace.frameworks.tensorflow.mirrored import time_mirrored
+    from enplace.frameworks.tensorflow.measure.mirrored import time_mirrored
 
     details = job.details
     report(MIRRORED, None)
@@ -218,9 +218,9 @@ def _time_mirrored(job: Message, report: Report) -> Message:
 
 
 def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> Message:
+    from enplace.frameworks.tensorflow.apply.run import run_plan
     from enplace.frameworks.tensorflow.devices import parse_devices
-    from enplace.frameworks.tensorflow.load import load
-    from enplace.frameworks.tensorflow.run import run_plan
+    from enplace.frameworks.tensorflow.open.load import load
 
     details = job.details
     devices = parse_devices(details["devices"])

@@ -23,7 +23,7 @@ from enplace.placers.latency.evaluate import (
     places_us,
 )
 from enplace.placers.latency.groups import Groups
-from enplace.placing.draw import draw_below
+from enplace.placing.random_numbers import draw_below
 from enplace.values.profile import FloatArray, IntArray
 
 OPS_AT_ONCE = 5_000_000

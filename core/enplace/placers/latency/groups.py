@@ -14,9 +14,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.passes import backward_ops
-from enplace.placers.max_load.hyperedges import find_cut_costs
-from enplace.placers.max_load.orders import order_depth_first
+from enplace.machine.way_back import backward_ops
+from enplace.placers.max_load.table.hyperedges import find_cut_costs
+from enplace.placers.max_load.table.orders import order_depth_first
 from enplace.values.arrays import inverse
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -42,7 +42,8 @@ class Groups:
         inf for CPUs.
     hyperedge_ptr, hyperedge_op : int arrays
     hyperedge_us : float array, shape (n_hyperedges, n_gpus)
-        Hyperedges between ops, from :func:`~enplace.placers.max_load.hyperedges.find_cut_costs`.
+        Hyperedges between ops, from
+        :func:`~enplace.placers.max_load.table.hyperedges.find_cut_costs`.
     """
 
     op: IntArray

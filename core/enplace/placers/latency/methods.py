@@ -13,10 +13,10 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.latency import find_pass_subgraphs, latency_us
-from enplace.machine.passes import backward_ops
+from enplace.machine.way_back import backward_ops
 from enplace.placers.latency.search import place_greedily, search_latency
-from enplace.placers.max_load.caveats import ONE_CHIP, explain_failure, simplify
-from enplace.placers.max_load.contract import find_static_excess
+from enplace.placers.max_load.table.caveats import ONE_CHIP, explain_failure, simplify
+from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.anytime import PROVEN_GAP, Incumbent, limits_of, report_plan
 from enplace.placing.candidates import unordered
 from enplace.placing.options import SOLVER, PlaceOptions, Progress

@@ -14,9 +14,9 @@ from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
 from enplace.placers.latency.program import read_placement, write_program, write_solution
-from enplace.placers.max_load.contract import find_static_excess
-from enplace.placers.max_load.dp import Partition, partition_along_order
-from enplace.placers.max_load.passes import unit_devices
+from enplace.placers.max_load.contiguity import unit_devices
+from enplace.placers.max_load.table.contract import find_static_excess
+from enplace.placers.max_load.table.dp import Partition, partition_along_order
 from enplace.placing.anytime import (
     ImprovingProgram,
     Incumbent,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.machine.loads import max_load_us
-from enplace.placers.max_load.contract import find_static_excess
-from enplace.placers.max_load.passes import is_contiguous, unit_devices
-from enplace.placers.max_load.stages import Replicas
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers.max_load.contiguity import is_contiguous, unit_devices
+from enplace.placers.max_load.table.contract import find_static_excess
+from enplace.placers.max_load.table.stages import Replicas
 from enplace.placing.settle import settle
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem

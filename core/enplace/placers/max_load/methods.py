@@ -13,8 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.machine.host_links import machine_of
-from enplace.machine.loads import max_load_us
-from enplace.placers.max_load.caveats import (
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
+from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
+from enplace.placers.max_load.table.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,
     PINNED_REPLICAS,
@@ -22,13 +26,9 @@ from enplace.placers.max_load.caveats import (
     find_unlike,
     simplify,
 )
-from enplace.placers.max_load.contract import find_static_excess
-from enplace.placers.max_load.dp import Partition
-from enplace.placers.max_load.fitting import find_fitting
-from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
-from enplace.placers.max_load.passes import is_contiguous
-from enplace.placers.max_load.search import search_anywhere, search_contiguous
-from enplace.placers.max_load.stages import Replicas
+from enplace.placers.max_load.table.contract import find_static_excess
+from enplace.placers.max_load.table.dp import Partition
+from enplace.placers.max_load.table.stages import Replicas
 from enplace.placing.anytime import (
     BETTER,
     PROVEN_GAP,

@@ -15,7 +15,7 @@ import numpy as np
 
 from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine, transfer_us
-from enplace.placing.draw import draw_below
+from enplace.placing.random_numbers import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 GRIDS = 2

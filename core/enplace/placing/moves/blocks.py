@@ -15,7 +15,7 @@ from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
 from enplace.machine.ranks import placed_rank_us
 from enplace.machine.timing import Timing, new_timing, simulate_priority
-from enplace.placing.draw import draw_below
+from enplace.placing.random_numbers import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 BLOCK_MOVES, RUN_MOVES = 0.35, 0.45

@@ -16,7 +16,6 @@ import numpy as np
 from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
-from enplace.placing.draw import draw_below
 from enplace.placing.moves.order import (
     PrefixSchedule,
     Tails,
@@ -27,6 +26,7 @@ from enplace.placing.moves.order import (
     send,
     simulate_order,
 )
+from enplace.placing.random_numbers import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 SHIFTS, SINGLES = 0.4, 0.7

@@ -13,10 +13,10 @@ from enplace.names.groups import group_ops
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.splits import Split
-from enplace_studio.differences import path_parts
-from enplace_studio.ordering import Slot
+from enplace_studio.explain.differences import path_parts
+from enplace_studio.model.ordering import Slot
 from enplace_studio.timelines.rows import rows_of
-from enplace_studio.views.compare.facts import (
+from enplace_studio.views.compare.compare_facts import (
     Interval,
     busy_shares,
     bytes_within,

@@ -8,8 +8,8 @@ import pytest
 from documents import document_of
 from enplace.machine import simulate
 from enplace.values.plan import Plan
-from enplace_studio.document import PlanEntry
-from enplace_studio.views.compare.view import CompareView
+from enplace_studio.model.document import PlanEntry
+from enplace_studio.views.compare.compare_view import CompareView
 from problems import cluster_of, profile_of
 from threads import finish_work
 

@@ -8,9 +8,9 @@ from PySide6.QtCore import QObject
 
 from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import group_ops, subgroups
+from enplace.pictures import graph_layout as layout
 from enplace.processes.worker import WorkerProgram
-from enplace.writers import graph_layout as layout
-from enplace_studio.views.graph import layout_process
+from enplace_studio.layout import layout_process
 from enplace_studio.views.graph.scene import card_rects
 from problems import profile_of
 

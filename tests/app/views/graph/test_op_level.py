@@ -11,12 +11,12 @@ from PySide6.QtTest import QTest
 from documents import document_of
 from enplace.names.groups import group_ops
 from enplace.values.measurement import Measurement
-from enplace_studio.panel import ElidedLabel
-from enplace_studio.pictures import write_picture
-from enplace_studio.views.graph import layout_process
+from enplace_studio.layout import layout_process
 from enplace_studio.views.graph import level as level_module
 from enplace_studio.views.graph.camera import MARGIN, READABLE_OPS, Camera
-from enplace_studio.views.graph.view import GraphView
+from enplace_studio.views.graph.graph_view import GraphView
+from enplace_studio.widgets.panel import ElidedLabel
+from enplace_studio.widgets.pictures import write_picture
 from problems import cluster_of, profile_of
 
 LEFT, NO_KEY = Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier

@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QLabel, QPushButton
 
 from documents import add_plan, document_of
 from enplace.bounds import Proof
-from enplace_studio.jobs import Job, Method, Report, SearchRecord, Solver
-from enplace_studio.status import solver_state
+from enplace_studio.jobs.solver import Job, Method, Report, SearchRecord, Solver
+from enplace_studio.shell.status import solver_state
 from enplace_studio.views.plans.live import LiveCard
 from problems import cluster_of, profile_of
 

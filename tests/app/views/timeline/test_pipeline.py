@@ -11,18 +11,18 @@ from PySide6.QtTest import QTest
 
 from documents import document_of
 from enplace.machine import simulate
-from enplace.machine.loads import COMPUTE
-from enplace.machine.pipeline import simulate_pipeline
+from enplace.machine.pipelines.loads import COMPUTE
+from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace_studio.document import PlanEntry
-from enplace_studio.panel import BETWEEN_FACTS, ElidedLabel
-from enplace_studio.theme import theme
+from enplace_studio.model.document import PlanEntry
 from enplace_studio.timelines.pipeline_canvas import further_stages, sample_color
-from enplace_studio.views.memory.view import MemoryView
-from enplace_studio.views.timeline.view import TimelineView
+from enplace_studio.views.memory.memory_view import MemoryView
+from enplace_studio.views.timeline.timeline_view import TimelineView
+from enplace_studio.widgets.panel import BETWEEN_FACTS, ElidedLabel
+from enplace_studio.widgets.theme import theme
 from problems import cluster_of, plan_of, profile_of
 from threads import finish_work
 from turns import take_turns
@@ -206,7 +206,7 @@ def test_the_view_explains_why_gpipe_is_faster_than_its_loads(opener):
 
 
 def test_a_plan_with_too_many_stages_is_not_drawn(opened, monkeypatch):
-    monkeypatch.setattr("enplace_studio.pipelines.MOST_STAGES", 3)
+    monkeypatch.setattr("enplace_studio.explain.pipelines.MOST_STAGES", 3)
     view = opened([0, 1, 0, 1])
     assert view.pipeline.canvas.pipeline is None
     assert "would have 4 stages" in view.pipeline.message.text()

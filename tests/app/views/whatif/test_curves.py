@@ -9,8 +9,10 @@ import pytest
 
 from documents import add_plan, chain_document, document_of
 from enplace.values.measurement import Measurement
-from enplace_studio.jobs import Job, Solver
-from enplace_studio.sweep import (
+from enplace_studio.jobs.solver import Job, Solver
+from enplace_studio.views.whatif.methods import MethodSweep
+from enplace_studio.views.whatif.plot import STYLES, CurvePlot, spread
+from enplace_studio.views.whatif.speed_curves import (
     BATCH,
     COMPUTE,
     FACTORS,
@@ -24,10 +26,8 @@ from enplace_studio.sweep import (
     find_curve,
     swept_plans,
 )
-from enplace_studio.theme import theme
-from enplace_studio.views.whatif.methods import MethodSweep
-from enplace_studio.views.whatif.plot import STYLES, CurvePlot, spread
-from enplace_studio.views.whatif.view import WhatIfView
+from enplace_studio.views.whatif.whatif_view import WhatIfView
+from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 
 

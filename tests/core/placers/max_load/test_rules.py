@@ -13,15 +13,15 @@ from tests.core.solvers.warm import warm_solvers
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine.host_links import machine_of
-from enplace.machine.loads import max_load_us, pass_loads_us
-from enplace.machine.pipeline import simulate_pipeline
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load.anneal import anneal
-from enplace.placers.max_load.contract import contract
-from enplace.placers.max_load.dp import partition_along_order, partition_exactly
-from enplace.placers.max_load.hypergraph import build_hypergraph, loads_us
-from enplace.placers.max_load.search import search_anywhere
-from enplace.placers.max_load.two_level import partition_over_machines
+from enplace.placers.max_load.search.anneal import anneal
+from enplace.placers.max_load.search.hypergraph import build_hypergraph, loads_us
+from enplace.placers.max_load.search.throughput_search import search_anywhere
+from enplace.placers.max_load.table.contract import contract
+from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
+from enplace.placers.max_load.table.two_level import partition_over_machines
 from enplace.placing.anytime import Limits
 from enplace.placing.options import load_values
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule

@@ -1,0 +1,1 @@
+"""Choose, edit and show clusters."""

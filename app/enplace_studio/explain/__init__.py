@@ -1,0 +1,1 @@
+"""Facts and reasons in words, for every view. No Qt."""

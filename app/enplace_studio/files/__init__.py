@@ -1,0 +1,1 @@
+"""Projects, plans and constraints on disk: open, save, recover."""

@@ -1,0 +1,324 @@
+"""Files of the studio: opening, projects, recent files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QSettings
+
+from enplace.errors import EnplaceError, PlanError
+from enplace.machine import simulate
+from enplace.machine.claims import check_claims
+from enplace.names.groups import group_ops
+from enplace.readers import Project, read_profile, read_project, readers
+from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.clusters import cluster_from, presets
+from enplace.readers.constraints import KINDS
+from enplace.text import finite, one_line
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, order_problem
+from enplace.values.profile import Profile
+from enplace.values.splits import Split, split_profile
+from enplace.writers.clusters import cluster_to_json
+from enplace_studio.files.kept_runs import run_from_json, run_to_json
+from enplace_studio.model.open_project import (
+    Constraint,
+    FileVersion,
+    OpenProject,
+    PlanEntry,
+    start_project,
+)
+
+RECENT_LIMIT = 10
+SHELL = "studio"
+"""The part of a project's view that belongs to no view."""
+
+
+def file_filter() -> str:
+    """Make the filter of an Open dialog: all readable files, each format, all files."""
+    found = readers().values()
+    every = dict.fromkeys(suffix for reader in found for suffix in reader.suffixes)
+    choices = [("Profiles and projects", every), *((r.title, r.suffixes) for r in found)]
+    texts = [
+        f"{title} ({' '.join(f'*{suffix}' for suffix in suffixes)})" for title, suffixes in choices
+    ]
+    return ";;".join([*texts, "All files (*)"])
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The contents of a file.
+
+    Attributes
+    ----------
+    path : Path or None
+        Where "Save" writes; None if the file is not a project.
+    view : mapping
+        The saved state of the views.
+    is_copy : bool
+        Whether it is unsaved work that a crash left.
+    seen : FileVersion or None
+        The version of its file that the author of a copy saw.
+    """
+
+    project: OpenProject
+    path: Path | None = None
+    view: dict[str, Any] = field(default_factory=dict)
+    is_copy: bool = False
+    seen: FileVersion | None = None
+
+
+def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
+    """Read a project or any profile.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        Used if the file names none. Default: the cluster of the measurement, or a preset.
+
+    Raises
+    ------
+    EnplaceError
+        One line with the file, the place in it and the fix.
+    """
+    if path.suffix == ".enplace":
+        project = read_project(path)
+        if project.cluster is not None:
+            return _open_project(project, project.cluster, path)
+        profile = project.profile
+    else:
+        profile = read_profile(path)
+    return open_profile(profile, cluster)
+
+
+def open_profile(profile: Profile, cluster: Cluster | None = None) -> Opened:
+    """Open a profile without plans; ``cluster`` works as in :func:`open_file`.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run on the cluster.
+    """
+    return Opened(start_project(profile, cluster or _usual_cluster(profile)))
+
+
+def _usual_cluster(profile: Profile) -> Cluster:
+    for word in ("from-file", "local"):
+        try:
+            carried = cluster_from(word, profile)
+        except EnplaceError:
+            continue
+        if carried.n_devices > 1:
+            return carried
+    gpu = profile.measured.estimated.lower()
+    known = presets()
+    likely = [each for name, each in known.items() if gpu and name.startswith(gpu)]
+    return next(iter([*likely, *known.values()]))
+
+
+def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
+    view = dict(project.view)
+    shell = view.pop(SHELL, {})
+    shell = shell if isinstance(shell, dict) else {}
+    compute, links = _scales(shell.get("scale"))
+    bare = Problem(
+        split_profile(project.profile, project.splits),
+        cluster.scaled(compute, links),
+        project.pins,
+        project.together,
+        project.forbidden,
+        project.splits,
+        locked=project.locked,
+    )
+    problem = order_problem(bare, project.before)
+    model = Problem(project.profile, problem.cluster) if project.splits else problem
+    details = _details_of(project.plans, shell.get("plans"))
+    entries: list[PlanEntry] = []
+    for (name, plan), detail in zip(project.plans, details, strict=True):
+        own = problem if plan.splits == project.splits else model
+        entries.append(_entry_from(own, name, plan, detail, entries, (compute, links)))
+    at = shell.get("current")
+    current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
+    current = None if current is None or current.cluster is not None else current
+    graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
+    grouping = group_ops(problem.profile)
+    off, locks = _constraints_from(shell.get("off")), _constraints_from(shell.get("locks"))
+    locks = tuple(each for each in locks if each.kind == "lock")  # older ones are pins alone
+    opened = OpenProject(
+        problem, cluster, grouping, compute, links, tuple(entries), current, graphs, off, locks
+    )
+    return Opened(opened, path, view)
+
+
+def _constraints_from(value: Any) -> tuple[Constraint, ...]:
+    """Read constraints that are switched off, or locks; damaged ones are left out."""
+    found = []
+    for each in value if isinstance(value, list) else []:
+        with suppress(ValueError, TypeError):
+            kind, rows = each
+            if kind in KINDS and rows and all(_is_row(row, kind) for row in rows):
+                found.append(Constraint(kind, tuple(map(tuple, rows))))
+    return tuple(found)
+
+
+def _constraints_to(name: str, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
+    return {name: [[each.kind, each.rows] for each in constraints]} if constraints else {}
+
+
+def _is_row(row: Any, kind: str) -> bool:
+    names = isinstance(row, list) and bool(row) and all(isinstance(n, str) for n in row)
+    return names and (kind in ("colocate", "lock") or len(row) == 2)
+
+
+def open_copy(path: Path) -> Opened:
+    """Read the copy of unsaved work that a crash left; it remembers its file.
+
+    Raises
+    ------
+    EnplaceError
+        If it is damaged.
+    """
+    shell = read_project(path).view.get(SHELL)
+    shell = shell if isinstance(shell, dict) else {}
+    file, seen = shell.get("file"), shell.get("seen")
+    numbers = seen if isinstance(seen, list) and [*map(type, seen)] == [int] * 3 else None
+    return replace(
+        open_file(path),
+        path=Path(file) if isinstance(file, str) and os.path.isabs(file) else None,
+        is_copy=True,
+        seen=(numbers[0], numbers[1], numbers[2]) if numbers else None,
+    )
+
+
+def _scales(value: Any) -> tuple[float, float]:
+    """Read the scales saved in a project; 1 if they are damaged."""
+    found = [finite(each) for each in value] if isinstance(value, list) else []
+    compute, links = found if len(found) == 2 else (None, None)
+    return (1.0, 1.0) if compute is None or links is None else (compute, links)
+
+
+def _details_of(plans: Sequence[tuple[str, Plan]], value: Any) -> list[dict[str, Any]]:
+    """Return what a project says about each row besides its plan; nothing if it is damaged."""
+    if not isinstance(value, list) or len(value) != len(plans):
+        return [{} for _ in plans]
+    return [detail if isinstance(detail, dict) else {} for detail in value]
+
+
+def _entry_from(
+    problem: Problem,
+    name: str,
+    plan: Plan,
+    detail: dict[str, Any],
+    before: Sequence[PlanEntry],
+    scale: tuple[float, float],
+) -> PlanEntry:
+    """Restore a row with its cluster, note, run and origin, which is one of the rows before it."""
+    cluster = None
+    if "cluster" in detail:
+        cluster = cluster_from_json(detail["cluster"], "the cluster of a plan")
+        problem = Problem(problem.measured_profile, cluster.scaled(*scale), splits=problem.splits)
+    entry = entry_for(problem, name, plan, one_line(str(detail.get("note", ""))))
+    at = detail.get("origin")
+    return replace(
+        entry,
+        origin=before[at] if isinstance(at, int) and 0 <= at < len(before) else None,
+        run=run_from_json(detail["run"], problem, plan) if "run" in detail else None,
+        cluster=cluster,
+        starred=detail.get("starred") is True,
+        remark=one_line(str(detail.get("remark", ""))),
+    )
+
+
+def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
+    """Make the row of a plan; if it breaks the current constraints, simulate without them.
+
+    A file may claim what is not true of its plans (:func:`~enplace.machine.claims.check_claims`).
+
+    Raises
+    ------
+    PlanError
+        If the plan does not belong to the profile and the cluster.
+    """
+    try:
+        schedule = simulate(problem, plan)
+    except PlanError:
+        free = Problem(problem.measured_profile, problem.cluster, splits=problem.splits)
+        schedule = simulate(free, plan)
+    plan = check_claims(schedule.problem, plan)
+    return PlanEntry(name, plan, replace(schedule, plan=plan), note)
+
+
+def to_project(
+    opened: OpenProject,
+    view: Mapping[str, Any],
+    file: Path | None = None,
+    seen: FileVersion | None = None,
+) -> Project:
+    """Convert the open project to the form that a file stores.
+
+    Parameters
+    ----------
+    file : Path, optional
+        The file that the project belongs to, if it is stored elsewhere.
+    seen : FileVersion, optional
+        The version of that file that its author saw.
+    """
+    numbers = {entry: number for number, entry in enumerate(opened.plans)}
+    shell = {
+        "scale": [opened.compute_scale, opened.link_scale],
+        "current": numbers.get(opened.current) if opened.current else None,
+        "plans": [_details(entry, numbers) for entry in opened.plans],
+        **({"file": str(file)} if file else {}),
+        **({"seen": seen} if file and seen else {}),
+        **_constraints_to("off", opened.off),
+        **_constraints_to("locks", opened.locks),
+    }
+    return Project(
+        opened.model.measured_profile,
+        opened.cluster,
+        opened.problem.pins,
+        opened.problem.together,
+        opened.problem.forbidden,
+        opened.problem.before,
+        tuple((entry.name, entry.plan) for entry in opened.plans),
+        {**view, SHELL: shell},
+        opened.problem.splits,
+        opened.problem.locked,
+    )
+
+
+def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
+    """Collect the facts of a row that are not in its plan."""
+    details: dict[str, Any] = {
+        "note": entry.note,
+        "origin": numbers.get(entry.origin) if entry.origin else None,
+        **({"starred": True} if entry.starred else {}),
+        **({"remark": entry.remark} if entry.remark else {}),
+    }
+    if entry.cluster is not None:
+        details["cluster"] = cluster_to_json(entry.cluster)
+    return details | ({"run": run_to_json(entry.run)} if entry.run else {})
+
+
+class RecentFiles:
+    """Recently opened files, newest first, kept in the settings."""
+
+    def __init__(self, settings: QSettings) -> None:
+        self._settings = settings
+
+    def paths(self) -> list[Path]:
+        """Return the recent files that still exist."""
+        value = self._settings.value("recent")
+        names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        return [path for path in map(Path, names) if os.path.exists(path)]
+
+    def add(self, path: Path) -> None:
+        path = Path(os.path.realpath(path))
+        newest = [path, *(known for known in self.paths() if known != path)][:RECENT_LIMIT]
+        self._settings.setValue("recent", [str(p) for p in newest])

@@ -1,0 +1,1 @@
+"""Work outside the event loop: in worker processes, in threads, and in later turns."""

@@ -1,0 +1,1 @@
+"""Positions of the graph's cards, computed in a worker."""

@@ -1,0 +1,67 @@
+"""Lower bounds on the step time of the open problems, computed in the background."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Signal
+
+from enplace.bounds import Proof, Proofs, lower_bound_us
+from enplace.values.plan import find_gap
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+from enplace_studio.jobs.background import Background
+
+
+class Bounds(QObject):
+    """The proven lower bounds of the open problems.
+
+    A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
+    so a bound stays valid when constraints are added; only a problem without any valid bound needs
+    a computation.
+    """
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._proofs = Proofs()
+        self._next: Problem | None = None
+        self._background = Background(self)
+
+    def add(self, problem: Problem, proof: Proof) -> None:
+        """Keep a bound that a solver proved."""
+        self._proofs.add(problem, proof)
+        self.changed.emit()
+
+    def known_us(self, problem: Problem) -> float | None:
+        """Return the best known bound, if there is one."""
+        proof = self._proofs.known(problem)
+        return None if proof is None else proof.bound_us
+
+    def find_us(self, problem: Problem) -> float | None:
+        """Return the best known bound; if there is none, ``changed`` is sent once there is."""
+        bound_us = self.known_us(problem)
+        if bound_us is None:
+            self._next = problem  # later requests replace earlier ones
+            self._start()
+        return bound_us
+
+    def gap(self, schedule: Schedule) -> float | None:
+        """Return how far a step is above the bound, as a fraction; None if not known yet."""
+        bound_us = self.find_us(schedule.problem)
+        return None if bound_us is None else find_gap(schedule.makespan_us, bound_us)
+
+    def _start(self) -> None:
+        """Compute the bound of the last requested problem, one at a time."""
+        problem = self._next
+        if problem is None or self._background.is_busy:
+            return
+        self._next = None
+        if self._proofs.known(problem) is not None:
+            return  # it was asked for again while it was being computed
+        self._background.start(
+            lambda: Proof(lower_bound_us(problem)), lambda proof: self._finish(problem, proof)
+        )
+
+    def _finish(self, problem: Problem, proof: Proof) -> None:
+        self.add(problem, proof)
+        self._start()

@@ -1,0 +1,459 @@
+"""The constraints of a person, one at a time: listed, priced and switched off. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from enplace.errors import EnplaceError, PinConflictError, PlanError
+from enplace.machine import simulate
+from enplace.names.groups import Grouping
+from enplace.readers.constraints import constrain as constrain_by_name
+from enplace.text import count
+from enplace.values.pins import FREE
+from enplace.values.plan import Plan, check_plan, follow_graph
+from enplace.values.problem import Problem, order_problem
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
+from enplace_studio.explain.reasons import find_lock
+from enplace_studio.model import edits
+from enplace_studio.model.open_project import Constraint, OpenProject
+
+MOST_GROUPS, MOST_UNITS = 20, 8
+"""Most groups whose moves are tried for what a lock costs, and placement units for the others."""
+
+
+@lru_cache(maxsize=2)  # several views ask after every edit
+def list_constraints(
+    problem: Problem, grouping: Grouping, locks: tuple[Constraint, ...] = ()
+) -> Sequence[Constraint]:
+    """List what a person asked for: pins and orders of one group of ops are one constraint.
+
+    Parameters
+    ----------
+    locks
+        Which pins belong to the lock of a device; of other locks, all pins to the device do.
+    """
+    held = _held_locks(problem, locks)
+    ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
+    pins, forbidden, before = _join_pairs(problem, grouping, held)
+    return [
+        *held,
+        *_named("pin", pins, ops, devices),
+        *_named("forbid", forbidden, ops, devices),
+        *(Constraint("colocate", (tuple(ops[op] for op in g),)) for g in problem.together if g),
+        *_named("before", before, ops, ops),
+    ]
+
+
+@lru_cache(maxsize=2)  # menus ask at every change of the selection
+def solve_text(project: OpenProject) -> str:
+    """Name the action that solves, with the number of constraints as the pane lists them."""
+    problem, together = project.problem, project.problem.together
+    held = _held_locks(problem, project.locks)
+    joined = _join_pairs(problem, project.grouping, held)
+    n = len(held) + sum(map(len, joined)) + sum(map(bool, together))
+    return f"Solve around {count(n, 'constraint')}" if n else "Solve"
+
+
+def _held_locks(problem: Problem, locks: Sequence[Constraint]) -> list[Constraint]:
+    """List the locks of a problem, by device."""
+    known = {device_in(lock): lock for lock in locks if _holds(problem, lock)}
+    found = []
+    for device in sorted(problem.locked):
+        own = known.get(problem.cluster.devices[device].name)
+        found.append(own or _lock_of(problem, device, np.flatnonzero(problem.pinned_to == device)))
+    return found
+
+
+def _lock_of(problem: Problem, device: int, ops: IntArray) -> Constraint:
+    """Make the lock of a device, to which the pins of some ops belong."""
+    names = [problem.profile.op_names[op] for op in ops.tolist()]
+    return Constraint("lock", ((problem.cluster.devices[device].name, *names),))
+
+
+def _join_pairs(
+    problem: Problem, grouping: Grouping, held: Sequence[Constraint]
+) -> tuple[list[IntArray], ...]:
+    """Find the pairs of each constraint: pins that no lock holds, forbidden devices, orders."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[_locked_ops(problem, held)] = FREE
+    pinned = np.flatnonzero(pinned_to != FREE)
+    own = grouping.n_groups + np.arange(problem.profile.n_ops)
+    part = np.where(grouping.group >= 0, grouping.group, own)
+    places = np.arange(problem.cluster.n_devices)
+    return (
+        _join(np.column_stack([pinned, pinned_to[pinned]]), part, places),
+        _join(_in_order(problem.forbidden), part, places),
+        _join(_in_order(problem.before), part, part),
+    )
+
+
+def _in_order(pairs: Iterable[tuple[int, int]]) -> IntArray:
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+
+
+def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
+    """Join all pairs, given in order, whose ends are in the same parts."""
+    if not len(pairs):
+        return []
+    first, then = pairs.T
+    code = first_part[first] * (int(then_part.max()) + 1) + then_part[then]
+    by_code = np.argsort(code, kind="stable")
+    found = np.split(pairs[by_code], np.flatnonzero(np.diff(code[by_code])) + 1)
+    return sorted(found, key=lambda rows: rows[0].tolist())
+
+
+def _named(
+    kind: str, joined: list[IntArray], ops: Sequence[str], others: Sequence[str]
+) -> Iterable[Constraint]:
+    for pairs in joined:
+        yield Constraint(kind, tuple((ops[a], others[b]) for a, b in pairs.tolist()))
+
+
+def _holds(problem: Problem, lock: Constraint) -> bool:
+    ops, (device, *names) = problem.profile.index, lock.rows[0]
+    place = problem.cluster.index.get(device)
+    return place in problem.locked and all(
+        name in ops and problem.pins.get(ops[name]) == place for name in names
+    )
+
+
+def _locked_ops(problem: Problem, locks: Sequence[Constraint]) -> list[int]:
+    return [problem.profile.index[name] for lock in locks for name in lock.rows[0][1:]]
+
+
+def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray]:
+    """Return the ops of a constraint, and for an order those that come after them."""
+    return _find_ops(problem.profile, constraint)
+
+
+@lru_cache(maxsize=100)
+def _find_ops(profile: Profile, constraint: Constraint) -> tuple[IntArray, IntArray]:
+    index, rows = profile.index, constraint.rows
+    ends: list[list[str]] = [[row[0] for row in rows], []]
+    if constraint.kind == "colocate":
+        ends[0] = [name for row in rows for name in row]
+    elif constraint.kind == "lock":
+        ends[0] = list(rows[0][1:])
+    elif constraint.kind == "before":
+        ends[1] = [row[1] for row in rows]
+    first, then = (np.unique([index[n] for n in names if n in index]) for names in ends)
+    return first.astype(np.int64), then.astype(np.int64)
+
+
+def describe(project: OpenProject, constraint: Constraint) -> str:
+    """Describe a constraint in a few words: ``encoder / layer 0 on GPU 1``."""
+    first, then = ops_of(project.problem, constraint)
+    index, device = project.problem.cluster.index, device_in(constraint)
+    where = project.device_label(index[device]) if device in index else device
+    if constraint.kind == "lock":
+        return f"{where} as it is"
+    if not len(first) or (constraint.kind == "before" and not len(then)):
+        return f"{constraint.rows[0][0]}, for another graph"  # switched off there
+    what = project.describe(first.tolist())
+    if constraint.kind == "colocate":
+        return f"{what} together"
+    if constraint.kind == "before":
+        groups = np.unique(project.grouping.group[[*first, *then]])
+        inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
+        return f"{what.removesuffix(inside)} before {project.describe(then.tolist())}"
+    return f"{what} {'on' if constraint.kind == 'pin' else 'off'} {where}"
+
+
+def device_in(constraint: Constraint) -> str:
+    """Return the name of the device that a constraint is about; empty if it is about none."""
+    at = {"pin": 1, "forbid": 1, "lock": 0}.get(constraint.kind)
+    return "" if at is None else constraint.rows[0][at]
+
+
+def without(problem: Problem, constraint: Constraint) -> Problem:
+    """Return the problem without a constraint."""
+    ops, devices = problem.profile.index, problem.cluster.index
+    kind, rows = constraint.kind, constraint.rows
+    if kind == "colocate":
+        groups = {tuple(ops[name] for name in row) for row in rows}
+        return replace(problem, together=tuple(g for g in problem.together if g not in groups))
+    if kind == "before":
+        gone = {(ops[a], ops[b]) for a, b in rows}
+        return order_problem(problem, [pair for pair in problem.before if pair not in gone])
+    locked = problem.locked
+    if kind == "lock":
+        locked -= {devices[rows[0][0]]}
+    pairs = {(ops[a], devices[b]) for a, b in _pairs_of(constraint)}
+    if kind == "forbid":
+        return replace(problem, forbidden=problem.forbidden - pairs)
+    pins = dict(problem.pins.items() - pairs)
+    return replace(problem, pins=pins, locked=locked)
+
+
+def _pairs_of(constraint: Constraint) -> list[tuple[str, ...]]:
+    """Return the ops of a constraint with what each has: of a lock, its pins."""
+    if constraint.kind == "lock":
+        device, *ops = constraint.rows[0]
+        return [(op, device) for op in ops]
+    return list(constraint.rows)
+
+
+def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
+    """Name the kinds of constraints that a plan of the same graph and cluster breaks."""
+    device, wanted = plan.device, problem.pinned_to
+    moved, locked = (wanted != FREE) & (wanted != device), np.zeros(len(device), dtype=bool)
+    locked[_locked_ops(problem, _held_locks(problem, locks))] = True
+    there = {d: np.flatnonzero(device == d) for d in problem.locked}
+    added = any(find_lock(problem, ops_there, d) is not None for d, ops_there in there.items())
+    kinds = {
+        "pins": (moved & ~locked).any(),
+        "lock": (moved & locked).any() or added,
+        "exclusions": any(device[op] == there for op, there in problem.forbidden),
+        "colocation": any(len(np.unique(device[list(g)])) > 1 for g in problem.together),
+    }
+    return [kind for kind, broken in kinds.items() if broken]
+
+
+def step_without(project: OpenProject, constraint: Constraint) -> float | None:
+    """Find the best step time, in us, if only the ops of a constraint move once it is gone.
+
+    Pinned ops may go to any device, forbidden ones to that device: all together, one unit at a
+    time, or back to where they ran before the edits. Colocated ops move one unit at a time. Ordered
+    ops run when they did before the edits, or the other way round. Of a lock, one group of ops
+    leaves the device, or goes there. A plan that does not fit is no gain for one that does. If no
+    such move gains, the step time of now; None without a plan that keeps all constraints.
+    """
+    current = project.current
+    if current is None or not _follows(project.problem, current.plan):
+        return None
+    best_us = current.schedule.makespan_us
+    for candidate in _candidates(project, constraint, without(project.problem, constraint)):
+        try:
+            schedule = candidate()
+        except EnplaceError:  # not there either
+            continue
+        # Adding up the memory takes as long as the simulation.
+        is_better = schedule.makespan_us < best_us
+        if is_better and (schedule.fits or not current.schedule.fits):
+            best_us = schedule.makespan_us
+    return best_us
+
+
+def _home(project: OpenProject) -> Plan | None:
+    """Return the plan before the edits of the current one, if it is of the same graph."""
+    assert project.current is not None
+    origin = project.current.origin
+    if origin is None or origin.cluster or origin.plan.splits != project.current.plan.splits:
+        return None
+    return origin.plan
+
+
+def _follows(problem: Problem, plan: Plan) -> bool:
+    try:
+        check_plan(problem, plan)
+    except EnplaceError:
+        return False
+    return True
+
+
+def _candidates(
+    project: OpenProject, constraint: Constraint, freed: Problem
+) -> list[Callable[[], Schedule]]:
+    assert project.current is not None
+    plan, home = project.current.plan, _home(project)
+    if constraint.kind == "before":
+        orders = _other_way_round(freed, plan, constraint) if home is None else [home.position]
+        return [partial(_reordered, freed, plan, position) for position in orders]
+    candidates: list[Callable[[], Schedule]] = [
+        partial(_moved, freed, plan, ops, device)
+        for ops, device in _moves(project, constraint, freed)
+    ]
+    if home is not None and constraint.kind in ("pin", "forbid"):
+        ops = ops_of(freed, constraint)[0]
+        candidates.append(partial(_moved, freed, plan, ops, home.device))
+    return candidates
+
+
+def _moves(
+    project: OpenProject, constraint: Constraint, freed: Problem
+) -> list[tuple[Collection[int], int]]:
+    """List ops and devices that they could move to without a constraint."""
+    assert project.current is not None
+    everywhere = list(range(freed.cluster.n_devices))
+    if constraint.kind == "lock":
+        there, device = freed.cluster.index[device_in(constraint)], project.current.plan.device
+        return [
+            (ops, to)
+            for ops in _longest_groups(project)
+            for to in (everywhere if (device[ops] == there).all() else [there])
+        ]
+    ops = ops_of(freed, constraint)[0]
+    parts = _longest_units(project.current.schedule, freed, ops)
+    if constraint.kind != "colocate" and len(parts) != 1:
+        parts = [ops, *parts]
+    only = constraint.kind == "forbid"
+    devices = [freed.cluster.index[device_in(constraint)]] if only else everywhere
+    return [(part, device) for part in parts for device in devices]
+
+
+def _longest_units(schedule: Schedule, freed: Problem, ops: IntArray) -> list[IntArray]:
+    """Return those of some ops' placement units that compute longest."""
+    length_us = np.bincount(freed.unit, schedule.op_finish_us - schedule.op_start_us)
+    units = np.unique(freed.unit[ops])
+    longest = units[np.argsort(-length_us[units], kind="stable")][:MOST_UNITS]
+    return [np.flatnonzero(freed.unit == unit) for unit in longest.tolist()]
+
+
+def _other_way_round(freed: Problem, plan: Plan, order: Constraint) -> list[IntArray]:
+    """Return orders with the ops that come first just after the others, and the others before."""
+    first, then = ops_of(freed, order)
+    later, earlier = plan.position.astype(float), plan.position.astype(float)
+    later[first] = later[then].max() + 0.5
+    earlier[then] = earlier[first].min() - 0.5
+    return [np.argsort(np.argsort(key, kind="stable")) for key in (later, earlier)]
+
+
+def _reordered(problem: Problem, plan: Plan, position: IntArray) -> Schedule:
+    if plan.policy == "strict":
+        position = follow_graph(problem.profile, position)
+    return simulate(problem, replace(plan, position=position))
+
+
+def _longest_groups(project: OpenProject) -> list[IntArray]:
+    """Return the ops of the groups that compute longest."""
+    assert project.current is not None
+    schedule, grouping = project.current.schedule, project.grouping
+    length_us = schedule.op_finish_us - schedule.op_start_us
+    groups = [grouping.ops(number) for number in range(grouping.n_groups)]
+    return sorted(groups, key=lambda ops: -length_us[ops].sum())[:MOST_GROUPS]
+
+
+def _moved(problem: Problem, plan: Plan, ops: Collection[int], device: int | IntArray) -> Schedule:
+    """Simulate a plan with ops on one device, or each on the device that another plan gives it."""
+    whole = edits.unit_ops(problem, ops)
+    there = device if isinstance(device, int) else device[whole]
+    return simulate(problem, edits.move(plan, whole, there))
+
+
+def switch_off(project: OpenProject, constraint: Constraint) -> OpenProject:
+    """Take a constraint away, but remember it."""
+    after = _take_away(project, constraint)
+    return replace(after, off=(*after.off, constraint))
+
+
+def switch_on(project: OpenProject, constraint: Constraint) -> OpenProject:
+    """Make a constraint that was switched off hold again.
+
+    Raises
+    ------
+    EnplaceError
+        If it contradicts others, or the ops or devices that it names are gone.
+    """
+    rows = {constraint.kind: list(map(list, constraint.rows))}
+    if constraint.kind == "lock":
+        device = device_in(constraint)
+        rows = {"pin": list(map(list, _pairs_of(constraint))), "lock": [[device]]}
+    found = constrain_by_name(project.problem, rows)
+    if found.unknown:
+        gone = found.unknown[0]
+        raise EnplaceError(f"this graph or cluster has no {gone}; remove the constraint")
+    if constraint.kind in ("pin", "lock"):
+        _check_pins(project, constraint)
+    return replace(adopt(project, found.problem), off=_off_without(project, constraint))
+
+
+def _check_pins(project: OpenProject, constraint: Constraint) -> None:
+    """Refuse pins of ops that are pinned to another device by now."""
+    problem = project.problem
+    for name, device in _pairs_of(constraint):
+        op = problem.profile.index[name]
+        now = problem.pins.get(op, problem.cluster.index[device])
+        if now != problem.cluster.index[device]:
+            raise PinConflictError(
+                f"{project.describe([op])} is now pinned to {project.device_label(now)}; unpin it "
+                f"first"
+            )
+
+
+def keep_lost(old: OpenProject, new: OpenProject) -> OpenProject:
+    """Keep, switched off, the constraints on devices that the cluster of a project now lacks."""
+    before, after = old.problem.cluster, new.problem.cluster
+    there = edits.counterparts(before, after)
+    if min(there) >= 0:
+        return new
+    lost = [
+        each
+        for each in list_constraints(old.problem, old.grouping, old.locks)
+        if (name := device_in(each)) and there[before.index[name]] < 0
+    ]
+    return replace(new, off=tuple(dict.fromkeys((*new.off, *lost))))
+
+
+def remove(project: OpenProject, constraint: Constraint) -> OpenProject:
+    """Remove a constraint, whether it is on or off."""
+    after = _take_away(project, constraint)
+    if constraint not in after.locks:
+        return after
+    return replace(after, locks=tuple(each for each in after.locks if each != constraint))
+
+
+def _take_away(project: OpenProject, constraint: Constraint) -> OpenProject:
+    if constraint in project.off:
+        project = replace(project, off=_off_without(project, constraint))
+    if constraint not in list_constraints(project.problem, project.grouping, project.locks):
+        return project
+    return adopt(project, without(project.problem, constraint))
+
+
+def lock(project: OpenProject, device: int) -> OpenProject:
+    """Keep a device as it is: pin everything there that is not pinned yet, and add nothing.
+
+    Raises
+    ------
+    PlanError
+        If there is no plan.
+    """
+    if project.current is None:
+        raise PlanError("there is no plan to keep yet; press Solve first")
+    here = project.current.plan.device == device
+    free = np.flatnonzero(here & (project.problem.pinned_to == FREE))
+    pins = {**project.problem.pins, **dict.fromkeys(free.tolist(), device)}
+    locked = edits.constrain(project, pins=pins, locked=project.problem.locked | {device})
+    made = _lock_of(locked.problem, device, free)
+    return replace(locked, locks=(*project.locks, made))
+
+
+def unlock(project: OpenProject, device: int) -> OpenProject:
+    """Let placers change a locked device again; what was pinned before stays pinned."""
+    name = project.problem.cluster.devices[device].name
+    held = _held_locks(project.problem, project.locks)
+    mine = next((each for each in held if device_in(each) == name), None)
+    return project if mine is None else remove(project, mine)
+
+
+def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constraint, ...]:
+    return tuple(each for each in project.off if each != constraint)
+
+
+def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
+    """Take over the constraints of another problem of the same graph."""
+    if agree(constrained, project.problem):
+        return project
+    return edits.constrain(
+        project,
+        pins=constrained.pins,
+        together=constrained.together,
+        forbidden=constrained.forbidden,
+        before=constrained.before,
+        locked=constrained.locked,
+    )
+
+
+def agree(one: Problem, other: Problem) -> bool:
+    """Return whether two problems of the same graph have the same constraints."""
+    return _constraints_of(one) == _constraints_of(other)
+
+
+def _constraints_of(problem: Problem) -> tuple[Any, ...]:
+    return problem.pins, problem.together, problem.forbidden, problem.before, problem.locked

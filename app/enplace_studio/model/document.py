@@ -1,0 +1,763 @@
+"""The open project with its selection and undo. Views read it and send requests to it.
+
+No widgets. Every request that changes the project is one step of undo, with a title. What a job
+brings is none: it joins every state of the history, whatever is undone or redone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QUndoCommand, QUndoStack
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.measured import MeasuredRun
+from enplace.machine.pipelines.pipeline import PipelineSchedule
+from enplace.text import count, factor, ms, one_line
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+from enplace.values.schedule import Schedule
+from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.explain.reasons import Mark
+from enplace_studio.explain.start_times import Gap
+from enplace_studio.jobs.call_later import call_later, take_turn
+from enplace_studio.model import constraints, edits, ordering
+from enplace_studio.model import stamp as stamping
+from enplace_studio.model.bounds import Bounds
+from enplace_studio.model.open_project import (
+    Arrival,
+    Constraint,
+    FileVersion,
+    OpenProject,
+    PlanEntry,
+)
+from enplace_studio.model.ordering import Slot
+from enplace_studio.model.previews import Previews, lack
+from enplace_studio.model.relations import Relation, related
+from enplace_studio.model.requests import Requests
+from enplace_studio.model.stamp import Stamp
+
+__all__ = ["Document", "PlanEntry"]
+
+FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 500 << 20, 50
+"""Fewest and most edits that can be undone, the memory they may take, and what one keeps for each
+op: its device, pin and times, and the transfers."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A state of the history: the edit that led to it, and the schedule then."""
+
+    title: str
+    schedule: Schedule | None
+
+
+class Work(NamedTuple):
+    """What a file keeps of the user's work."""
+
+    project: OpenProject | None
+    queries: dict[str, str]
+
+
+class Document(QObject):
+    """The open problem with its plans, the selection, and the undo stack."""
+
+    opened = Signal()
+    """Another profile, another graph of it, or nothing is open: rebuild everything."""
+    problem_changed = Signal()
+    """The cluster or a constraint changed."""
+    cluster_changed = Signal()
+    """Another cluster is open; not if only its speeds are scaled."""
+    plans_changed = Signal()
+    """The list of plans changed."""
+    current_changed = Signal()
+    """Another plan is current, or the current one has another schedule."""
+    selection_changed = Signal()
+    hover_changed = Signal()
+    pipeline_changed = Signal()
+    """The timeline shows another pipeline, or one step again."""
+    gap_changed = Signal()
+    """The user asks about another idle time of a device, or about none."""
+    stamp_changed = Signal()
+    """Another :class:`Stamp` is offered, or none."""
+    marks_changed = Signal(bool)
+    """Other moments of the step are pointed at; true if they should come into view."""
+    why_wanted = Signal()
+    """The user asks why the selection runs where and when it does."""
+    file_changed = Signal()
+    """``path``, ``modified`` or the undo stack changed."""
+    noticed = Signal(str)
+    """Emitted with a line about an edit that can be undone."""
+    failed = Signal(str)
+    """Emitted with the reason for a refused request, and the fix."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._project: OpenProject | None = None
+        self.requests = Requests(self)
+        self.selection: frozenset[int] = frozenset()
+        self.hovered: frozenset[int] = frozenset()
+        self.gap: Gap | None = None
+        """The idle time that the user asks about."""
+        self.pipeline: PipelineSchedule | None = None
+        """What the timeline shows of the current plan; None while it shows one step."""
+        self.marks: tuple[Mark, ...] = ()
+        """What a reason points at in the timeline."""
+        self.stamp: Stamp | None = None
+        """What is offered to the user; its ops are selected."""
+        self.path: Path | None = None
+        self.seen: FileVersion | None = None
+        """The version of the file that the project was read from, or written to."""
+        self.view: dict[str, Any] = {}
+        """State that views save with a project; JSON values."""
+        self.bounds = Bounds(self)
+        self.undo_stack = QUndoStack(self)
+        self.undo_stack.indexChanged.connect(self.file_changed)
+        self._saved: Work | None = None
+        self._is_cut = False
+        """Whether the oldest steps of undo have been dropped."""
+        self.n_opened = 0
+        """How often something was opened: tells whether something else is open by now."""
+        self._jumps = False
+        """Whether the states on the way to another one are passed over."""
+        self.previews = Previews(self)
+        self._notice: tuple[str, OpenProject | None, OpenProject | None] = ("", None, None)
+        self._noticing = call_later(self, self._give_notice)
+
+    # The open project
+
+    @property
+    def project(self) -> OpenProject | None:
+        """Everything that is open, as one value."""
+        return self._project
+
+    @property
+    def problem(self) -> Problem | None:
+        """Profile, scaled cluster, pins and the other constraints."""
+        return self._project.problem if self._project else None
+
+    @property
+    def plans(self) -> list[PlanEntry]:
+        return list(self._project.plans) if self._project else []
+
+    @property
+    def current(self) -> PlanEntry | None:
+        return self._project.current if self._project else None
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the current plan."""
+        return self.current.schedule if self.current else None
+
+    @property
+    def work(self) -> Work:
+        """What a file keeps of the user's work; equal only to itself."""
+        return Work(self._project, self.queries)
+
+    @property
+    def modified(self) -> bool:
+        """Whether there is anything to save."""
+        return self._project is not None and self.work != self._saved
+
+    # Opening and saving
+
+    def open(
+        self,
+        project: OpenProject | None,
+        path: Path | None = None,
+        view: dict[str, Any] | None = None,
+        saved: bool = True,
+    ) -> None:
+        """Show another project, or nothing; clear undo and selection.
+
+        Parameters
+        ----------
+        path : Path, optional
+            The project file that "Save" writes.
+        saved : bool
+            False for work that is not in any file, such as a recovered project.
+        """
+        self._project, self._is_cut = project, False
+        self.path, self.view = path, view or {}
+        self._saved = self.work if saved else None
+        self.n_opened += 1
+        self.selection = self.hovered = frozenset()
+        self.previews.follow(project)
+        self._set_stamp(None)
+        self._set_gap(None)
+        self.show_pipeline(None)
+        self.undo_stack.clear()  # only an empty one may get another limit
+        self.undo_stack.setUndoLimit(_undo_limit(project))
+        self.opened.emit()
+        self.file_changed.emit()
+
+    def mark_saved(self, path: Path, version: FileVersion | None, work: Work) -> None:
+        """Remember that this much of the work is saved, in this version of a file."""
+        self.path, self.seen, self._saved = path, version, work
+        self.file_changed.emit()
+
+    # Saved queries
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The queries that the user has saved with the project, by name."""
+        known = self.view.get("queries")
+        pairs = known.items() if isinstance(known, dict) else ()
+        return {name: text for name, text in pairs if isinstance(text, str)}
+
+    def save_query(self, name: str, query: str) -> None:
+        """Save a query under a name; an empty one removes it. This is no step of undo."""
+        queries = {**self.queries, name: query}
+        self.view = {**self.view, "queries": {n: text for n, text in queries.items() if text}}
+        self.file_changed.emit()
+
+    # Selection
+
+    def select(self, ops: Iterable[int], extend: bool = False, gap: Gap | None = None) -> None:
+        """Select ops; with ``extend``, add them, or deselect them if all are already selected.
+
+        Parameters
+        ----------
+        gap : Gap, optional
+            The idle time of a device that the user asks about.
+        """
+        wanted = frozenset(map(int, ops))
+        if extend:
+            has_all = wanted <= self.selection
+            wanted = self.selection - wanted if has_all else self.selection | wanted
+        if wanted != self.selection:
+            self.selection = wanted
+            self._set_stamp(None)
+            self.point_at(())
+            self.selection_changed.emit()
+            take_turn()
+        self._set_gap(gap)
+
+    def escape(self) -> None:
+        """Cancel what is offered for the selection; without an offer, clear the selection."""
+        if not self.drop_stamp():
+            self.select([])
+
+    def select_related(self, relation: Relation) -> bool:
+        """Select the ops that are related to those selected."""
+        if not self.selection or self._project is None:
+            return False
+        found = frozenset(
+            related(self._project.problem.measured_profile, relation, self.selection).tolist()
+        )
+        if relation.missing and not found - self.selection:
+            self.failed.emit(relation.missing)
+            return False
+        self.select(found)
+        return True
+
+    def show_pipeline(self, pipeline: PipelineSchedule | None) -> None:
+        """Let all views show many samples of the current plan, or one step (None)."""
+        if pipeline is not self.pipeline:
+            self.pipeline = pipeline
+            self.pipeline_changed.emit()
+
+    def point_at(self, marks: tuple[Mark, ...], reveal: bool = False) -> None:
+        """Mark moments of the step until the selection or the schedule changes."""
+        if marks != self.marks or reveal:
+            self.marks = marks
+            self.marks_changed.emit(reveal)
+
+    def ask_why(self, ops: Collection[int]) -> None:
+        """Select ops, and ask why they run where and when they do."""
+        self.select(ops)
+        self.why_wanted.emit()
+
+    def hover(self, ops: Iterable[int]) -> None:
+        """Set the ops under the pointer."""
+        hovered = frozenset(map(int, ops))
+        if hovered != self.hovered:
+            self.hovered = hovered
+            self.hover_changed.emit()
+
+    # Requests; each is one undo step and returns whether it was done
+
+    def place(self, ops: Collection[int], device: int, pin: bool = True) -> bool:
+        """Run ops on a device; pin them there, or only move them."""
+        if not len(ops) or self._project is None:
+            return False
+        what, where = self._project.describe(ops), self._project.device_label(device)
+        return self._edit(
+            f"{'pin' if pin else 'move'} “{what}” to {where}",
+            lambda project: edits.place(project, ops, device, pin),
+            f"{'Pinned' if pin else 'Moved'} {what} to {where}",
+        )
+
+    def pin_here(self, ops: Collection[int]) -> bool:
+        """Pin ops to the devices the current plan gives them."""
+        return self._edit_ops("pin “{}”", lambda project: edits.pin_here(project, ops), ops)
+
+    def unpin(self, ops: Collection[int]) -> bool:
+        return self._edit_ops("unpin “{}”", lambda project: edits.unpin(project, ops), ops)
+
+    def forbid(self, ops: Collection[int], device: int) -> bool:
+        """Keep ops off a device."""
+        if self._project is None:
+            return False
+        title = f"keep “{{}}” off {self._project.device_label(device)}"
+        return self._edit_ops(title, lambda project: edits.forbid(project, ops, device), ops)
+
+    def allow(self, ops: Collection[int], device: int) -> bool:
+        """Undo a :meth:`forbid`."""
+        if self._project is None:
+            return False
+        title = f"allow “{{}}” on {self._project.device_label(device)}"
+        return self._edit_ops(title, lambda project: edits.allow(project, ops, device), ops)
+
+    def colocate(self, ops: Collection[int]) -> bool:
+        """Keep ops on one device from now on."""
+        return self._edit_ops("colocate “{}”", lambda project: edits.colocate(project, ops), ops)
+
+    def separate(self, ops: Collection[int]) -> bool:
+        """Remove ops from the groups that the user colocated."""
+        return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
+
+    def reorder(self, ops: Collection[int], slot: Slot) -> bool:
+        """Run ops just before or after another op of their device from now on."""
+        if not len(ops) or self._project is None:
+            return False
+        what, other = self._project.describe(ops), self._project.describe([slot.anchor])
+        where = f"“{what}” {'before' if slot.earlier else 'after'} “{other}”"
+        return self._edit(
+            f"run {where}",
+            lambda project: ordering.reorder(project, ops, slot),
+            f"Running {where}",
+        )
+
+    def run_next(self, ops: Collection[int], earlier: bool) -> bool:
+        """Run ops of one device before the op ahead of them, or after the next one."""
+        if not len(ops) or self.schedule is None:
+            return False
+        try:
+            where = ordering.find_range(self.schedule, ops)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        slot = ordering.next_slot(self.schedule, where, earlier)
+        if slot is None:
+            self.failed.emit(self._why_no_slot(where, earlier))
+            return False
+        return self.reorder(ops, slot)
+
+    def _why_no_slot(self, where: ordering.Range, earlier: bool) -> str:
+        """Say why ops cannot run earlier or later than they do."""
+        other = where.needed if earlier else where.needing
+        if other is None or self._project is None:
+            return f"nothing runs {'before' if earlier else 'after'} it on this device"
+        name = self._project.describe([other])
+        why = f"it needs {name}" if earlier else f"{name} needs it"
+        return f"it cannot run {'earlier' if earlier else 'later'}: {why}"
+
+    def forget_order(self, ops: Collection[int]) -> bool:
+        """Let placers decide again when these ops run."""
+        title = "forget the order of “{}”"
+        return self._edit_ops(title, lambda project: ordering.forget_order(project, ops), ops)
+
+    def offer_stamp(self, ops: Collection[int]) -> bool:
+        """Select all blocks like some ops, and offer to make the same choice for them."""
+        if not len(ops) or self._project is None:
+            return False
+        try:
+            stamp = stamping.find_stamp(self._project, ops)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self.select(stamp.ops)
+        self._set_stamp(stamp)
+        return True
+
+    def drop_stamp(self) -> bool:
+        """Go back to the block that the choice was made for; return whether one was offered."""
+        if self.stamp is None:
+            return False
+        self.select(self.stamp.blocks[0])
+        return True
+
+    def apply_stamp(self) -> bool:
+        """Make the offered choice for all blocks."""
+        if self.stamp is None or self._project is None:
+            return False
+        blocks = self.stamp.blocks
+        what = f"“{self._project.describe(blocks[0])}” to {len(blocks) - 1:,} more"
+        return self._edit(
+            f"apply {what}", lambda project: stamping.stamp(project, blocks), f"Applied {what}"
+        )
+
+    def _set_gap(self, gap: Gap | None) -> None:
+        if gap != self.gap:
+            self.gap = gap
+            self.gap_changed.emit()
+
+    def _set_stamp(self, stamp: Stamp | None) -> None:
+        if stamp is not self.stamp:
+            self.stamp = stamp
+            self.stamp_changed.emit()
+
+    def lock(self, device: int) -> bool:
+        """Keep a device as it is: pin everything on it."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"lock {where}", lambda project: constraints.lock(project, device))
+
+    def unlock(self, device: int) -> bool:
+        """Undo a :meth:`lock`."""
+        if self._project is None:
+            return False
+        where = self._project.device_label(device)
+        return self._edit(f"unlock {where}", lambda project: constraints.unlock(project, device))
+
+    def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
+        """Switch a constraint on or off."""
+        if self._project is None:
+            return False
+        change = constraints.switch_on if on else constraints.switch_off
+        title = (
+            f"switch “{constraints.describe(self._project, constraint)}” {'on' if on else 'off'}"
+        )
+        return self._edit(title, lambda project: change(project, constraint))
+
+    def remove_constraint(self, constraint: Constraint) -> bool:
+        """Remove a constraint, whether it is on or off."""
+        if self._project is None:
+            return False
+        title = f"remove “{constraints.describe(self._project, constraint)}”"
+        return self._edit(title, lambda project: constraints.remove(project, constraint))
+
+    def add_constraints(self, constrained: Problem) -> bool:
+        """Take over the constraints of another problem of the same graph."""
+        title = "import constraints"
+        return self._edit(title, lambda project: constraints.adopt(project, constrained))
+
+    def import_plan(self, entry: PlanEntry, constrained: Problem) -> bool:
+        """Show a plan from a file, under the constraints of a problem of the plan's graph."""
+
+        def add(project: OpenProject) -> OpenProject:
+            if constrained.splits == project.problem.splits:
+                project = replace(project, problem=constrained)
+            else:
+                graphs = {**project.graphs, constrained.splits: constrained}
+                project = replace(project, graphs=graphs)
+            named = edits.renamed(entry, edits.unused_name(project, entry.name))
+            return edits.with_plan(project, named, choose=True)
+
+        return self._edit(f"import plan “{entry.name}”", add)
+
+    def set_cluster(self, cluster: Cluster) -> bool:
+        """Switch to another cluster.
+
+        Plans that use devices it does not have stay for theirs; constraints on such are off.
+        """
+
+        def switch(project: OpenProject) -> OpenProject:
+            there = edits.set_cluster(project, cluster, *project.scale)
+            return constraints.keep_lost(project, there)
+
+        return self._switch(f"switch to {cluster_title(cluster)}", switch)
+
+    def _switch(self, title: str, change: Callable[[OpenProject], OpenProject]) -> bool:
+        """Make an edit that may lead to another cluster; tell what constraints it switches off."""
+        n_off = len(self._project.off) if self._project is not None else 0
+        done = self._edit(title, change)
+        if done and self._project is not None and (lost := len(self._project.off) - n_off):
+            what = count(lost, "constraint")
+            self.noticed.emit(f"Switched off {what} on devices that this cluster does not have")
+        return done
+
+    def set_scale(self, compute: float, links: float, drag: int | None = None) -> bool:
+        """Scale the speeds of devices and links.
+
+        Parameters
+        ----------
+        drag : int, optional
+            Consecutive changes with the same number are one undo step.
+        """
+        if self._project is None or self._project.scale == (compute, links):
+            return False
+        title = _speeds_title(compute, links)
+        return self._edit(
+            title, lambda project: edits.set_scale(project, compute, links), drag=drag
+        )
+
+    def show_scaled(self, scaled: OpenProject, drag: int) -> bool:
+        """Show what ``edits.set_scale`` made of the project in another thread."""
+        return self._edit(_speeds_title(*scaled.scale), lambda project: scaled, drag=drag)
+
+    def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
+        """Use the costs measured in a plan's run; simulate all plans again."""
+        title = f"take the measured costs of “{entry.name}”"
+        notice = "Took the measured costs"
+        return self._edit(title, lambda project: edits.set_profile(project, profile), notice)
+
+    def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
+        """Keep the measured run of a plan in the list; no step of undo takes it back."""
+        now = self._project
+        measured = next((entry for entry in self.plans if entry.plan is plan), None)
+        if now is None or measured is None:
+            return False
+        ran = replace(measured, run=run)
+        changes = self._changes()
+        states = dict.fromkeys([now, *(s for each in changes for s in (each.old, each.new))])
+        renewed = {state: edits.with_run(state, ran) for state in states}
+        for state, new in renewed.items():
+            self._replace_state(state, new)
+        self._show(renewed[now])
+        self.file_changed.emit()
+        return True
+
+    def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
+        """Add a plan to the list; show it unless ``choose`` is false."""
+
+        def add(project: OpenProject) -> OpenProject:
+            named = edits.renamed(entry, edits.unused_name(project, entry.name))
+            return edits.with_plan(project, named, choose)
+
+        return self._edit(f"add plan “{entry.name}”", add)
+
+    def take_plan(
+        self, entry: PlanEntry, cluster: Cluster, choose: bool = True, asked: bool = True
+    ) -> None:
+        """Add a plan that a job has brought; no step of undo takes it back.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            The cluster that it was made for, before scaling.
+        choose : bool
+            Whether to show it at once, even if another plan is shown.
+        asked : bool
+            False for the reference, which is made again if it is lost: it is no unsaved work.
+        """
+        old = self._project
+        if old is None:
+            return
+        named = edits.renamed(entry, edits.unused_name(old, entry.name))
+        more = replace(old, arrived=(*old.arrived, Arrival(named, cluster, asked)))
+        new = edits.with_plan(more, named, choose)
+        if not asked and not self.modified:
+            self._saved = Work(new, self.queries)
+        self._replace_state(old, new)
+        self._show(new)
+        self.file_changed.emit()
+
+    def duplicate_plan(self, entry: PlanEntry) -> bool:
+        """Add a copy of a plan to the list, and show it."""
+        listed = self._listed(entry)
+        return listed is not None and self.add_plan(edits.renamed(listed, f"{listed.name}, copy"))
+
+    def remove_plan(self, entry: PlanEntry) -> bool:
+        listed = self._listed(entry)
+        return listed is not None and self._edit(
+            f"remove plan “{entry.name}”", lambda project: edits.without_plan(project, listed)
+        )
+
+    def rename_plan(self, entry: PlanEntry, name: str) -> bool:
+        """Rename a plan; a name that another plan has gets a number."""
+        name, listed = name.strip(), self._listed(entry)
+        if self._project is None or listed is None or name in ("", listed.name):
+            return False
+        name = edits.unused_name(self._project, name)
+        return self._change_plan(listed, f"rename plan “{listed.name}”", name=name)
+
+    def star_plan(self, entry: PlanEntry) -> bool:
+        """Give a plan a star, or take it away."""
+        title = f"{'take the star from' if entry.starred else 'star'} “{entry.name}”"
+        return self._change_plan(entry, title, starred=not entry.starred)
+
+    def remark_plan(self, entry: PlanEntry, remark: str) -> bool:
+        """Keep the user's own words about a plan; empty words remove them."""
+        return self._change_plan(entry, f"note on “{entry.name}”", remark=one_line(remark))
+
+    def _change_plan(self, entry: PlanEntry, title: str, **texts: Any) -> bool:
+        """Change what a plan's row says."""
+        listed = self._listed(entry)
+        if listed is None or all(getattr(listed, key) == value for key, value in texts.items()):
+            return False
+        new = replace(listed, **texts)
+        return self._edit(title, lambda project: edits.swap_entry(project, listed, new))
+
+    def choose_plan(self, entry: PlanEntry) -> bool:
+        """Show another plan of the list."""
+        listed = self._listed(entry)
+        if listed is None or listed is self.current:
+            return False
+
+        def show(project: OpenProject) -> OpenProject:
+            return constraints.keep_lost(project, edits.choosing(project, listed))
+
+        return self._switch(f"show “{entry.name}”", show)
+
+    def _listed(self, entry: PlanEntry) -> PlanEntry | None:
+        """Return a plan as it is now: until its turn, a view shows that from before an edit."""
+        plans = self.plans
+        return entry if entry in plans else next((e for e in plans if e.name == entry.name), None)
+
+    # Undo
+
+    def states(self) -> list[State]:
+        """Return every state of the undo stack, the oldest first; undone ones included."""
+        changes = self._changes()
+        first = changes[0].old if changes else self._project
+        found = [State("earlier" if self._is_cut else "as opened", _shown(first))]
+        return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
+
+    def _changes(self) -> list[_Change]:
+        stack = self.undo_stack
+        edits_done = [stack.command(number) for number in range(stack.count())]
+        return [each for each in edits_done if isinstance(each, _Change)]
+
+    def go_to(self, index: int) -> None:
+        """Undo or redo until a state of :meth:`states`; views see only that one, as it was."""
+        before = self._project
+        self._jumps = True
+        self.undo_stack.setIndex(index)
+        self._jumps = False
+        after, self._project = self._project, before
+        if after is not None and after is not before:
+            self._show(self._caught_up(after, None))
+
+    def _step_to(self, state: OpenProject) -> None:
+        """Show a state of the history; a plan that has arrived since stays on the screen."""
+        if self._jumps or self._project is None:
+            self._project = state
+        else:
+            shown = self._project.current.plan if self._project.current else None
+            self._show(self._caught_up(state, shown))
+
+    def _caught_up(self, state: OpenProject, shown: Plan | None) -> OpenProject:
+        """Add to a state of the history what jobs have brought since."""
+        more = self._project.arrived[len(state.arrived) :] if self._project else ()
+        if not more:
+            return state
+        new = edits.with_arrivals(state, more, shown)
+        self._replace_state(state, new)
+        return new
+
+    def _replace_state(self, old: OpenProject, new: OpenProject) -> None:
+        """Let undo and redo lead to another state than so far."""
+        for change in self._changes():
+            if change.old is old:
+                change.old = new
+            if change.new is old:
+                change.new = new
+
+    def _edit_ops(
+        self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
+    ) -> bool:
+        if not len(ops) or self._project is None:
+            return False
+        return self._edit(title.replace("{}", self._project.describe(ops)), change)
+
+    def _edit(
+        self,
+        title: str,
+        change: Callable[[OpenProject], OpenProject],
+        notice: str = "",
+        drag: int | None = None,
+    ) -> bool:
+        old = self._project
+        if old is None:
+            return False
+        try:
+            new = change(old)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        if new is old:
+            return False
+        oldest = self.undo_stack.command(0) if self.undo_stack.canUndo() else None
+        self.undo_stack.push(_Change(self, old, new, title, drag))
+        self._is_cut |= oldest is not None and self.undo_stack.command(0) is not oldest
+        if notice:
+            # Adding up the memory takes a while, and may wait until the window has shown the edit.
+            self._notice = notice, old, new
+            self._noticing.start()
+        return True
+
+    def _give_notice(self) -> None:
+        """Say what an edit has changed, unless it has been undone by now."""
+        notice, old, new = self._notice
+        if old and new and self._project is new and old.current and new.current:
+            delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
+            lacking = lack(new.current.schedule)
+            unfit = f", but it does not fit: {lacking}" if lacking else ""
+            self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}{unfit}")
+
+    def _show(self, new: OpenProject) -> None:
+        old, self._project = self._project, new
+        self.previews.follow(new)
+        self._set_stamp(None)
+        if old is None or new.problem.splits != old.problem.splits:
+            # The ops differ: selection and other state per op refers to the old graph.
+            self.selection = self.hovered = frozenset()
+            self.opened.emit()
+        if (
+            old is None
+            or new.problem is not old.problem
+            or (new.off, new.locks) != (old.off, old.locks)
+        ):
+            self.problem_changed.emit()
+        if old is None or new.plans != old.plans:
+            self.plans_changed.emit()
+        if _shown(old) is not _shown(new):
+            self.show_pipeline(None)  # it was another plan's
+        if old is None or new.current is not old.current:
+            self._set_gap(None)  # it may be gone
+            self.point_at(())
+            self.current_changed.emit()
+        if old is None or new.cluster != old.cluster:
+            self.cluster_changed.emit()
+        take_turn()
+
+
+def _speeds_title(compute: float, links: float) -> str:
+    return f"set compute to {factor(compute)}, links to {factor(links)}"
+
+
+def _shown(project: OpenProject | None) -> Schedule | None:
+    return project.current.schedule if project and project.current else None
+
+
+def _undo_limit(project: OpenProject | None) -> int:
+    """Return how many edits can be undone: fewer for a large model, as each keeps a schedule."""
+    n_ops = project.problem.profile.n_ops if project else 0
+    affordable = UNDO_BYTES // (STEP_BYTES_PER_OP * max(n_ops, 1))
+    return min(max(affordable, FEWEST_STEPS), MOST_STEPS)
+
+
+class _Change(QUndoCommand):
+    """An undo step, which keeps the states before and after."""
+
+    def __init__(
+        self, document: Document, old: OpenProject, new: OpenProject, title: str, drag: int | None
+    ) -> None:
+        super().__init__(title)
+        self.old, self.new = old, new
+        self._document, self._drag = document, drag
+
+    def id(self) -> int:
+        return -1 if self._drag is None else 1
+
+    def mergeWith(self, other: QUndoCommand) -> bool:
+        if not isinstance(other, _Change) or other._drag != self._drag:
+            return False
+        self.new = other.new
+        self.setText(other.text())
+        return True
+
+    def redo(self) -> None:
+        self._document._step_to(self.new)
+
+    def undo(self) -> None:
+        self._document._step_to(self.old)

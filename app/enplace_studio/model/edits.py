@@ -1,0 +1,572 @@
+"""The user's edits, as functions from a project to a project. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from enplace.errors import EnplaceError, PlanError
+from enplace.machine import simulate
+from enplace.names.groups import group_ops
+from enplace.values.cluster import Cluster
+from enplace.values.pins import FREE, Pins
+from enplace.values.plan import Plan, check_plan, follow_graph
+from enplace.values.problem import Problem, order_problem, with_profile
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
+from enplace.values.splits import split_profile
+from enplace_studio.explain.reasons import find_lock, why_not
+from enplace_studio.model.open_project import Arrival, OpenProject, PlanEntry
+
+
+def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
+    """Return the ops with all those that must share their device."""
+    wanted = np.zeros(problem.n_units, dtype=bool)
+    wanted[problem.unit[_numbers(ops)]] = True
+    return np.flatnonzero(wanted[problem.unit])
+
+
+def move(plan: Plan, ops: IntArray, device: int | IntArray) -> Plan:
+    """Move some ops of a plan to another device, or each to its own, keeping the order."""
+    devices = plan.device.copy()
+    devices[ops] = device
+    return replace(plan, device=devices)
+
+
+def repair(problem: Problem, plan: Plan) -> Plan:
+    """Put every placement unit of a plan on one allowed device; valid units stay.
+
+    Other units go to the device with most of their compute time; ties go to the least busy.
+    """
+    unit_device = np.zeros(problem.n_units, dtype=np.int64)
+    unit_device[problem.unit] = plan.device
+    right = (plan.device == unit_device[problem.unit]) & (
+        problem.unit_allowed[problem.unit, plan.device]
+    )
+    wrong = np.unique(problem.unit[~right])
+    if not len(wrong):
+        return plan
+    time_us = problem.time_us[np.arange(problem.profile.n_ops), plan.device]
+    share_us = np.zeros(problem.unit_allowed.shape)
+    np.add.at(share_us, (problem.unit, plan.device), np.where(np.isfinite(time_us), time_us, 0))
+    load_us = share_us.sum(axis=0)
+    for unit in wrong.tolist():
+        allowed = np.flatnonzero(problem.unit_allowed[unit])
+        best = max(allowed.tolist(), key=lambda d: (share_us[unit, d], -load_us[d]))
+        load_us[best] += share_us[unit].sum() - share_us[unit, best]
+        unit_device[unit] = best
+    return replace(plan, device=unit_device[problem.unit])
+
+
+def constrain(
+    project: OpenProject,
+    *,
+    pins: Mapping[int, int] | None = None,
+    together: tuple[tuple[int, ...], ...] | None = None,
+    forbidden: frozenset[tuple[int, int]] | None = None,
+    before: Collection[tuple[int, int]] | None = None,
+    locked: frozenset[int] | None = None,
+    plan: Plan | None = None,
+    known: Schedule | None = None,
+) -> OpenProject:
+    """Change constraints, and repair the current plan if it breaks one.
+
+    Parameters
+    ----------
+    pins, together, forbidden, before, locked
+        As in :class:`Problem`; unchanged if not given.
+    plan : Plan, optional
+        Replaces the current plan.
+    known : Schedule, optional
+        What will probably run, simulated with other pins.
+
+    Raises
+    ------
+    ProblemError
+        If the constraints contradict each other.
+    PlanError
+        If they change what a locked device runs.
+    """
+    old = project.problem
+    if pins is not None:
+        check_locks(project, pins, old.locked if locked is None else old.locked & locked)
+    problem = old if before is None else order_problem(old, before)
+    if not (pins is None and together is None and forbidden is None and locked is None):
+        problem = replace(
+            problem,
+            pins=old.pins if pins is None else pins,
+            together=old.together if together is None else together,
+            forbidden=old.forbidden if forbidden is None else forbidden,
+            locked=old.locked if locked is None else locked,
+        )
+    if problem is not old:
+        project = replace(project, problem=problem)
+    if project.current is None:
+        return project
+    plan = _in_order(problem, plan or project.current.plan)
+    return _with_plan(project, project.current, repair(problem, plan), known)
+
+
+def check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:
+    """Refuse other pins to a locked device than now.
+
+    Raises
+    ------
+    PlanError
+        If they change what such a device runs.
+    """
+    if locked:
+        for _, device in project.problem.pins.items() ^ pins.items():
+            if device in locked:
+                raise _locked_error(project, device)
+
+
+def _locked_error(project: OpenProject, device: int) -> PlanError:
+    where = project.device_label(device)
+    return PlanError(f"{where} is locked as it is; unlock it before you change what runs there")
+
+
+def _in_order(problem: Problem, plan: Plan) -> Plan:
+    """Let a plan with a strict order follow the orders that a person gave."""
+    first, then = np.array(problem.before, dtype=np.int64).reshape(-1, 2).T
+    if plan.policy != "strict" or (plan.position[first] < plan.position[then]).all():
+        return plan
+    return replace(plan, position=follow_graph(problem.profile, plan.position))
+
+
+def _with_plan(
+    project: OpenProject, current: PlanEntry, plan: Plan, known: Schedule | None
+) -> OpenProject:
+    """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
+    same_order = project.problem.before == current.schedule.problem.before
+    if same_order and plan.acts_like(current.plan):
+        return project
+    schedule = _with_pins(known, project.problem, plan) if known else None
+    schedule = schedule or simulate(project.problem, plan)
+    if current.origin is not None:
+        edited = replace(current, plan=plan, schedule=schedule, run=None)
+        return swap_entry(project, current, edited)
+    name = unused_name(project, f"{current.name}, edited")
+    entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
+    at = project.plans.index(current) + 1
+    return replace(project, plans=(*project.plans[:at], entry, *project.plans[at:]), current=entry)
+
+
+def _with_pins(known: Schedule, problem: Problem, plan: Plan) -> Schedule | None:
+    """Return the schedule of a plan if it is known from a problem with other pins."""
+    same = known.problem.profile is problem.profile and known.problem.cluster is problem.cluster
+    if not (same and known.plan.acts_like(plan)):
+        return None
+    check_plan(problem, plan)
+    return replace(known, problem=problem, plan=plan)
+
+
+def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:
+    """Replace one entry by another, also as the origin of its edits."""
+    swapped = {entry: replace(entry, origin=new) for entry in project.plans if entry.origin is old}
+    swapped[old] = new
+    plans = tuple(swapped.get(entry, entry) for entry in project.plans)
+    current = swapped.get(project.current, project.current) if project.current else None
+    return replace(project, plans=plans, current=current)
+
+
+def with_run(project: OpenProject, ran: PlanEntry) -> OpenProject:
+    """Take over the measured run of a plan wherever it runs on devices with the same names."""
+
+    def is_same(entry: PlanEntry) -> bool:
+        return entry.plan is ran.plan and _same_names(
+            entry.schedule.problem.cluster, ran.schedule.problem.cluster
+        )
+
+    for entry in filter(is_same, project.plans):
+        project = swap_entry(project, entry, replace(entry, run=ran.run))
+    arrived = tuple(
+        replace(each, entry=replace(each.entry, run=ran.run)) if is_same(each.entry) else each
+        for each in project.arrived
+    )
+    return project if arrived == project.arrived else replace(project, arrived=arrived)
+
+
+def unused_name(project: OpenProject, name: str) -> str:
+    """Return the name, with a number added if another plan has it."""
+    taken = {entry.name for entry in project.plans}
+    numbers = range(2, len(taken) + 3)
+    return next(n for n in (name, *(f"{name} {i}" for i in numbers)) if n not in taken)
+
+
+def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) -> OpenProject:
+    """Run ops, and those that must share their device, on a device; pin them or only move them.
+
+    Raises
+    ------
+    ProblemError
+        If an op cannot or must not run there.
+    """
+    if project.current is None:
+        raise PlanError("there is no plan to change yet; press Solve first")
+    whole = unit_ops(project.problem, ops)
+    if (locked := find_lock(project.problem, whole, device)) is not None:
+        raise _locked_error(project, locked)
+    if why := why_not(project.problem, whole, device):
+        raise PlanError(f"choose another device; {why.tip}")
+    pinned_to = _pinned(project.problem, whole, FREE)
+    if pin:
+        pinned_to[_numbers(ops)] = device
+    same = np.array_equal(pinned_to, project.problem.pinned_to)
+    moved = move(project.current.plan, whole, device)
+    pins = None if same else Pins(pinned_to)
+    # A drag has just simulated this for its preview.
+    known = moved_schedule(project.problem, project.current.schedule.plan, ops, device)
+    after = constrain(project, pins=pins, plan=moved, known=known)
+    if after.current and (after.current.plan.device[whole] != device).any():
+        name = project.problem.profile.op_names[int(whole[0])]
+        label = project.problem.cluster.devices[device].name
+        raise PlanError(f"op '{name}' may not run on {label}; choose another device")
+    return after
+
+
+def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
+    """Pin ops to the devices the current plan gives them."""
+    if project.current is None:
+        raise PlanError("there is no plan to pin to yet; press Solve first")
+    pinned = _numbers(ops)
+    there = project.current.plan.device[pinned]
+    return constrain(project, pins=Pins(_pinned(project.problem, pinned, there)))
+
+
+def _pinned(problem: Problem, ops: IntArray, device: int | IntArray) -> IntArray:
+    """Return where all ops are pinned if these are pinned to a device, or free."""
+    pinned_to = problem.pinned_to.copy()
+    pinned_to[ops] = device
+    return pinned_to
+
+
+def _numbers(ops: Collection[int]) -> IntArray:
+    return np.fromiter(ops, dtype=np.int64, count=len(ops))
+
+
+def unpin(project: OpenProject, ops: Collection[int]) -> OpenProject:
+    """Let a placer decide about these ops, and those that must share their device, again."""
+    pins = Pins(_pinned(project.problem, unit_ops(project.problem, ops), FREE))
+    return project if pins == project.problem.pins else constrain(project, pins=pins)
+
+
+def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
+    """Keep ops off a device."""
+    return constrain(
+        project, forbidden=project.problem.forbidden | {(int(op), device) for op in ops}
+    )
+
+
+def allow(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
+    """Let ops use a forbidden device again."""
+    forbidden = project.problem.forbidden - {(int(op), device) for op in ops}
+    return (
+        project
+        if forbidden == project.problem.forbidden
+        else constrain(project, forbidden=forbidden)
+    )
+
+
+def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
+    """Keep ops on one device from now on."""
+    if len(ops) < 2:
+        raise EnplaceError("colocating takes at least two ops; select more of them")
+    return constrain(project, together=(*project.problem.together, tuple(sorted(map(int, ops)))))
+
+
+def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:
+    """Remove ops from the groups that the user colocated."""
+    leaving = set(map(int, ops))
+    kept = (tuple(op for op in group if op not in leaving) for group in project.problem.together)
+    together = tuple(group for group in kept if len(group) > 1)
+    if together == project.problem.together:
+        raise EnplaceError(
+            "these ops were not colocated by hand; the profile's own groups cannot be separated"
+        )
+    return constrain(project, together=together)
+
+
+def set_cluster(
+    project: OpenProject, cluster: Cluster, compute: float, links: float
+) -> OpenProject:
+    """Switch cluster or scale; drop constraints for devices that it does not have.
+
+    Plans that cannot run there stay as they are, and remember their cluster. So do an expert's:
+    the plan of an expert for this cluster is another one.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run there.
+    """
+    scaled = cluster.scaled(compute, links)
+    problem = _on_cluster(project.problem, scaled)
+    return _simulate_all(project, problem, cluster, compute, links)
+
+
+def set_scale(project: OpenProject, compute: float, links: float) -> OpenProject:
+    """Scale the speeds of devices and links, and simulate every plan again."""
+    scaled = set_cluster(project, project.cluster, compute, links)
+    for entry in scaled.plans:
+        _ = entry.schedule.fits  # the memory over time, which every view shows
+    return scaled
+
+
+def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
+    """Move the problem to another cluster; drop constraints on devices it does not have."""
+    there = counterparts(problem.cluster, cluster)
+    return replace(
+        problem,
+        cluster=cluster,
+        pins={op: there[device] for op, device in problem.pins.items() if there[device] >= 0},
+        forbidden=frozenset((op, there[d]) for op, d in problem.forbidden if there[d] >= 0),
+        locked=frozenset(there[d] for d in problem.locked if there[d] >= 0),
+    )
+
+
+def counterparts(one: Cluster, other: Cluster) -> list[int]:
+    """Find the GPU, or the CPU, of the same number in another cluster; −1 where it has none."""
+    there = np.full(one.n_devices, -1)
+    for kind in np.unique(one.kind):
+        mine, others = np.flatnonzero(one.kind == kind), np.flatnonzero(other.kind == kind)
+        n = min(len(mine), len(others))
+        there[mine[:n]] = others[:n]
+    return there.tolist()
+
+
+def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
+    """Replace the costs; drop plans that cannot run with them.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run on the cluster.
+    PlanError
+        If ops are split: the times of parts do not give the time of the whole op.
+    """
+    if project.problem.splits:
+        raise PlanError(
+            "costs of split ops cannot be taken back to the model; run a plan without splits"
+        )
+    problem = with_profile(project.problem, profile)
+    return _simulate_all(project, problem, project.cluster, *project.scale)
+
+
+def _simulate_all(
+    project: OpenProject, problem: Problem, cluster: Cluster, compute: float, links: float
+) -> OpenProject:
+    """Switch to another problem and simulate every plan on it."""
+    moved: dict[PlanEntry, PlanEntry | None] = {}
+    for entry in project.plans:  # an origin precedes its edit
+        stays = entry.is_expert and (entry.cluster or project.cluster) != cluster
+        carried = None if stays else _simulate_entry(entry, problem, moved)
+        moved[entry] = carried or _kept_for_its_cluster(entry, project, cluster, moved)
+    current = moved.get(project.current) if project.current else None
+    if current is not None and current.cluster is not None:
+        current = None
+    plans = tuple(entry for entry in moved.values() if entry)
+    graphs = {
+        splits: _on_cluster(other, problem.cluster)
+        for splits, other in project.graphs.items()
+        if problem.splits or splits  # the costs of the model may have changed
+    }
+    again = replace(
+        project,
+        problem=problem,
+        cluster=cluster,
+        compute_scale=compute,
+        link_scale=links,
+        plans=plans,
+        current=current,
+        graphs=graphs,
+    )
+    return again if current else _choosing_any(again)
+
+
+def _choosing_any(project: OpenProject, near: int = 0) -> OpenProject:
+    """Show the plan nearest to a place in the list that is for the open cluster, if any is."""
+    places = [at for at, entry in enumerate(project.plans) if entry.cluster is None]
+    if not places:
+        return project
+    return choosing(project, project.plans[min(places, key=lambda at: abs(at - near))])
+
+
+def _kept_for_its_cluster(
+    entry: PlanEntry,
+    project: OpenProject,
+    cluster: Cluster,
+    moved: Mapping[PlanEntry, PlanEntry | None],
+) -> PlanEntry | None:
+    """Keep a plan that cannot run on another cluster; None if it is the costs that changed."""
+    if cluster == project.cluster and entry.cluster is None:
+        return None
+    origin = moved.get(entry.origin) if entry.origin else None
+    return replace(entry, origin=origin, cluster=entry.cluster or project.cluster)
+
+
+def carry_over(entry: PlanEntry, project: OpenProject, own: Cluster) -> PlanEntry:
+    """Simulate a plan as :func:`set_cluster` does; keep it for its own cluster if that is needed.
+
+    Parameters
+    ----------
+    own : Cluster
+        The cluster that the plan was made for, before scaling.
+    """
+    if entry.is_expert and own != project.cluster:
+        return replace(entry, cluster=own)
+    old, problem = entry.schedule.problem, project.problem
+    if old.cluster == problem.cluster and _costs_for(old, problem) is old.measured_profile:
+        return entry if entry.cluster is None else replace(entry, cluster=None)
+    return _simulate_entry(entry, problem, {}) or replace(entry, cluster=own)
+
+
+def with_arrivals(project: OpenProject, more: Sequence[Arrival], shown: Plan | None) -> OpenProject:
+    """Add what jobs have brought since a state of the history was made.
+
+    Parameters
+    ----------
+    shown : Plan or None
+        A plan that stays on the screen if it is one of those and belongs to the graph shown.
+    """
+    for arrival in more:
+        entry = carry_over(arrival.entry, project, arrival.cluster)
+        if entry.cluster is None or arrival.asked:
+            stays = arrival.entry.plan is shown and entry.cluster is None
+            stays &= entry.plan.splits == project.problem.splits
+            entry = renamed(entry, unused_name(project, entry.name))
+            project = with_plan(project, entry, choose=stays)
+    return replace(project, arrived=(*project.arrived, *more))
+
+
+def _simulate_entry(
+    entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
+) -> PlanEntry | None:
+    """Simulate a plan with other costs and its old constraints; None if impossible."""
+    old = entry.schedule.problem
+    there = counterparts(old.cluster, problem.cluster)
+    agree = there == list(range(len(there)))
+    try:
+        plan = entry.plan if agree else _plan_on(there, entry.plan)
+        carried = old if agree else _on_cluster(old, problem.cluster)
+        same = carried.pins == problem.pins and carried.together == problem.together
+        same &= carried.forbidden == problem.forbidden and carried.splits == problem.splits
+        same &= carried.before == problem.before and carried.locked == problem.locked
+        own = problem
+        if not same:
+            own = with_profile(replace(carried, cluster=problem.cluster), _costs_for(old, problem))
+        schedule = simulate(own, plan)
+    except EnplaceError:
+        return None
+    origin = entry.origin
+    if origin is not None:
+        origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
+    run = entry.run if _same_names(old.cluster, problem.cluster) else None
+    return replace(entry, plan=plan, schedule=schedule, origin=origin, run=run, cluster=None)
+
+
+def _plan_on(there: list[int], plan: Plan) -> Plan:
+    """Move a plan to another cluster, where its devices have other numbers.
+
+    Raises
+    ------
+    PlanError
+        If it uses a device that the other cluster does not have.
+    """
+    device = np.array(there)[plan.device]
+    replicas = tuple(tuple(there[d] for d in group) for group in plan.replicas)
+    recompute = tuple(there[d] for d in plan.recompute)
+    if min(device.min(), *(d for group in (*replicas, recompute) for d in group), 0) < 0:
+        raise PlanError("the plan uses a device that this cluster does not have")
+    return replace(plan, device=device, replicas=replicas, recompute=recompute)
+
+
+def _costs_for(old: Problem, problem: Problem) -> Profile:
+    """Return the measured profile of a plan's graph, which may not be the open one."""
+    if old.splits == problem.splits:
+        return problem.measured_profile
+    if problem.splits:
+        return old.measured_profile
+    return split_profile(problem.measured_profile, old.splits)
+
+
+def _same_names(one: Cluster, other: Cluster) -> bool:
+    return [d.name for d in one.devices] == [d.name for d in other.devices]
+
+
+def with_plan(project: OpenProject, entry: PlanEntry, choose: bool) -> OpenProject:
+    """Add a row, and show it."""
+    more = replace(project, plans=(*project.plans, entry))
+    is_first = project.current is None and entry.cluster is None
+    return choosing(more, entry) if choose or is_first else more
+
+
+def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:
+    """Remove a row and show its neighbour."""
+    at = project.plans.index(entry)
+    plans = project.plans[:at] + project.plans[at + 1 :]
+    if project.current is not entry:
+        return replace(project, plans=plans)
+    return _choosing_any(replace(project, plans=plans, current=None), near=at - 1)
+
+
+def renamed(entry: PlanEntry, name: str) -> PlanEntry:
+    """Rename an entry."""
+    return entry if entry.name == name else replace(entry, name=name)
+
+
+def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
+    """Show another row, and the cluster and the graph that its plan is for.
+
+    Raises
+    ------
+    PlanError
+        If it is for another cluster and cannot run there with the costs of now.
+    """
+    if entry.cluster is not None:
+        at = project.plans.index(entry)
+        project = set_cluster(project, entry.cluster, *project.scale)
+        entry = project.plans[at]
+        if entry.cluster is not None:
+            raise PlanError(f"“{entry.name}” cannot run with these costs; remove it")
+    shown, splits = project.problem, entry.plan.splits
+    if splits == shown.splits:
+        return replace(project, current=entry)
+    graphs = {**project.graphs, shown.splits: shown}
+    problem = graphs.pop(splits, entry.schedule.problem)
+    # Selection and other state per op refers to the old graph.
+    grouping = group_ops(problem.profile)
+    return replace(project, current=entry, problem=problem, graphs=graphs, grouping=grouping)
+
+
+def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
+    """Simulate a plan with ops on another device, whatever is pinned.
+
+    Raises
+    ------
+    EnplaceError
+        If an op cannot run there or is kept off it.
+    """
+    return _move(unpinned(problem), plan, frozenset(map(int, ops)), device)
+
+
+@lru_cache(maxsize=1)
+def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Schedule:
+    return simulate(problem, move(repair(problem, plan), unit_ops(problem, ops), device))
+
+
+def unpinned(problem: Problem) -> Problem:
+    """Return the problem without pins and locks; the same one as long as nothing else changes."""
+    if not problem.pins and not problem.locked:
+        return problem
+    constraints = problem.together, problem.forbidden, problem.splits, problem.before
+    return _without_pins(problem.profile, problem.cluster, *constraints, problem.unordered)
+
+
+@lru_cache(maxsize=2)
+def _without_pins(profile: Profile, cluster: Cluster, *constraints: Any) -> Problem:
+    return Problem(profile, cluster, {}, *constraints)

@@ -1,0 +1,216 @@
+"""The views of the window: made while it is idle, shown in the middle or in docks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QByteArray, QObject, QSettings, Qt, QTimer, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
+
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document
+from enplace_studio.shell.docks import Dock
+from enplace_studio.shell.pane_sizes import Sharing
+from enplace_studio.views import all_views
+from enplace_studio.widgets.pictures import Drawing
+from enplace_studio.widgets.view import Pictured, View, Zoomable
+
+PREPARE_MS = 200
+_LAYOUT_KEY = "window/state"
+
+
+class Panes(QObject):
+    """Makes the views, and remembers how the user arranges them.
+
+    Attributes
+    ----------
+    views : dict of str to QWidget
+        The widgets by the id of their view; all of them once a model is open.
+    docks : dict of str to Dock
+        The panes around the middle.
+    """
+
+    built = Signal()
+    """The views and their docks have been made."""
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        middle: QStackedWidget,
+        settings: QSettings,
+        document: Document,
+        solver: Solver,
+    ) -> None:
+        super().__init__(window)
+        self._window, self._middle, self._settings = window, middle, settings
+        self._document, self._solver = document, solver
+        self._table = all_views()
+        self._docked = [view for view in self._table if view.area is not None]
+        self._open_docks = {view.id for view in self._docked}
+        self.views: dict[str, QWidget] = {}
+        self.docks: dict[str, Dock] = {}
+        self._sharing: Sharing | None = None
+        self._steps: list[Callable[[], object]] = [
+            *(view.load for view in self._table),
+            *(partial(self._make, view) for view in self._table),
+        ]
+        QTimer.singleShot(PREPARE_MS, self, self._prepare)
+
+    # Create the panes
+
+    def _prepare(self) -> None:
+        """Import or make one view each time the window is idle, so that a model opens at once."""
+        if self._steps:
+            self._steps.pop(0)()
+            QTimer.singleShot(0, self, self._prepare)
+
+    def _make(self, view: View) -> None:
+        widget = self.views[view.id] = view.make(self._document, self._solver)
+        if view.area is None:
+            self._middle.addWidget(widget)
+        else:
+            dock = self.docks[view.id] = Dock(view.id, view.title, widget)
+            dock.hide()
+            self._window.addDockWidget(view.area, dock)
+
+    def _complete(self) -> None:
+        """Make the views that are still missing, and arrange them, once."""
+        if self._sharing is not None:
+            return
+        while self._steps:
+            self._steps.pop(0)()
+        self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
+        self.built.emit()
+        # Sizes take effect only after the panes have been laid out; until then, none is painted.
+        self._window.setUpdatesEnabled(False)
+        QTimer.singleShot(0, self, self._restore_first)
+
+    def _restore_first(self) -> None:
+        self.restore()
+        self._window.setUpdatesEnabled(True)
+
+    @property
+    def toggles(self) -> list[QAction]:
+        """Return the actions that show or hide each dock."""
+        return [dock.toggleViewAction() for dock in self.docks.values()]
+
+    # Show and hide
+
+    @property
+    def middle_view(self) -> QWidget | None:
+        """The view that is in the middle when a model opens, once made."""
+        ids = [view.id for view in self._table if view.area is None]
+        return self.views.get(ids[0]) if ids else None
+
+    def show_views(self) -> None:
+        """Show the middle view, and the docks that the user has not closed."""
+        self._complete()
+        middle = self.middle_view
+        if middle is not None:
+            self._middle.setCurrentWidget(middle)
+            middle.setFocus()
+        for name in self._open_docks:
+            self.docks[name].show()
+
+    def is_in_middle(self, name: str) -> bool:
+        """Return whether a view is the one shown in the middle."""
+        return name in self.views and self._middle.currentWidget() is self.views[name]
+
+    def toggle_in_middle(self, name: str) -> None:
+        """Show a view in the middle, with the docks on the left only; or go back to the usual one.
+
+        The docks come back as they were.
+        """
+        if self.is_in_middle(name):
+            self._go_back()
+            return
+        self.remember()
+        for view in self._docked:
+            dock = self.docks[view.id]
+            if self._window.dockWidgetArea(dock) != Qt.DockWidgetArea.LeftDockWidgetArea:
+                dock.hide()
+        self._middle.setCurrentWidget(self.views[name])
+        self.views[name].setFocus()
+
+    def bring(self, name: str) -> QWidget:
+        """Return a view; if it is the usual one in the middle, show it there."""
+        view = self.views[name]
+        if view is self.middle_view and not self.is_in_middle(name):
+            self._go_back()
+        return view
+
+    def _go_back(self) -> None:
+        self.show_views()
+        self.restore()
+
+    def hide_docks(self) -> None:
+        """Hide all docks, which show nothing without a model."""
+        for dock in self.docks.values():
+            dock.hide()
+
+    @property
+    def zoomable_view(self) -> Zoomable | None:
+        """The focused view if it can zoom, or else the one shown in the middle if it can."""
+        widget: QWidget | None = QApplication.focusWidget()
+        while widget is not None and not isinstance(widget, Zoomable):
+            widget = widget.parentWidget()
+        view = widget or self._middle.currentWidget()
+        return view if isinstance(view, Zoomable) else None
+
+    def drawing(self) -> Drawing | None:
+        """Return the picture of the focused view, or else of the one shown in the middle."""
+        widget: QWidget | None = QApplication.focusWidget()
+        while widget is not None and widget not in self.views.values():
+            widget = widget.parentWidget()
+        view = widget or self._middle.currentWidget()
+        return view.drawing() if isinstance(view, Pictured) else None
+
+    def fit(self) -> None:
+        """Show everything in the zoomable view."""
+        if view := self.zoomable_view:
+            view.fit()
+
+    def focus_selection(self) -> None:
+        """Show the selection in the zoomable view."""
+        if view := self.zoomable_view:
+            view.focus_selection()
+
+    # Arrange
+
+    @property
+    def _version(self) -> int:
+        """The version of saved layouts; one saved with other views does not apply."""
+        known = repr([(view.id, str(view.area)) for view in self._docked])
+        return zlib.crc32(known.encode()) & 0x7FFFFFFF
+
+    def remember(self) -> None:
+        """Save the arrangement; call it while a model is open."""
+        if self._middle.currentWidget() is self.middle_view and self.docks:
+            shown = {name for name, dock in self.docks.items() if not dock.isHidden()}
+            self._open_docks = shown
+            self._settings.setValue(_LAYOUT_KEY, self._window.saveState(self._version))
+
+    def restore(self) -> None:
+        """Restore the user's arrangement of the docks, or else the default one."""
+        state = self._settings.value(_LAYOUT_KEY)
+        if isinstance(state, QByteArray):
+            self._window.restoreState(state, self._version)
+        self.share()
+
+    def share(self) -> None:
+        """Fit the panes to the window, and give each its share."""
+        if self._sharing is not None:
+            self._sharing.share()
+
+    def reset(self) -> None:
+        """Restore the default arrangement of the docks."""
+        for view in self._docked:
+            if view.area is not None and (dock := self.docks.get(view.id)):
+                dock.setFloating(False)
+                self._window.addDockWidget(view.area, dock)
+                dock.setVisible(self._document.problem is not None)
+        if self._sharing is not None:
+            self._sharing.reset()

@@ -1,0 +1,91 @@
+"""The status line: predicted step, unsaved change, solver."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QHBoxLayout, QWidget
+
+from enplace.text import ms, seconds
+from enplace.values.measurement import ESTIMATED
+from enplace.values.schedule import Schedule
+from enplace_studio.explain.titles import short_title
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.plan_facts import other_machine
+from enplace_studio.model.previews import lack
+from enplace_studio.widgets.panel import ElidedLabel, label, set_role
+
+
+class StatusLine(QWidget):
+    """Shows the state of the document and the solver."""
+
+    def __init__(self, document: Document, solver: Solver) -> None:
+        super().__init__()
+        self._document, self._solver = document, solver
+        self.step, self.bound = label("", "strong"), label("", "dim")
+        self.unsaved, self.solver_text = ElidedLabel("dim"), label("", "good")
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(5, 2, 5, 6)
+        layout.setSpacing(16)
+        layout.addWidget(self.step)
+        layout.addWidget(self.bound)
+        layout.addStretch(1)
+        layout.addWidget(self.unsaved, 2)
+        layout.addWidget(self.solver_text)
+        call_later(
+            self,
+            self._show_document,
+            document.opened,
+            document.current_changed,
+            document.file_changed,
+            document.bounds.changed,
+        )
+        solver.changed.connect(self._show_solver)
+        self._show_document()
+        self._show_solver()
+
+    def _show_document(self) -> None:
+        schedule = self._document.schedule
+        text = f"{_title(schedule)} step {ms(schedule.makespan_us)}" if schedule else ""
+        lacking = lack(schedule) if schedule else ""
+        self.step.setText(f"{text}, does not fit: {lacking}" if lacking else text)
+        set_role(self.step, "bad" if lacking else "strong")
+        bound_us = self._document.bounds.find_us(schedule.problem) if schedule else None
+        self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
+        self.unsaved.set_text(unsaved_text(self._document))
+
+    def _show_solver(self) -> None:
+        busy = self._solver.busy
+        set_role(self.solver_text, "strong" if busy else "good")
+        self.solver_text.setText(f"●  {solver_state(self._solver, self._document.project)}")
+
+
+def _title(schedule: Schedule) -> str:
+    """Say how a step time is known: predicted from op times, or from mere estimates of these."""
+    is_estimated = schedule.problem.measured_profile.measured.estimated
+    return ESTIMATED.capitalize() if is_estimated else "Predicted"
+
+
+def unsaved_text(document: Document) -> str:
+    """Describe the last unsaved change."""
+    if not document.modified:
+        return ""
+    change = document.undo_stack.undoText()
+    return f"Unsaved change: {change}" if change else "Not saved yet"
+
+
+def solver_state(solver: Solver, project: OpenProject | None) -> str:
+    """Describe the running method and its elapsed time."""
+    job, report = solver.job, solver.report
+    if job is None:
+        return "solver idle"
+    parts = [f"{short_title(solver.title(job.method))}, {seconds(solver.seconds)}"]
+    if report.message:
+        parts.append(report.message)
+    if report.objective_us is not None:
+        best = f"best {ms(report.objective_us)}"
+        parts.append(f"{best} {other_machine(project, job)}".rstrip())
+    if solver.waiting:
+        parts.append(f"{len(solver.waiting)} more to come")
+    return "  ·  ".join(parts)

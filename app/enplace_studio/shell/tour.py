@@ -1,0 +1,206 @@
+"""The tour: five steps through the window, each beside what it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
+
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.panel import label, named
+from enplace_studio.widgets.theme import theme
+
+WIDTH = 320
+GAP = 12
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the tour.
+
+    Attributes
+    ----------
+    target : str
+        What it is about: a view, or a button of the header.
+    """
+
+    target: str
+    title: str
+    text: str
+
+
+STEPS = (
+    Step(
+        "graph",
+        "Your model",
+        "Each card is a group of ops in the colour of its device. Double-click one to look inside; "
+        "Ctrl+F finds ops.",
+    ),
+    Step(
+        "timeline",
+        "What a step does",
+        "Every op and transfer over time. The line is the critical path: only what shortens it "
+        "shortens the step.",
+    ),
+    Step(
+        "solve",
+        "A better plan",
+        "The first plan is an expert’s. Solve finds a faster one, and the list of plans compares "
+        "them. The button on its left chooses the method.",
+    ),
+    Step(
+        "inspector",
+        "Overrule it",
+        "Drag a card onto a device, or select it and press the device’s number. The step time "
+        "answers at once, and the inspector says why. Ctrl+Z takes it back.",
+    ),
+    Step(
+        "export",
+        "Hand it over",
+        "Export the plan for your training script, or a page for a teammate. Ctrl+Shift+P finds "
+        "everything else by its name.",
+    ),
+)
+
+
+class Tour(QFrame):
+    """A card above the window, and a frame around what it explains.
+
+    Parameters
+    ----------
+    targets : callable
+        Returns what steps are about, by name; steps without a visible one stand in the middle.
+    """
+
+    ended = Signal()
+
+    def __init__(self, window: QWidget, targets: Callable[[], Mapping[str, QWidget]]) -> None:
+        super().__init__(window)
+        self.setObjectName("tour")
+        self._window, self._targets = window, targets
+        self._frame = named(QWidget(window), "tour-frame")
+        self._frame.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self._frame.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.at = 0
+        self.title, self.text = label("", "heading"), label("")
+        self.text.setWordWrap(True)
+        self._count = label("", "dim")
+        self.back = button("Back", lambda: self.show_step(self.at - 1))
+        self.next = button("Next", self.go_on, kind="accent")
+        self.close_button = button("Close", self.end, kind="link")
+        self._lay_out()
+        self.hide()
+        self._frame.hide()
+        window.installEventFilter(self)
+
+    def _lay_out(self) -> None:
+        self.setFixedWidth(round(WIDTH * theme.scale))
+        head, foot, layout = QHBoxLayout(), QHBoxLayout(), QVBoxLayout(self)
+        head.addWidget(self.title, 1)
+        head.addWidget(self.close_button)
+        foot.addWidget(self._count, 1)
+        foot.addWidget(self.back)
+        foot.addWidget(self.next)
+        layout.setContentsMargins(16, 12, 12, 12)
+        layout.setSpacing(10)
+        layout.addLayout(head)
+        layout.addWidget(self.text)
+        layout.addLayout(foot)
+
+    def begin(self) -> None:
+        """Show the first step."""
+        self.show_step(0)
+
+    def go_on(self) -> None:
+        """Show the next step; after the last one, end."""
+        if self.at + 1 < len(STEPS):
+            self.show_step(self.at + 1)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Hide the tour."""
+        if not self.isHidden():
+            self.hide()
+            self._frame.hide()
+            self.ended.emit()
+
+    def show_step(self, number: int) -> None:
+        """Show a step, beside what it is about."""
+        self.at = number
+        step = STEPS[number]
+        self.title.setText(step.title)
+        self.text.setText(step.text)
+        self._count.setText(f"{number + 1} of {len(STEPS)}")
+        self.back.setVisible(number > 0)
+        self.next.setText("Done" if number + 1 == len(STEPS) else "Next")
+        self.setAccessibleName(f"{step.title}. {step.text}")
+        self.show()
+        self._settle()
+        self.next.setFocus()
+
+    def _settle(self) -> None:
+        target = self._targets().get(STEPS[self.at].target)
+        self.setFixedHeight(self.heightForWidth(self.width()))
+        if target is None or not target.isVisible():
+            around = QRect()
+            self._frame.hide()
+        else:
+            around = QRect(target.mapTo(self._window, QPoint()), target.size())
+            self._frame.setGeometry(around.adjusted(-3, -3, 3, 3))
+            self._frame.show()
+            self._frame.raise_()
+        self.move(place_beside(around, self.size(), self._window.rect()))
+        self.raise_()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() in (QEvent.Type.Resize, QEvent.Type.LayoutRequest) and self.isVisible():
+            self._settle()
+        return False
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.end()
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self._press_focused()
+        else:
+            super().keyPressEvent(event)
+
+    def _press_focused(self) -> None:
+        """Press the button that has the focus: outside a dialog, Enter does not by itself."""
+        for each in (self.back, self.next, self.close_button):
+            if each.hasFocus():
+                each.click()
+                return
+
+
+def place_beside(target: QRect, card: QSize, area: QRect) -> QPoint:
+    """Return the corner of a card beside a target, or below a low one, and inside an area.
+
+    Without room, it lies upon the target.
+    """
+    if target.isEmpty():
+        middle = QRect(QPoint(), card)
+        middle.moveCenter(area.center())
+        return middle.topLeft()
+    x, y = target.center().x() - card.width() // 2, target.center().y() - card.height() // 2
+    beside = [QPoint(target.right() + GAP, y), QPoint(target.left() - GAP - card.width(), y)]
+    below = [QPoint(x, target.bottom() + GAP), QPoint(x, target.top() - GAP - card.height())]
+    # A button has neighbours at its sides.
+    tries = below + beside if target.height() < card.height() else beside + below
+    inside = area.adjusted(GAP, GAP, -GAP, -GAP)
+    moved = [_moved_inside(QRect(corner, card), inside) for corner in tries]
+    free = (spot for spot in moved if not spot.intersects(target))
+    upon = QRect(target.right() - card.width() - GAP, target.bottom() - card.height() - GAP, 0, 0)
+    upon.setSize(card)
+    return next(free, _moved_inside(upon, inside)).topLeft()
+
+
+def _moved_inside(card: QRect, area: QRect) -> QRect:
+    """Return the card moved as little as it takes to lie inside an area."""
+    x = max(area.left(), min(card.left(), area.right() - card.width()))
+    y = max(area.top(), min(card.top(), area.bottom() - card.height()))
+    return QRect(QPoint(x, y), card.size())

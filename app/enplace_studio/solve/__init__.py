@@ -1,0 +1,1 @@
+"""Choose a method, run it, and take its plan."""

@@ -1,0 +1,472 @@
+"""Solving, comparing methods, and switching to another cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.machine.pipelines.pipeline import planned_rule
+from enplace.names.rules import read_rules
+from enplace.placing.options import STAGE_OPTIONS, Value, load_values
+from enplace.text import count, percent, seconds
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.splits import whole_names
+from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.explain.titles import short_title, values_text
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.solver import Job, Solver
+from enplace_studio.model import edits
+from enplace_studio.model.constraints import agree
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.method_facts import rank, why_not_for
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.plan_facts import headline, why_stale
+from enplace_studio.model.previews import lack
+from enplace_studio.solve.chosen_method import ChosenMethod
+
+EXPERT = "expert"
+FIRST_METHOD = EXPERT
+"""The method whose plan is shown first and which the others are compared with."""
+
+POLISH_S = 30.0
+"""Time limit for improving an existing plan."""
+
+RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
+
+NOT_COMPARED = ("random", "round-robin")
+
+
+class Solving(QWidget):
+    """Runs the solver for the window; a widget only so that its dialogs have a parent.
+
+    Signals ``done`` and ``failed`` carry one line for the user.
+    """
+
+    done = Signal(str)
+    failed = Signal(str)
+
+    def __init__(
+        self, document: Document, solver: Solver, methods: ChosenMethod, parent: QWidget
+    ) -> None:
+        super().__init__(parent)
+        self.hide()
+        self._document, self._solver, self._methods = document, solver, methods
+        document.opened.connect(self._on_opened)
+        document.cluster_changed.connect(self._on_cluster_changed)
+        document.requests.renew_plan.connect(self.renew)
+        document.requests.polish_plan.connect(self.polish)
+        solver.proven.connect(document.bounds.add)
+        solver.solved.connect(self._on_solved)
+        solver.failed.connect(self._on_failed)
+        solver.idle.connect(self._on_idle)
+        self._compared: Collection[str] = ()
+        self._found: list[str] = []
+        """The methods that are compared, and the names of their plans so far."""
+        self.is_adding = False
+        """Whether a plan that was found just now is being added to the list."""
+        self._background = Background(self)
+
+    def wait(self) -> None:
+        """Block until every plan found so far is in the list."""
+        self._background.wait()
+
+    def solve_or_cancel(self) -> None:
+        if self._solver.is_asked:
+            self._solver.cancel()
+        else:
+            self.solve()
+
+    def solve(self) -> None:
+        """Run the chosen method on the problem as it is now."""
+        chosen = self._methods
+        values = {o.name: chosen.values[o.name] for o in chosen.options if o.name in chosen.values}
+        self._run([chosen.method], choose=True, objective=chosen.objective, values=values)
+
+    def choose_method(self) -> None:
+        """Show all methods with their options."""
+        from enplace_studio.solve.method_dialog import MethodDialog
+
+        problem, chosen = self._document.problem, self._methods
+        if problem is None or not self._solver.methods:
+            return
+        dialog = MethodDialog(
+            self._solver, chosen.choice, problem, self._document.plans, self.window()
+        )
+        if dialog.exec():
+            chosen.use(dialog.choice)
+
+    @property
+    def _load_values(self) -> dict[str, Value]:
+        """The options that define a device's load, if the chosen objective uses them."""
+        chosen, names = self._methods, {option.name for option in STAGE_OPTIONS}
+        if chosen.objective != THROUGHPUT:
+            return {}
+        return {name: value for name, value in chosen.values.items() if name in names}
+
+    def ask_rules(self) -> None:
+        """Ask for a file of rules and run the expert with them."""
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Place by rules", "", RULES_FILTER)
+        if name:
+            self.place_by_rules(Path(name))
+
+    def place_by_rules(self, path: Path) -> None:
+        """Run the expert with the user's rules, which override its own."""
+        problem = self._document.problem
+        if problem is None:
+            return
+        try:
+            read_rules(str(path), problem)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        self._run([EXPERT], choose=True, values={"rules": str(path)})
+
+    def renew(self, entry: PlanEntry) -> None:
+        """Run the method of a plan again, on the problem as it is now."""
+        method = entry.plan.method
+        if method in self._solver.methods:
+            objective = self._solver.aim(method, entry.plan.objective)
+            values = load_values(planned_rule(entry.plan))
+            self._run([method], choose=True, objective=objective, values=values)
+        else:
+            self.failed.emit(
+                f"the method of “{entry.name}” is not available here; press Solve for a new plan"
+            )
+
+    def polish(self, plan: Plan) -> None:
+        """Search for half a minute for a better plan, starting from this one; pins stay."""
+        self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=plan)
+
+    def ask_compare(self) -> None:
+        """Ask which methods to compare, and run them."""
+        from enplace_studio.solve.compare_dialog import CompareDialog
+
+        methods = [self._solver.methods[name] for name in self._missing_methods()]
+        if not methods:
+            self.compare()
+            return
+        waiting = len(self._solver.jobs)
+        dialog = CompareDialog(methods, self._methods.time_limit_s, self.window(), waiting)
+        if dialog.exec():
+            self.compare(dialog.chosen)
+
+    def compare(self, chosen: Collection[str] | None = None) -> None:
+        """Add a row for each method, or each chosen one, that has no plan of this problem yet."""
+        missing = self._missing_methods()
+        methods = [name for name in missing if chosen is None or name in chosen]
+        if methods:
+            aim = self._methods.objective
+            values = self._load_values
+            if self._run(methods, choose=False, queue=True, objective=aim, values=values):
+                self._compared = [*self._compared, *methods]
+        else:
+            self.done.emit("Every method already has a plan in the list")
+
+    def _missing_methods(self) -> list[str]:
+        """List the methods that have no plan for these constraints, and none on its way."""
+        problem, aim, solver = self._document.problem, self._methods.objective, self._solver
+        done = {
+            entry.plan.method
+            for entry in self._document.plans
+            if entry.schedule.problem is problem
+            and entry.plan.objective == aim
+            and self._has_same_load_values(entry.plan.method, load_values(planned_rule(entry.plan)))
+        }
+        coming = {
+            job.method
+            for job in solver.jobs
+            if job.problem is problem
+            and solver.aim(job.method, job.objective) == aim
+            and self._has_same_load_values(job.method, job.values)
+        }
+        return self.compared_methods(without=done | coming)
+
+    def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
+        """Return whether these values define loads as the chosen do, as far as the method can."""
+        now = self._load_values
+        return values == self._solver.known_values(method, self._methods.objective, now)
+
+    def compared_methods(self, without: Collection[str] = ()) -> list[str]:
+        """List the methods to compare: those that can work for the chosen objective."""
+        skipped = {*NOT_COMPARED, *without}
+        known, problem = self._solver.methods.values(), self._document.problem
+        if problem is None:
+            return []
+        aim = self._methods.objective
+        return [
+            m.name
+            for m in known
+            if aim in m.objectives and m.name not in skipped and not why_not_for(m, problem)
+        ]
+
+    def _run(
+        self,
+        methods: list[str],
+        choose: bool,
+        limit_s: float | None = None,
+        queue: bool = False,
+        **details: Any,
+    ) -> bool:
+        """Start jobs, and return whether they could be started.
+
+        Parameters
+        ----------
+        queue : bool
+            Whether they may wait for jobs that run already.
+        """
+        project = self._document.project
+        if project is None:
+            return False
+        if self._solver.is_asked and not queue:
+            self.failed.emit("the solver is running; wait, or stop it first")
+            return False
+        time_limit_s = limit_s or self._methods.time_limit_s
+        problem, cluster = project.problem, project.cluster
+        self._solver.solve(problem, methods, time_limit_s, choose, cluster=cluster, **details)
+        return True
+
+    def _on_opened(self) -> None:
+        self._solver.cancel()
+        project = self._document.project
+        if project is not None and all(entry.cluster is not None for entry in project.plans):
+            self._find_reference(project)
+
+    def _on_cluster_changed(self) -> None:
+        """Have the expert plan for the cluster that is open now, unless its plan is known."""
+        for job in self._solver.jobs:
+            if not job.asked:
+                self._solver.drop(job)
+        project = self._document.project
+        if project is not None and project.expert is None:
+            self._find_reference(project)
+
+    def _find_reference(self, project: OpenProject) -> None:
+        """Have the expert plan; that is shown if nothing else is."""
+        self._solver.solve(
+            project.model, [FIRST_METHOD], choose=False, asked=False, cluster=project.cluster
+        )
+
+    def _on_solved(self, job: Job, plan: Plan) -> None:
+        if not self._is_of_no_use(job) and not self._is_already_listed(job, plan):
+            self._start_adding(job, plan)
+
+    def _start_adding(self, job: Job, plan: Plan) -> None:
+        """Simulate a plan on the problem as it is now, and add it."""
+        project = self._document.project
+        assert project is not None
+        self._background.start(
+            lambda: _simulated(job, plan, project),
+            lambda made: self._add(job, plan, made, project),
+            lambda error: self.failed.emit(str(error)),
+        )
+
+    def _named(self, job: Job, entry: PlanEntry) -> PlanEntry:
+        """Name a plan, with a note on how it was made."""
+        name, _, note = self._solver.title(job.method).partition(", ")
+        own, others = entry.schedule.problem, self._document.plans
+        plan = entry.plan
+        if not job.asked:
+            plan = replace(plan, solve_seconds=None)  # how long the reference took tells nothing
+        name = distinct_name(name, plan, own, others, note)
+        if job.start is not None:
+            note = "polished"
+        elif job.values:
+            note = values_text(job.values)
+        return replace(entry, name=name, note=note)
+
+    def _is_of_no_use(self, job: Job) -> bool:
+        """Return whether the graph or its costs have changed since the job started.
+
+        Report it if the user asked for the plan. If only the cluster or constraints have changed,
+        it is of use.
+        """
+        if self._has_its_model(job):
+            return False
+        if job.asked:
+            title = short_title(self._solver.title(job.method))
+            self.done.emit(f"{title} solved an earlier version of the model; its plan is dropped")
+        return True
+
+    def _has_its_model(self, job: Job) -> bool:
+        """Return whether the model that a job is for is open, with the same costs."""
+        project, own = self._document.project, job.problem
+        if project is None:
+            return False
+        now = project.problem
+        if now.splits != own.splits:
+            now = project.graphs.get(own.splits, now)
+        return now.measured_profile is own.measured_profile
+
+    def _is_already_listed(self, job: Job, plan: Plan) -> bool:
+        """Return whether polishing gave only a plan that is already listed; report it if so."""
+        if job.start is None or not plan.acts_like(job.start):
+            return False
+        for entry in self._document.plans:
+            if plan.acts_like(entry.plan) and not why_stale(job.problem, entry):
+                spent = seconds(plan.solve_seconds or 0.0)
+                self.done.emit(f"Nothing better than “{entry.name}” was found in {spent}")
+                return True
+        return False
+
+    def _add(self, job: Job, plan: Plan, made: PlanEntry, seen: OpenProject) -> None:
+        """Add a plan, simulated on the problem of a project that may have changed since."""
+        if self._is_of_no_use(job):
+            return
+        project = self._document.project
+        assert project is not None
+        if project.problem.cluster != seen.problem.cluster:
+            self._start_adding(job, plan)
+            return
+        if not job.asked and (job.cluster != project.cluster or project.expert is not None):
+            return  # there is one for this cluster, or another job finds it
+        entry = self._named(job, made)
+        is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
+        own = job.cluster or job.problem.cluster
+        self.is_adding = True
+        self._document.take_plan(entry, own, job.choose and not is_older, job.asked)
+        self.is_adding = False
+        if not job.asked:
+            return
+        if job.method in self._compared:
+            self._found.append(self._document.plans[-1].name)
+        if is_older:
+            step = headline(entry.plan, entry.schedule)
+            self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
+        elif job.choose and self._document.current:
+            self._report(self._document.current)
+
+    def _report(self, entry: PlanEntry) -> None:
+        """Report the new plan, compared with the expert's if there is one."""
+        change, project = None, self._document.project
+        is_expert = project is not None and entry is project.expert
+        if project is not None and entry.plan.value_us is None and not is_expert:
+            change = project.against_expert(entry.schedule)
+        against = "" if change is None else f", {percent(change, signed=True)} vs expert"
+        if lacking := lack(entry.schedule):
+            against = f", but it does not fit: {lacking}"
+        self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
+
+    def _on_idle(self) -> None:
+        if self._compared:  # after the last plan is in the list
+            self._background.start(lambda: None, lambda _: self._report_comparison())
+
+    def _report_comparison(self) -> None:
+        """Report how many methods have been compared, and the best plan among theirs.
+
+        A plan that splits ops counts too, although its graph is another one.
+        """
+        names, asked = self._found, len(self._compared)
+        self._compared, self._found = (), []
+        found = [entry for entry in self._document.plans if entry.name in names]
+        if found:
+            best = min(found, key=lambda entry: (entry.cluster is not None, rank(entry)))
+            text = f"{best.name} is best: {headline(best.plan, best.schedule)}"
+            of = "" if len(found) == asked else f"{len(found)} of "
+            self.done.emit(f"{of}{count(asked, 'method')} compared; {text}")
+
+    def _on_failed(self, job: Job, why: str) -> None:
+        if job.problem is self._document.problem or (job.asked and self._has_its_model(job)):
+            self.failed.emit(f"{short_title(self._solver.title(job.method))}: {why}")
+
+    # Clusters
+
+    def choose_cluster(self) -> None:
+        from enplace_studio.clusters.picker import ClusterChooser
+
+        project = self._document.project
+        if project is None:
+            return
+        chooser = ClusterChooser(project.problem.profile, project.cluster, self.window())
+        if chooser.exec() and chooser.chosen is not None:
+            self._document.set_cluster(chooser.chosen)
+
+    def edit_cluster(self) -> None:
+        from enplace_studio.clusters.editor import ClusterEditor
+
+        project = self._document.project
+        if project is None:
+            return
+        editor = ClusterEditor(project.cluster, self.window())
+        if editor.exec():
+            self._document.set_cluster(editor.cluster)
+
+
+def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
+    """Simulate a plan, and compute its memory now, so that showing it does not have to.
+
+    If speeds or the cluster have changed since its job started, it is treated as the plans in the
+    list were.
+    """
+    entry = PlanEntry("", plan, simulate(job.problem, plan))
+    if job.problem.cluster != project.problem.cluster:
+        entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)
+    _ = entry.schedule.peak_bytes
+    return entry
+
+
+def _asks_the_same(one: Problem, other: Problem) -> bool:
+    return one.splits == other.splits and agree(one, other)
+
+
+def _age(entry: PlanEntry) -> str:
+    """Say what has changed since a plan's job started."""
+    if entry.cluster is not None:
+        return f"for {cluster_title(entry.cluster)}, as you changed the cluster"
+    return "made before you changed the constraints"
+
+
+SHORTEST_LIMIT_S = 2.0
+"""A shorter time is that of a quick method, and depends on the load of the machine."""
+
+
+def distinct_name(
+    name: str, plan: Plan, problem: Problem, others: Collection[PlanEntry], way: str = ""
+) -> str:
+    """Add to a name what tells the plan from others of that name, and only that.
+
+    Parameters
+    ----------
+    way : str
+        How the method works, in a few words, in case another method has the same name.
+    """
+    own = _facets(plan, problem)
+    namesakes = [each for each in others if each.name == name or each.name.startswith(f"{name}, ")]
+    known = [_facets(each.plan, each.schedule.problem) for each in namesakes]
+    taken = {each.name for each in others}
+    methods = {each.plan.method for each in namesakes}
+    differs = [way] if way and methods - {plan.method} else []
+    others_have = {what: {each[what] for each in known} - {text} for what, text in own.items()}
+    differs += [text for what, text in own.items() if text and others_have[what]]
+    longer = ", ".join([name, *differs]) if name in taken else name
+    runs = [f"{longer}, run {number}" for number in range(2, len(taken) + 2)]
+    return next(each for each in (longer, *runs) if each not in taken)
+
+
+def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
+    """Describe what a plan was made for, by what it may differ in; a short time is empty."""
+    # What was asked of a split op holds for all parts, and was asked once.
+    names = whole_names(problem.profile.op_names, problem.splits)
+    asked = {
+        "pins": (len({names[op] for op in problem.pins}), "pin"),
+        "orders": (len({(names[a], names[b]) for a, b in problem.before}), "order"),
+        "off": (len({names[op] for op, _ in problem.forbidden}), "op"),
+        "together": (len(problem.together), "colocation"),
+        "locked": (len(problem.locked), "lock"),
+    }
+    found = {what: count(n, word) if n else f"no {word}s" for what, (n, word) in asked.items()}
+    if problem.forbidden:
+        found["off"] += " kept off"
+    spent_s = plan.solve_seconds or 0.0
+    step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
+    spent_s = step_s * round(spent_s / step_s)
+    found["time"] = seconds(spent_s).replace(".0", "") if spent_s >= SHORTEST_LIMIT_S else ""
+    found["cluster"] = cluster_title(problem.cluster)
+    return found

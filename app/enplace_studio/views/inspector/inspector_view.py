@@ -1,0 +1,462 @@
+"""The inspector pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtWidgets import (
+    QDockWidget,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.text import count, ms, percent, size
+from enplace.values.measurement import ESTIMATED
+from enplace.values.pins import FREE
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+from enplace_studio.explain.reasons import Mark, Why, why_here
+from enplace_studio.explain.start_times import (
+    Gap,
+    Limit,
+    explain_gap,
+    explain_place,
+    find_chain,
+    find_limits,
+    idle_text,
+    step_if_free,
+    sum_waits,
+)
+from enplace_studio.jobs.background import Background
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.previews import Preview
+from enplace_studio.views.inspector.inspector_facts import (
+    SplitFact,
+    largest_outgoing,
+    measured_facts,
+    op_facts,
+    place_sentence,
+    split_facts,
+    totals,
+)
+from enplace_studio.views.inspector.splits import SplitTable
+from enplace_studio.views.inspector.where import DeviceGrid
+from enplace_studio.widgets.fact_widgets import (
+    COLUMN_PX,
+    USUAL_GAIN,
+    USUAL_TIME,
+    Columns,
+    Line,
+    WhyLine,
+)
+from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.op_menu import new_menu
+from enplace_studio.widgets.panel import Need, ScrollPanel, label, paragraph, plain_tip
+from enplace_studio.widgets.tables import copy_on_request
+
+LEAST_PX, USUAL_PX = 200, 300
+"""Least height with and without a selection; the first has the devices and what to do."""
+MOST_SPLITS = 6
+MOST_LIMITS = 10
+MOST_REASONS = 4
+"""Most devices for which the effect of a move is explained; the others have it in their tips."""
+
+ABOUT_GAIN = (
+    "if it were free: the same plan simulated again, in the same order, with these ops taking no "
+    "time, or this link"
+)
+
+Action = tuple[str, str, bool, Callable[[], object]]
+"""Text, tooltip, whether it is enabled, and the function it calls."""
+
+
+def make_view(document: Document, solver: Solver) -> InspectorView:
+    """Make the pane; it needs no solver."""
+    return InspectorView(document)
+
+
+class InspectorView(ScrollPanel):
+    """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Selection", parent=parent)
+        self._document = document
+        self.where: DeviceGrid | None = None
+        self.sentence: QLabel | None = None
+        self.why: QLabel | None = None
+        self.buttons: dict[str, QPushButton] = {}
+        self.reasons: dict[int, str] = {}
+        self._way_back: tuple[frozenset[int], frozenset[int]] | None = None
+        """The ops that a reason led to, and those it was given for."""
+        self._followed: tuple[Mark, ...] = ()
+        """The marks of the reason that was followed; shown until the selection changes."""
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(self, self.rows, self)
+        self._shows = self.column.fill()
+        self._asked_about: object = None
+        self._gains = Background(QObject(self))  # nobody waits for it: no busy cursor
+        self._later = call_later(
+            self,
+            self.rebuild,
+            document.opened,
+            document.problem_changed,
+            document.current_changed,
+            document.selection_changed,
+            document.gap_changed,
+        )
+        document.selection_changed.connect(self._forget_marks)
+        document.why_wanted.connect(self._show_why, Qt.ConnectionType.QueuedConnection)
+        self.rebuild()
+
+    def need(self) -> Need:
+        usual = super().need()
+        return replace(usual, least=min(usual.wanted, LEAST_PX if self.holds_room else USUAL_PX))
+
+    def rebuild(self) -> None:
+        """Show the selection of the document; a new one has the room that it needs."""
+        self._show()
+        about = self._document.selection or self._document.gap
+        if bool(about) != self.holds_room or (about and about != self._asked_about):
+            self.hold_room(bool(about))
+        self._asked_about = about
+
+    def _show(self) -> None:
+        self.where, self.sentence, self.why, self.buttons = None, None, None, {}
+        self._gains.forget()
+        self._shows = self.column.fill()
+        project = self._document.project
+        ops = np.array(sorted(self._document.selection), dtype=np.int64)
+        if project is not None and len(ops):
+            self.set_title(project.describe(ops.tolist()))
+            self._add_way_back(project)
+            self._add_selection(project, ops)
+            return
+        if project is not None and project.current is not None and self._document.gap is not None:
+            self.set_title(f"Why is {project.device_label(self._document.gap.device)} idle?")
+            self._add_gap(project, project.current.schedule, self._document.gap)
+            return
+        self.set_title("Selection")
+        if project is None:
+            self._add_text("Open a model, or start from a sample.")
+        else:
+            self._add_introduction(project)
+
+    def _add_introduction(self, project: OpenProject) -> None:
+        """Describe the plan and what the user can do, while nothing is selected."""
+        current = project.current
+        if current is None:
+            self._add_text(
+                "There is no plan yet. As soon as there is one, you read here what limits it."
+            )
+        else:
+            step = ms(current.schedule.makespan_us)
+            measured = current.schedule.problem.measured_profile.measured
+            known = f"an {ESTIMATED} " if measured.estimated else ""
+            self._add_text(f"“{current.name}” takes {known}{step} per step.")
+            if note := current.plan.note.rstrip("."):
+                self._add_text(f"Its method says: {note}.")
+            self._add_text(
+                "Select a group in the graph, or ops in the timeline, to see what they cost. "
+                "Drag them to another device, or press its number, and the step time updates "
+                "at once."
+            )
+            self._add_limits(project, current.schedule)
+            if current.plan.splits:
+                self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def _add_way_back(self, project: OpenProject) -> None:
+        """Add a link to the gap, or to the ops with the reason, that led to the selection."""
+        gap, selection = self._document.gap, self._document.selection
+        if self._way_back is not None and self._way_back[0] == selection:
+            asked = self._way_back[1]
+            text = f"‹  Why is {project.describe(asked)} there?"
+            back = button(text, lambda: self._document.ask_why(asked), kind="link")
+            self.buttons["asked"] = back
+            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+        if gap is not None:
+            text = f"‹  Why is {project.device_label(gap.device)} idle?"
+            back = button(text, lambda: self._document.select([], gap=gap), kind="link")
+            self.buttons["gap"] = back
+            self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
+
+    def _add_gap(self, project: OpenProject, schedule: Schedule, gap: Gap) -> None:
+        """List what a device waits for, the cause first; a click selects the ops of a line."""
+        self._add_text(f"{idle_text(schedule, gap)}.")
+        steps = find_chain(schedule, project.grouping, gap).steps
+        if not steps:
+            self._add_text(explain_gap(schedule, gap))
+            return
+        waits = sum_waits(gap, steps)
+        later = [*waits.long, *([waits.short] if waits.short is not None else [])]
+        self._add_heading("The cause, at work as the gap began")
+        self._add_wait(waits.cause, later, gap)
+        if later:
+            then = "Then it waits for" if gap.op is not None else "Then the step waits for"
+            self._add_heading(f"{then}, the longest first")
+        for limit in later:
+            self._add_wait(limit, later, gap)
+
+    def _add_wait(self, limit: Limit, among: Sequence[Limit], gap: Gap) -> None:
+        time = ms(limit.time_us)
+        tip = f"{limit.name}: {time} of the wait; click to select its ops"
+        self._add_limit(limit, among, time, tip, gap)
+
+    def _forget_marks(self) -> None:
+        self._followed = ()
+
+    def _show_why(self) -> None:
+        """Bring the reasons for the place of the selection into view."""
+        if self._later.isActive():
+            self._later.stop()
+            self.rebuild()
+        above = self.parentWidget()
+        while above is not None and not isinstance(above, QDockWidget):
+            above = above.parentWidget()
+        if above is not None:
+            above.show()
+            above.raise_()
+        # The new lines have no places yet.
+        QTimer.singleShot(0, self, self._scroll_to_why)
+
+    def _scroll_to_why(self) -> None:
+        if self.why is not None:
+            bar = self.column.verticalScrollBar()
+            bar.setValue(self.why.y())
+
+    def _find_gains(self, schedule: Schedule, waiting: list[tuple[Limit, Line]]) -> None:
+        """Simulate the next part of the step for free, and show the gain in its line."""
+        if not waiting:
+            return
+        (limit, line), *others = waiting
+
+        def show(step_us: float) -> None:
+            change_us = step_us - schedule.makespan_us
+            gain = ms(change_us, signed=True) if change_us else "no gain"
+            line.set_right(f"{ms(limit.time_us)}   {gain}", f"{line.tip}\n{gain} {ABOUT_GAIN}")
+            self._find_gains(schedule, others)
+
+        self._gains.start(partial(step_if_free, schedule, limit), show)
+
+    def _add_limit(
+        self, limit: Limit, among: Sequence[Limit], value: str, tip: str, gap: Gap | None = None
+    ) -> Line:
+        line = Line(
+            limit.what,
+            value,
+            tip,
+            can_click=True,
+            among=[each.what for each in among],
+            device=limit.device,
+            where=limit.where,
+            usual=USUAL_GAIN if gap is None else USUAL_TIME,
+        )
+        line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
+        line.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        line.customContextMenuRequested.connect(
+            lambda at: self.menu_of(limit, gap).popup(line.mapToGlobal(at))
+        )
+        self._shows.addWidget(line)
+        return line
+
+    def menu_of(self, limit: Limit, gap: Gap | None = None) -> QMenu:
+        """Make the menu of a part of the step, or of a wait: its ops, then what the pane has."""
+        document, menu = self._document, new_menu(self)
+        select = menu.addAction(f"Select the {count(len(limit.ops), 'op')}")
+        select.triggered.connect(lambda: document.select(limit.ops, gap=gap))
+        menu.addAction("Why here?").triggered.connect(lambda: document.ask_why(limit.ops))
+        menu.addSeparator()
+        menu.addActions(self.actions())
+        return menu
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return every line with a value as texts, such as those that limit the step."""
+        contents = self.column.widget()
+        lines = contents.findChildren(Line) if contents is not None else []
+        return [(line.left, line.right) for line in lines]
+
+    def _add_limits(self, project: OpenProject, schedule: Schedule) -> None:
+        """List what takes the time of the critical path, and what the step would gain without it.
+
+        A click selects the ops. The gains are simulated one after the other in the background.
+        """
+        self._add_heading("What limits the step, and the gain if it were free")
+        limits = find_limits(schedule, project.grouping, MOST_LIMITS)
+        waiting: list[tuple[Limit, Line]] = []
+        for limit in limits:
+            time, share = ms(limit.time_us), percent(limit.time_us / schedule.makespan_us)
+            tip = f"{limit.name}: {time}, {share} of the step; click to select its ops"
+            waiting.append((limit, self._add_limit(limit, limits, time, tip)))
+        self._find_gains(schedule, waiting)
+
+    def _add_splits(self, found: list[SplitFact]) -> None:
+        """Show the longest ops that the plan splits, and a button for all of them."""
+        self._add_heading(count(len(found), "split op"))
+        for fact in found[:MOST_SPLITS]:
+            value = f"{ms(fact.time_us)}  →  {fact.how}"
+            # The end of a name identifies op and layer, so the name has a line of its own.
+            end = Qt.TextElideMode.ElideLeft
+            self._shows.addWidget(Line(fact.op, "", fact.op, elide=end))
+            self._shows.addWidget(Line("", value, f"{fact.op}: {value}"))
+        every = button(
+            f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
+        )
+        self.buttons["splits"] = every
+        self._shows.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
+
+    def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
+        problem, schedule = project.problem, self._document.schedule
+        self._add_text(totals(problem, schedule, ops))
+        self._add_heading("Where")
+        self.where = DeviceGrid(self._document, project, ops)
+        self.where.chosen.connect(self._place)
+        self._shows.addWidget(self.where)
+        self.sentence = self._add_text(place_sentence(problem, schedule, ops))
+        self._add_actions(self._actions(problem, ops))
+        if schedule is not None:
+            self._add_reasons(project, schedule, ops, self.where)
+        if len(ops) == 1:
+            self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
+        current = project.current
+        if current is not None and current.run is not None:
+            facts = measured_facts(current.schedule, current.run, ops)
+            self._add_lines("Measured on this machine", facts)
+        tensors = largest_outgoing(problem, project.grouping, ops)
+        if tensors:
+            self._add_heading("Largest tensors")
+        names = [tensor.name for tensor in tensors]
+        for tensor in tensors:
+            tip = f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}"
+            to = f"to {tensor.goes_to}"
+            self._shows.addWidget(WhyLine(size(tensor.bytes), tensor.name, to, tip, False, names))
+
+    def _add_reasons(
+        self, project: OpenProject, schedule: Schedule, ops: IntArray, where: DeviceGrid
+    ) -> None:
+        """Explain the place of the selection, and each other place as soon as it is simulated."""
+        self.why = self._add_heading("Why here")
+        self._add_text(explain_place(schedule, ops))
+        self._add_whys(project, self._shows, why_here(schedule, ops))
+        self.reasons = {}
+        places: dict[int, QVBoxLayout] = {}
+        for device in where.others[:MOST_REASONS]:
+            places[device] = QVBoxLayout()
+            places[device].setSpacing(self._shows.spacing())
+            self._shows.addLayout(places[device])
+
+        def explain(device: int, preview: Preview) -> None:
+            self.reasons[device] = preview.why_not or preview.reason
+            if (place := places.pop(device, None)) is not None:
+                self._explain_place(project, place, device, preview)
+
+        where.explained.connect(explain)
+
+    def _explain_place(
+        self, project: OpenProject, place: QVBoxLayout, device: int, preview: Preview
+    ) -> None:
+        """Say what would happen on another device."""
+        name = project.device_label(device)
+        place.addWidget(label(f"Why not on {name}" if preview.why_not else f"On {name}", "dim"))
+        if preview.reason:
+            place.addWidget(paragraph(preview.reason))
+        if preview.why_not and not preview.whys:
+            place.addWidget(paragraph(preview.why_not))
+        self._add_whys(project, place, preview.whys)
+
+    def _add_whys(self, project: OpenProject, place: QVBoxLayout, whys: Iterable[Why]) -> None:
+        groups = np.unique(project.grouping.group[list(self._document.selection)])
+        is_one = len(groups) == 1 and groups[0] >= 0
+        known = f" of {project.grouping.names[groups[0]]}" if is_one else ""
+        for why in whys:
+            about = why.about or project.describe(why.ops)
+            line = WhyLine(why.kind, about, why.figure, why.tip, bool(why.ops), known=known)
+            line.pointed.connect(partial(self._point, why))
+            line.clicked.connect(partial(self._follow, why))
+            place.addWidget(line)
+
+    def _point(self, why: Why, is_on: bool) -> None:
+        self._document.point_at(why.marks if is_on else self._followed)
+
+    def _follow(self, why: Why) -> None:
+        """Select what a reason is about, with a way back, and show its marks."""
+        document = self._document
+        if why.ops:
+            asked, chosen = document.selection, frozenset(why.ops)
+            document.select(chosen, gap=document.gap)
+            self._way_back = (chosen, asked) if chosen != asked else None
+            self._followed = why.marks
+            document.point_at(why.marks, reveal=True)
+
+    def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
+        document, chosen = self._document, frozenset(ops.tolist())
+        pinned = int(np.count_nonzero(problem.pinned_to[ops] != FREE))
+        together = any(op in chosen for group in problem.together for op in group)
+        has_plan = document.current is not None
+        actions: list[Action] = [
+            (
+                "Pin here   P",
+                "Keep these ops on their current devices, whatever a solver would choose",
+                has_plan and pinned < len(chosen),
+                lambda: document.pin_here(chosen),
+            ),
+            (
+                "Colocate   G",
+                "Keep the selected ops together on one device; select two or more",
+                len(chosen) > 1,
+                lambda: document.colocate(chosen),
+            ),
+        ]
+        if pinned:
+            tip = "Let a solver decide about these ops again"
+            actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
+        if together:
+            tip = "Allow these ops to run on different devices again"
+            actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
+        return actions
+
+    def _add_actions(self, actions: list[Action]) -> None:
+        shown = []
+        for text, tip, enabled, run in actions:
+            made = QPushButton(text)
+            made.setToolTip(plain_tip(tip))
+            made.setEnabled(enabled)
+            made.setMinimumWidth(40)
+            made.setMinimumHeight(made.sizeHint().height())
+            made.clicked.connect(lambda _, run=run: run())
+            self.buttons[text.partition("   ")[0]] = made
+            shown.append(made)
+        grid = Columns(COLUMN_PX, 2)
+        grid.fill(shown)
+        self._shows.addWidget(grid)
+
+    def _place(self, device: int) -> None:
+        self._document.place(self._document.selection, device)
+        self._later.start()
+
+    # Small parts
+
+    def _add_text(self, text: str) -> QLabel:
+        made = paragraph(text)
+        made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._shows.addWidget(made)
+        return made
+
+    def _add_heading(self, text: str) -> QLabel:
+        made = paragraph(text)
+        self._shows.addWidget(made)
+        return made
+
+    def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
+        self._add_heading(heading)
+        for left, right in facts:
+            self._shows.addWidget(Line(left, right))

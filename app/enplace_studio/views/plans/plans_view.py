@@ -1,0 +1,265 @@
+"""The plans pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QApplication,
+    QLineEdit,
+    QMenu,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace_studio.explain.cluster_facts import cluster_title
+from enplace_studio.jobs.call_later import call_later
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.open_project import OpenProject
+from enplace_studio.views.plans.card import PlanCard
+from enplace_studio.views.plans.comparison import Comparison
+from enplace_studio.views.plans.live import LiveCard
+from enplace_studio.views.plans.measured import ResultCard
+from enplace_studio.views.plans.replicas import ReplicasLine
+from enplace_studio.widgets.panel import ScrollPanel, paragraph
+from enplace_studio.widgets.tables import copy_on_request
+
+
+def make_view(document: Document, solver: Solver) -> PlansView:
+    """Make the pane: the search above the list, the measured run below it."""
+    view = PlansView(document)
+    live = LiveCard(document, solver)
+    view.add_on_top(live)
+    view.compared.connect(live.set_brief)
+    view.add_below(ReplicasLine(document))
+    view.add_below(ResultCard(document))
+    return view
+
+
+def _rank(entry: PlanEntry) -> tuple[bool, bool, bool, int, float]:
+    """Sort key: plans for a step, then for samples, for queries; the fastest of each on top.
+
+    Those that do not fit come after them, and plans for another cluster last. Starred plans come
+    before all.
+    """
+    us = entry.plan.value_us
+    own = entry.schedule.makespan_us if us is None else us
+    objective = (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective)
+    elsewhere = entry.cluster is not None
+    return not entry.starred, elsewhere, not entry.schedule.fits, objective, own
+
+
+CROWD = 8
+"""Most plans that have a card of several lines each; of more, only the shown plan has."""
+
+
+class PlansView(ScrollPanel):
+    """All plans, best first; a click shows a plan, Ctrl + click compares it with the current."""
+
+    compared = Signal(bool)
+    """Sent whenever two plans are compared, or no longer."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Plans", parent=parent)
+        self._document = document
+        self._against: str | None = None
+        self._shown: PlanEntry | None = None
+        self.cards: list[PlanCard] = []
+        self.comparison: Comparison | None = None
+        self._shows, cards = self.column.fill(), QWidget()
+        self._list = QVBoxLayout(cards)
+        self._list.setContentsMargins(0, 0, 0, 0)
+        self._shows.addWidget(cards)
+        self._empty = paragraph(
+            "There is no plan yet. All plans are listed here, the best first; Solve finds more."
+        )
+        self._shows.addWidget(self._empty)
+        self.offer_picture(document.requests.save_picture.emit)
+        copy_on_request(cards, self.rows, self)
+        self._later = call_later(
+            self,
+            self.rebuild,
+            document.opened,
+            document.plans_changed,
+            document.current_changed,
+            document.problem_changed,
+            document.bounds.changed,
+        )
+        document.opened.connect(self._forget_comparison)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """List the document's plans."""
+        focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
+        scrolled = self.column.verticalScrollBar().value()
+        if focused is not None:
+            self.column.setFocus()  # a hidden card would hand it to a widget far below
+        for card in self.cards:
+            self._list.removeWidget(card)
+            card.hide()
+            card.deleteLater()
+        project = self._document.project
+        entries = sorted(project.plans, key=_rank) if project is not None else []
+        self.cards = [self._make_card(project, entry) for entry in entries if project]
+        for card in self.cards:
+            self._list.addWidget(card)
+        self._list.setSpacing(4 if len(entries) > CROWD else 8)
+        self._empty.setVisible(not entries)
+        self._show_comparison()
+        for card in self.cards:
+            if card.entry.name == focused:
+                card.setFocus()
+        shown, self._shown = self._shown, self._document.current
+        changed = self._shown if self._shown is not shown else None
+        QTimer.singleShot(0, self, partial(self._scroll, scrolled, changed))  # once they are there
+
+    def _scroll(self, to: int, entry: PlanEntry | None) -> None:
+        """Scroll back, and from there to the card of a plan."""
+        self.column.verticalScrollBar().setValue(to)
+        for card in self.cards:
+            if card.entry is entry:
+                self.column.ensureWidgetVisible(card, 0, 0)
+
+    def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
+        brief = len(project.plans) > CROWD and entry is not project.current
+        card = PlanCard(project, self._document.bounds, entry, brief=brief)
+        card.clicked.connect(partial(self._clicked, entry))
+        card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
+        card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        card.customContextMenuRequested.connect(partial(self._open_menu, card))
+        return card
+
+    def _clicked(self, entry: PlanEntry) -> None:
+        if QApplication.keyboardModifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.compare_with(entry)
+            return
+        other = entry.cluster
+        if self._document.choose_plan(entry) and other is not None:
+            self._document.noticed.emit(
+                f"Now on {cluster_title(other)}, which “{entry.name}” is for"
+            )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return what the cards say as texts: a row for each plan, its notes last."""
+        heads = ("plan", "time", "standing", "notes")
+        cards = [(c.entry.name, c.step, c.standing, ", ".join(c.notes)) for c in self.cards]
+        return [heads, *cards]
+
+    def add_on_top(self, widget: QWidget) -> None:
+        """Add a widget above the list."""
+        self._shows.insertWidget(0, widget)
+
+    def add_below(self, widget: QWidget) -> None:
+        """Add a widget below the list."""
+        self._shows.addWidget(widget)
+
+    # Comparing
+
+    def compare_with(self, entry: PlanEntry) -> None:
+        """Compare the current plan with another; choosing the same one again ends that."""
+        self._against = None if entry.name == self._against else entry.name
+        self._show_comparison()
+
+    def _forget_comparison(self) -> None:
+        """Forget the compared plan, since another model is open."""
+        self._against = None
+
+    def _close_comparison(self) -> None:
+        self._against = None
+        self._show_comparison()
+
+    def _show_comparison(self) -> None:
+        self._replace_comparison()
+        self.compared.emit(self.comparison is not None)
+        if (self.comparison is not None) != self.holds_room:
+            self.hold_room(self.comparison is not None)
+
+    def _replace_comparison(self) -> None:
+        if self.comparison is not None:
+            self.comparison.hide()
+            self.comparison.setParent(None)
+            self.comparison.deleteLater()
+            self.comparison = None
+        project, current = self._document.project, self._document.current
+        other = next((e for e in self._document.plans if e.name == self._against), None)
+        for card in self.cards:
+            card.mark_compared(card.entry is other and other is not current)
+        if project and current and other and other is not current:
+            self.comparison = Comparison(project, self._document.bounds, current, other)
+            self.comparison.closed.connect(self._close_comparison)
+            self.comparison.moved_wanted.connect(self._document.select)
+            beside = partial(self._document.requests.compare_plans.emit, [other, current])
+            self.comparison.side_by_side_wanted.connect(beside)
+            self._shows.insertWidget(self._shows.indexOf(self._empty) + 1, self.comparison)
+
+    # The menu of a card
+
+    def _open_menu(self, card: PlanCard, at: QPoint) -> None:
+        self.menu_of(card).popup(card.mapToGlobal(at))
+
+    def menu_of(self, card: PlanCard) -> QMenu:
+        """Make the menu of a plan."""
+        entry, document = card.entry, self._document
+        menu = QMenu(card)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        actions: list[tuple[str, Callable[[], object]]] = [
+            ("Take the star away" if entry.starred else "Star", partial(document.star_plan, entry)),
+            ("Rename", partial(self.edit_name, card)),
+            ("Note…", partial(self.edit_remark, card)),
+            ("Duplicate", partial(document.duplicate_plan, entry)),
+            ("Remove", partial(document.remove_plan, entry)),
+            ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
+        ]
+        if document.problem is not None and entry.plan.splits == document.problem.splits:
+            actions.insert(
+                0, ("Polish for 30 s", partial(document.requests.polish_plan.emit, entry.plan))
+            )
+        if document.current is not None and entry is not document.current:
+            shown = document.current.name.replace("&", "&&")  # no mnemonic
+            compare = f"Compare with “{shown}”"
+            actions.insert(0, (compare, partial(self.compare_with, entry)))
+        if card.stale:
+            actions.insert(
+                0, ("Solve again here", partial(document.requests.renew_plan.emit, entry))
+            )
+        for title, run in actions:
+            menu.addAction(title).triggered.connect(lambda _, run=run: run())
+        return menu
+
+    def edit_name(self, card: PlanCard) -> None:
+        """Edit the name in the card's place; Enter keeps it, Esc does not."""
+        self._edit(card, card.entry.name, self._document.rename_plan)
+
+    def edit_remark(self, card: PlanCard) -> None:
+        """Edit the note on a plan in the card's place."""
+        self._edit(card, card.entry.remark, self._document.remark_plan).setPlaceholderText(
+            "Your note on this plan"
+        )
+
+    def _edit(self, card: PlanCard, text: str, keep: Callable[[PlanEntry, str], bool]) -> QLineEdit:
+        editor = QLineEdit(text, card)
+        editor.setGeometry(card.rect().adjusted(2, 2, -2, -2))
+        editor.selectAll()
+        editor.editingFinished.connect(partial(self._finish_edit, card, editor, keep))
+        leave = QShortcut(QKeySequence.StandardKey.Cancel, editor)
+        leave.setContext(Qt.ShortcutContext.WidgetShortcut)
+        leave.activated.connect(partial(self._leave_name, editor))
+        editor.show()
+        editor.setFocus()
+        return editor
+
+    def _leave_name(self, editor: QLineEdit) -> None:
+        editor.blockSignals(True)
+        self._later.start()
+
+    def _finish_edit(
+        self, card: PlanCard, editor: QLineEdit, keep: Callable[[PlanEntry, str], bool]
+    ) -> None:
+        editor.blockSignals(True)  # losing focus would end the editing a second time
+        if not keep(card.entry, editor.text()):
+            self._later.start()

@@ -1,0 +1,164 @@
+"""The timeline pane."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QHBoxLayout,
+    QPushButton,
+    QScrollBar,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.frameworks.measured import MeasuredRun
+from enplace.text import ms, percent
+from enplace.values.measurement import ESTIMATED
+from enplace.values.problem import THROUGHPUT
+from enplace_studio.explain.prediction import step_error
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.views.timeline.canvas import TimelineCanvas
+from enplace_studio.views.timeline.pipeline import PipelineView
+from enplace_studio.widgets.panel import BETWEEN_FACTS, Need, Panel, label, plain_tip
+
+
+def make_view(document: Document, solver: Solver) -> TimelineView:
+    """Make the pane; it needs no solver."""
+    return TimelineView(document)
+
+
+class TimelineView(Panel):
+    """The times of all ops and transfers, and the critical path with its parts."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Timeline", parent=parent)
+        self._document = document
+        self.offer_picture(document.requests.save_picture.emit)
+        self._followed: PlanEntry | None = None
+        self.canvas = TimelineCanvas(document)
+        self._bar = QScrollBar(Qt.Orientation.Vertical)
+        self._bar.setVisible(False)
+        self._bar.valueChanged.connect(self._scroll)
+        self.summary = label("", "dim")
+        self.summary.setWordWrap(True)
+        self.pipeline = PipelineView(document)
+        self.pages = QStackedWidget()
+        self.pages.addWidget(self._step_page())
+        self.pages.addWidget(self.pipeline)
+        self.body.addWidget(self.pages, 1)
+        self.step_button, self.pipeline_button = self._make_switch()
+        self.canvas.summary_changed.connect(self._show_summary)
+        self.canvas.extent_changed.connect(self._show_extent)
+        self.pipeline.facts_changed.connect(self._show_legend)
+        self.pipeline.shown.connect(self._share_pipeline)
+        self.pipeline.shown.connect(self.need_changed)
+        document.opened.connect(self._show_legend)
+        document.current_changed.connect(self._show_legend)
+        document.current_changed.connect(self._follow_objective)
+        self._show_legend()
+
+    def _step_page(self) -> QWidget:
+        page = QWidget()
+        column, lanes = QVBoxLayout(page), QHBoxLayout()
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
+        lanes.setSpacing(4)
+        lanes.addWidget(self.canvas, 1)
+        lanes.addWidget(self._bar)
+        column.addLayout(lanes, 1)
+        column.addWidget(self.summary)
+        return page
+
+    def _make_switch(self) -> tuple[QPushButton, QPushButton]:
+        """Make two buttons next to the title: one step, or many samples at once."""
+        made = QPushButton("One step"), QPushButton("Pipeline")
+        tips = "When each op of one step runs", "Many samples at once, one after the other"
+        group = QButtonGroup(self)
+        for at, (button, tip) in enumerate(zip(made, tips, strict=True)):
+            button.setCheckable(True)
+            button.setProperty("switch", True)
+            button.setToolTip(tip)
+            group.addButton(button, at)
+            self.header.insertWidget(2 + at, button)
+        group.idClicked.connect(self.show_page)
+        made[0].setChecked(True)
+        return made
+
+    def show_page(self, page: int) -> None:
+        """Show one step (0), or the pipeline (1)."""
+        (self.step_button, self.pipeline_button)[page].setChecked(True)
+        self.pages.setCurrentIndex(page)
+        self._share_pipeline()
+        self._show_legend()
+        self.hold_room(page == 1)
+
+    def _share_pipeline(self) -> None:
+        """Tell the other views which pipeline is on screen, if any."""
+        shown = self.pages.currentWidget() is self.pipeline
+        self._document.show_pipeline(self.pipeline.canvas.pipeline if shown else None)
+
+    def _follow_objective(self) -> None:
+        """Show a plan made for a pipeline as one, all others as a step."""
+        entry = self._document.current
+        if entry is not None and entry is not self._followed:
+            self._followed = entry
+            self.show_page(int(entry.plan.objective == THROUGHPUT))
+
+    def _show_legend(self) -> None:
+        if self.pages.currentWidget() is self.pipeline:
+            self.set_legend(self.pipeline.facts)
+            return
+        project = self._document.project
+        if project is None or project.current is None:
+            self.set_legend("")
+            return
+        schedule, baseline = project.current.schedule, project.baseline
+        step, run = ms(schedule.makespan_us), project.current.run
+        if run is None and schedule.problem.measured_profile.measured.estimated:
+            step += f" {ESTIMATED}"
+        if run is not None:
+            off = step_error(schedule, run)
+            shown = "" if off is None else f" ({percent(off, signed=True)})"
+            step += f" predicted{shown}, {ms(run.step_time_us)} measured{_traced(run)}"
+        if baseline is not None:
+            delta_us = schedule.makespan_us - baseline.makespan_us
+            step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
+        self.set_legend(f"{step}{BETWEEN_FACTS}W A S D to move")
+
+    def _show_summary(self, text: str) -> None:
+        self.summary.setText(
+            text.replace(" ms", "\u00a0ms")
+        )  # keep a unit on the line of its number
+        self.summary.setToolTip(plain_tip(text))
+
+    def need(self) -> Need:
+        if self.pages.currentWidget() is self.pipeline:
+            wanted = self.around_height + self.pipeline.wanted_px
+            return Need(self.title_height, 0, wanted, wanted)
+        summary = self.summary.sizeHint().height() + 8
+        wanted = self.around_height + self.canvas.lanes.wanted_px + summary
+        return Need(self.title_height, 0, wanted, wanted)
+
+    def _show_extent(self) -> None:
+        """Adapt the scroll bar to the canvas."""
+        extra = self.canvas.lanes.content_px - self.canvas.lanes.visible_px
+        self._bar.setVisible(extra > 0)
+        self._bar.setRange(0, max(extra, 0))
+        self._bar.setPageStep(max(self.canvas.lanes.visible_px, 1))
+        self._bar.setValue(round(self.canvas.lanes.scroll_px))
+
+    def _scroll(self, value: int) -> None:
+        if value != round(self.canvas.lanes.scroll_px):
+            self.canvas.scroll_by(value - self.canvas.lanes.scroll_px)
+
+
+def _traced(run: MeasuredRun) -> str:
+    """Compare the traced step with the steps that ran without tracing."""
+    if not np.isfinite(run.op_finish_us).any():
+        return ""
+    slower = np.nanmax(run.op_finish_us) > run.step_time_us
+    return f" (lanes: traced, {'slower' if slower else 'faster'})"

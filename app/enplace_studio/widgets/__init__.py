@@ -1,0 +1,1 @@
+"""Widgets, menus and gestures that several rooms share."""

@@ -1,0 +1,130 @@
+"""Tables that can be sorted by a click on a column; copying what any view lists as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QTableWidget,
+    QTableWidgetItem,
+    QWidget,
+)
+
+from enplace.text import cell_text, one_line
+from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.theme import theme
+
+ROW_PX = 26
+COPY = "Copy as text"
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+def to_text(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as a spreadsheet takes them: tabs between the cells, a line for each row."""
+    return "\n".join(
+        "\t".join(cell_text(one_line(cell), keep_amounts=True) for cell in row) for row in rows
+    )
+
+
+def copy_on_request(
+    widget: QWidget,
+    rows: Callable[[], Iterable[Sequence[str]]],
+    offered_by: QWidget | None = None,
+) -> None:
+    """Copy rows as text at Ctrl+C while a widget, or one within it, has the focus.
+
+    The menu of ``offered_by`` offers it too.
+    """
+
+    def copy() -> None:
+        QGuiApplication.clipboard().setText(to_text(rows()))
+
+    keys = QShortcut(QKeySequence.StandardKey.Copy, widget)
+    keys.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+    keys.activated.connect(copy)
+    if offered_by is not None:
+        action = QAction(COPY, offered_by)
+        action.triggered.connect(copy)
+        offered_by.addAction(action)
+        offered_by.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+
+
+class Number(NamedTuple):
+    """A cell that shows a number as text and is sorted by its value."""
+
+    text: str
+    value: float
+
+
+Cell = str | Number
+
+
+class Table(QTableWidget):
+    """Rows of texts and numbers; the first column takes the room that the others leave.
+
+    Ctrl+C copies the selected rows, or all if none is selected, with tabs between the columns.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], parent: QWidget | None = None
+    ) -> None:
+        super().__init__(len(rows), len(columns), parent)
+        for column, title in enumerate(columns):
+            head = QTableWidgetItem(title)
+            is_number = bool(rows) and isinstance(rows[0][column], Number)
+            head.setTextAlignment(_RIGHT if is_number else _LEFT)
+            self.setHorizontalHeaderItem(column, head)
+        self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
+        self.setShowGrid(False)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setTextElideMode(Qt.TextElideMode.ElideLeft)
+        self.setWordWrap(False)
+        for row, cells in enumerate(rows):
+            for column, cell in enumerate(cells):
+                self.setItem(row, column, _Item(cell, row))
+        header = self.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)  # in the order given
+        self.setSortingEnabled(True)
+        copy_on_request(self, self.shown_rows, self)
+
+    def row_given(self, row: int) -> int:
+        """Return the number, in the order given, of a row as it is shown now."""
+        index = self.model().index(row, 0)
+        number: int = index.data(Qt.ItemDataRole.UserRole)
+        return number
+
+    def shown_rows(self) -> list[list[str]]:
+        """Return the heads and the selected rows, or all if none is selected."""
+        chosen = sorted({index.row() for index in self.selectedIndexes()})
+        columns, model = range(self.columnCount()), self.model()
+        rows = [
+            [model.index(row, column).data() for column in columns]
+            for row in chosen or range(self.rowCount())
+        ]
+        heads = [model.headerData(column, Qt.Orientation.Horizontal) for column in columns]
+        return [heads, *rows]
+
+
+class _Item(QTableWidgetItem):
+    def __init__(self, cell: Cell, row: int) -> None:
+        super().__init__(cell.text if isinstance(cell, Number) else cell)
+        self._key: float | str = cell.value if isinstance(cell, Number) else cell
+        self.setToolTip(plain_tip(self.text()))
+        self.setData(Qt.ItemDataRole.UserRole, row)
+        if isinstance(cell, Number):
+            self.setTextAlignment(_RIGHT)
+
+    def __lt__(self, other: QTableWidgetItem) -> bool:
+        if isinstance(other, _Item) and type(self._key) is type(other._key):
+            return self._key < other._key  # type: ignore[operator]
+        return super().__lt__(other)

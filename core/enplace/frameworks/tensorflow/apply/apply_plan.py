@@ -1,0 +1,511 @@
+"""Apply a plan in the process of an unchanged training script: ``enplace.apply("plan.json")``.
+
+A traced function that has the plan's ops is replaced by one that is placed. For sessions see
+:mod:`enplace.frameworks.tensorflow.apply.placed_sessions`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+from enplace.errors import EnplaceError, PipelineError
+from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.tensorflow.apply.application import (
+    ALIKE,
+    KINDS,
+    Application,
+    PlacedFunction,
+    PlanToApply,
+    check_devices,
+    read_plan_to_apply,
+    say_dropped,
+)
+from enplace.frameworks.tensorflow.apply.check import check_placement
+from enplace.frameworks.tensorflow.apply.exchange import (
+    Movers,
+    batch_tensors,
+    bound_ops,
+    function_name,
+    function_of,
+    movable_variables,
+    move_along,
+)
+from enplace.frameworks.tensorflow.apply.pipelines import pipeline_function
+from enplace.frameworks.tensorflow.apply.placed_sessions import place_sessions
+from enplace.frameworks.tensorflow.device_names import device_names
+from enplace.frameworks.tensorflow.devices import DevicesError
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
+from enplace.frameworks.tensorflow.open.calls import Call, calls_handled
+from enplace.frameworks.tensorflow.open.drawing import Drawing, drawing_of
+from enplace.frameworks.tensorflow.open.scripts import does, is_compiled, one_replica, plain_keras
+from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
+from enplace.frameworks.tensorflow.split.split_graph import split_flat
+from enplace.frameworks.tensorflow.step import Step, plain_config
+from enplace.values.cluster import Cluster, Device
+from enplace.values.device_names import task_of
+
+_HOST = "/device:CPU:0"
+
+_for_good = ExitStack()
+
+_Batch = tuple[tuple[str, tuple[int, ...]], ...] | None
+"""Shapes of the tensors of a batch; None if they do not matter."""
+
+_ours: WeakSet[ConcreteFunction] = WeakSet()
+"""Functions that are already placed; another plan does not touch them."""
+
+_placers: list[_Placer] = []
+"""One for each plan, in the order of :func:`apply`."""
+
+_movers = Movers()
+"""One for all plans: a variable that several of them place stays where the first one needs it."""
+
+
+def apply(
+    path: str | os.PathLike[str],
+    order: bool = True,
+    pipeline: str | None = None,
+    microbatches: int = 8,
+    own_statistics: bool = False,
+) -> Application:
+    """Run the training of this process as a plan says, from now on.
+
+    Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
+    runs anything. It does not start TensorFlow: the script can still set threads, memory growth and
+    visible devices afterwards. Keras then builds graphs of ops, one step each, as it does for a
+    profile. Functions with exactly the plan's ops run placed, and their variables move to the
+    planned devices. All others run unchanged.
+
+    Parameters
+    ----------
+    path : path-like
+        A ``plan.json``.
+    order : bool
+        Whether each device follows the plan's order.
+    pipeline : str, optional
+        Run each step as a pipeline of micro-batches, in the order of ``"1f1b"``, ``"interleaved"``,
+        ``"zb-h1"``, ``"gpipe"`` or ``"inference"``. Batches of another shape than the first, such
+        as the rest at the end of the data, run whole.
+    microbatches : int
+        Into how many micro-batches to cut each batch.
+    own_statistics : bool
+        Whether each micro-batch may take its own means and sums where samples depend on each other,
+        as in batch normalisation. The result is then not that of the whole batch.
+
+    Returns
+    -------
+    Application
+        A report of what was done; it is filled in as functions run for the first time.
+
+    Raises
+    ------
+    EnplaceError
+        If this version of TensorFlow lacks what is needed.
+    FileError, ClusterError
+        If the file is damaged or not a plan.
+    DevicesError
+        If this process does not have the plan's devices; when training begins, if the script has
+        hidden them since.
+    PipelineError
+        If there is no such pipeline; when training begins, if the batch cannot be cut, or its
+        samples depend on each other.
+    """
+    _check_tensorflow()
+    wanted = None if pipeline is None else Microbatches(pipeline, microbatches, own_statistics)
+    if wanted and not order:
+        raise PipelineError("a pipeline is an order of micro-batches; leave out order=False")
+    application = Application(os.fspath(path))
+    goal = read_plan_to_apply(application.path)
+    _make_devices(goal.problem.cluster)
+    placer = _Placer(application, goal, order, wanted)
+    _placers.append(placer)
+    # A step that XLA compiles as a whole cannot use variables on several devices.
+    _for_good.enter_context(plain_keras(say_dropped))
+    _for_good.enter_context(one_replica())
+
+    def placed_call(
+        function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
+    ) -> Any:
+        if not tf.executing_eagerly() or not placer.fits(function):
+            runnable = placer.runnable(function, placer.present(captured))
+            return call(runnable, placer.present(captured))
+        drawn, key = placer.draw(function, [*inputs, *captured])
+
+        def run(placed: ConcreteFunction) -> Any:
+            own = len(placed.captured_inputs) - len(drawn)
+            captured = [*placed.captured_inputs[:own], *drawn]
+            return placer.run(placed, lambda: call(placed, captured))
+
+        try:
+            return run(placer.placed(function, key))
+        except _CycleError:
+            return run(placer.without_order(function, key))
+        except _RefusedError as refused:
+            result = call(function, placer.present(captured))
+            placer.give_up(function, refused.why)  # not if it fails either way
+            return result
+
+    _for_good.enter_context(calls_handled(placed_call))
+    explain = place_sessions(application, goal, order, wanted is not None, _for_good)
+    atexit.register(application.report)
+    atexit.register(explain)  # before that: the last one registered comes first
+    atexit.register(placer.explain)
+    return application
+
+
+def _check_tensorflow() -> None:
+    """Refuse a TensorFlow without the private parts for which there is no public replacement."""
+    running = context.context()
+    wanted = ("function_call_options", "enable_graph_collection", "export_run_metadata")
+    missing = [f"Context.{name}" for name in wanted if not hasattr(running, name)]
+    if not hasattr(ConcreteFunction, "from_func_graph"):
+        missing.append("ConcreteFunction.from_func_graph")
+    if missing:
+        raise EnplaceError(
+            f"enplace.apply does not know TensorFlow {tf.__version__}, which has no {missing[0]}; "
+            f"install one of 2.16 to 2.21, or run the plan with 'enplace run'"
+        )
+
+
+class _CycleError(Exception):
+    """TensorFlow fused ops that the plan's order keeps apart; nothing has run yet."""
+
+
+class _RefusedError(Exception):
+    """TensorFlow refuses to run a placed function."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(eq=False)
+class _Fitting:
+    """A function that the plan is for.
+
+    Attributes
+    ----------
+    flat : FlatGraph
+    drawing : Drawing or None
+        How it gets its batches; None unless it is to be a pipeline.
+    batch : tuple or None
+        The shapes of the first batch; the pipeline is for these.
+    placed : dict
+        The functions to call for such batches, and for all others (None).
+    """
+
+    flat: FlatGraph
+    drawing: Drawing | None
+    batch: _Batch = None
+    placed: dict[_Batch, ConcreteFunction] = field(default_factory=dict)
+
+
+class _Placer:
+    """Replaces functions by placed ones, and remembers which."""
+
+    def __init__(
+        self,
+        application: Application,
+        goal: PlanToApply,
+        ordered: bool,
+        wanted: Microbatches | None,
+    ) -> None:
+        self._application = application
+        self._ordered, self._wanted = ordered, wanted
+        self.problem, self._plan = goal.problem, goal.plan
+        self._whole, self._devices = goal.whole, goal.devices
+        self._known: WeakKeyDictionary[ConcreteFunction, _Fitting | None] = WeakKeyDictionary()
+        self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
+            WeakKeyDictionary()
+        )
+        self._near: tuple[str, list[str], list[str]] | None = None
+        self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
+        self._options = context.FunctionCallOptions(config_proto=plain_config())
+
+    def present(self, captured: Sequence[Any]) -> list[Any]:
+        """Return captured tensors, with the present handles of variables that were moved."""
+        return [_movers.present(tensor) for tensor in captured]
+
+    def runnable(self, function: ConcreteFunction, present: Sequence[Any]) -> ConcreteFunction:
+        """Return a function that the plan is not for, not compiled if its variables were moved.
+
+        XLA refuses variables of another device.
+        """
+        if not tf.executing_eagerly() or not any(map(_movers.is_new, present)):
+            return function
+        if any(placer.fits(function) for placer in _placers):
+            return function  # another plan's
+        if function not in self._plain:
+            self._plain[function] = None
+            move_along(function, _movers)
+            present = self.present(present)
+            if is_compiled(function):
+                print(
+                    f"enplace: XLA does not compile {function_name(function)}, because the plan "
+                    f"has moved its variables; it may be slower and round differently",
+                    file=sys.stderr,
+                )
+                flat = flatten(function)
+                made = function_of(function, flat, flat.graph_def, present, {})
+                _ours.add(made)
+                self._plain[function] = made
+        return self._plain[function] or function
+
+    def fits(self, function: ConcreteFunction) -> bool:
+        """Return whether the plan is for this function."""
+        if function in _ours:
+            return False
+        if function not in self._known:
+            self._known[function] = self._find(function)
+        return self._known[function] is not None
+
+    def draw(
+        self, function: ConcreteFunction, inputs: Sequence[Any]
+    ) -> tuple[list[tf.Tensor], _Batch]:
+        """Draw the batch of a pipeline; return it, and what is known of all batches' shapes."""
+        drawing = self._fitting(function).drawing
+        if drawing is None:
+            return [], None
+        drawn = drawing.draw(inputs)
+        shapes = drawing.batch(inputs, drawn)
+        return drawn, tuple((name, tuple(shape)) for name, shape in shapes.items())
+
+    def placed(self, function: ConcreteFunction, batch: _Batch) -> ConcreteFunction:
+        """Return the function to call instead of this one for a batch of these shapes."""
+        fitting = self._fitting(function)
+        if fitting.batch is None:
+            fitting.batch = batch
+        elif batch != fitting.batch:
+            batch = None
+        if batch not in fitting.placed:
+            if fitting.batch is not None and fitting.placed:
+                self._application.note_whole(fitting.batch)
+            fitting.placed[batch] = self._exchange(function, fitting, batch)
+        return fitting.placed[batch]
+
+    def _fitting(self, function: ConcreteFunction) -> _Fitting:
+        fitting = self._known[function]
+        assert fitting is not None
+        return fitting
+
+    def run(self, placed: ConcreteFunction, call: Callable[[], Any]) -> Any:
+        """Call a placed function without rewriting its graph or its devices."""
+        running = context.context()
+        usual, running.function_call_options = running.function_call_options, self._options
+        report = self._new.pop(placed, None)
+        try:
+            if report is None:
+                return call()
+            return self._first(placed, report, call)
+        finally:
+            running.function_call_options = usual
+
+    def _first(
+        self,
+        placed: ConcreteFunction,
+        report: Callable[[Sequence[GraphDef]], None],
+        call: Callable[[], Any],
+    ) -> Any:
+        """Call a placed function for the first time, and check what TensorFlow ran."""
+        running = context.context()
+        running.enable_graph_collection()
+        try:
+            result = call()
+        except tf.errors.OpError as error:
+            if isinstance(error, tf.errors.OutOfRangeError):
+                raise  # the end of the data
+            if "cycle" in str(error):
+                raise _CycleError(placed) from error
+            raise _RefusedError(first_line(error)) from error
+        else:
+            report(running.export_run_metadata().partition_graphs)
+        finally:
+            running.disable_graph_collection()
+        return result
+
+    def _find(self, function: ConcreteFunction) -> _Fitting | None:
+        has_step = bool(self._application.functions)
+        trains_too = has_step and all(does(function))
+        n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
+        if n_nodes < ALIKE * len(self._whole) and not trains_too:
+            return None  # far too small; no need to flatten it
+        move_along(function, _movers)
+        # It may have been traced before its variables moved; names of variables are by handle.
+        function.set_external_captures(self.present(function.captured_inputs))
+        flat = flatten(function)
+        missing, new = self._compare(flat)
+        if not missing and not new:
+            return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
+        if trains_too or (not has_step and len(missing) <= (1 - ALIKE) * len(self._whole)):
+            near = f"the function {function_name(function)}", missing, new
+            if any(placer._compare(flat) == ([], []) for placer in _placers):
+                self._near = near  # it is another plan's, and this plan's may come later
+            else:
+                self._application.note_mismatch(*near)
+        return None
+
+    def explain(self) -> None:
+        """Say at the end what this plan does not fit, if it fits nothing."""
+        if self._near is not None and not self._application.functions:
+            self._application.note_mismatch(*self._near)
+
+    def _compare(self, flat: FlatGraph) -> tuple[list[str], list[str]]:
+        """Find the plan's ops that a function does not have, and those of its own."""
+        theirs = {node.name for node in flat.graph_def.node}
+        new = theirs - self._whole - {*flat.arguments, *flat.captures}
+        return sorted(self._whole - theirs), sorted(new)
+
+    def without_order(self, function: ConcreteFunction, batch: _Batch) -> ConcreteFunction:
+        """Return the function to call where TensorFlow cannot keep the plan's order."""
+        print(
+            f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
+            f"so the order is left out; set TF_ENABLE_ONEDNN_OPTS=0 before importing TensorFlow to "
+            f"keep it",
+            file=sys.stderr,
+        )
+        self._ordered = False
+        self._fitting(function).placed.clear()
+        return self.placed(function, batch)
+
+    def give_up(self, function: ConcreteFunction, why: str) -> None:
+        """Run a function unplaced from now on, and warn with the reason."""
+        self._known[function] = None
+        self._application.note(
+            f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
+            f"plan says, so it runs without the plan (its first step may have begun twice): {why}"
+        )
+
+    def _exchange(
+        self, function: ConcreteFunction, fitting: _Fitting, batch: _Batch
+    ) -> ConcreteFunction:
+        check_devices(self._devices)  # the script may have hidden or split some
+        if is_compiled(function) or tf.config.optimizer.get_jit():
+            say_dropped("jit_compile")
+        flat, drawing, problem, plan = fitting.flat, fitting.drawing, self.problem, self._plan
+        drawn: list[tf.Tensor] = []
+        if drawing is not None:
+            flat, drawn = drawing.flat, drawing.zeros(fitting.batch or ())
+        if self._wanted and drawing is not None and batch is not None:
+            shapes = dict(batch)
+            whole = drawing.for_batch(shapes)
+            flat, pipeline = pipeline_function(
+                function, whole, shapes, problem, plan, self._wanted, _HOST
+            )
+            problem, plan = pipeline.problem, pipeline.plan
+        else:
+            flat = split_flat(function, flat, plan.splits)
+        names = problem.profile.op_names
+        planned = {
+            name: self._devices[at] for name, at in zip(names, plan.device.tolist(), strict=True)
+        }
+        variables = movable_variables(function, flat, _movers)
+        bound = bound_ops(function, flat, variables, _HOST)
+        n_moved = sum(
+            _movers.move(holders, planned[name])
+            for name, holders in variables.items()
+            if name in planned
+        )
+        captured = self.present(function.captured_inputs)
+        _movers.settle(captured)
+        function.set_external_captures(captured)
+        graph_def = flat.graph_def
+        order = device_orders(graph_def, problem, plan, plan.position) if self._ordered else []
+        placed_graph = place_graph(graph_def, planned | bound, order, _HOST)
+        traced = dict(batch) if batch is not None else batch_tensors(function, flat)
+        given = {name: tf.TensorShape(shape) for name, shape in traced.items()}
+        with tf.device(_HOST):
+            seen = {
+                name: tf.Variable(tf.zeros([0], tf.int64), trainable=False, shape=[None])
+                for name, shape in given.items()
+                if not shape.is_fully_defined()
+            }
+        placed = function_of(function, flat, placed_graph, [*captured, *drawn], seen)
+
+        def report(partitions: Sequence[GraphDef]) -> None:
+            found = [
+                seen[n].numpy() if n in seen else shape.as_list() for n, shape in given.items()
+            ]
+            if drawing is not None and batch is None:
+                return  # a batch of another size than those of the pipeline
+            self._application.note_batches(self.problem.profile.measured.batch_shapes, found)
+            self._application.functions.append(
+                PlacedFunction(
+                    function_name(function),
+                    count_inputs(placed_graph) - count_inputs(graph_def),
+                    n_moved,
+                    tuple(op for op, at in bound.items() if at != planned.get(op, at)),
+                    check_placement(partitions, _step_of(flat), names, plan.device, self._devices),
+                    "" if batch is None or self._wanted is None else str(self._wanted),
+                )
+            )
+
+        _ours.add(placed)
+        self._new[placed] = report
+        return placed
+
+
+def _step_of(flat: FlatGraph) -> Step:
+    inputs = (*flat.arguments, *flat.captures)
+    return Step(
+        "", flat.graph_def, {}, (), inputs, outputs=flat.outputs, targets=flat.control_outputs
+    )
+
+
+def _make_devices(cluster: Cluster) -> None:
+    """Make the logical CPUs and GPUs that the plan names, unless they exist.
+
+    TensorFlow is not started, so that the script can still set threads, memory growth and so on.
+    """
+    wanted = device_names(cluster)
+    if task := next(filter(None, map(task_of, wanted)), ""):
+        raise DevicesError(
+            f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
+        )
+    with suppress(RuntimeError):  # TensorFlow runs already; the devices may exist
+        for kind in KINDS:
+            pairs = zip(cluster.devices, wanted, strict=True)
+            of_kind = [device for device, name in pairs if f":{kind}:" in name]
+            _split(kind, of_kind)
+    check_devices(wanted)
+
+
+def _split(kind: str, devices: Sequence[Device]) -> None:
+    """Split real devices into logical ones as evenly as possible, if there are too few."""
+    physical = tf.config.list_physical_devices(kind)
+    if not 0 < len(physical) < len(devices):
+        return
+    least = min(device.capacity_bytes for device in devices)
+    logical = tf.config.LogicalDeviceConfiguration(least >> 20 if kind == "GPU" else None)
+    share, more = divmod(len(devices), len(physical))
+    for i, device in enumerate(physical):
+        tf.config.set_logical_device_configuration(device, [logical] * (share + (i < more)))
+    _allow_memory_growth()
+
+
+def _allow_memory_growth() -> None:
+    """Let a script ask for memory growth as before: TensorFlow raises if a GPU is split.
+
+    The parts of a split GPU have a fixed limit instead.
+    """
+    set_growth = tf.config.experimental.set_memory_growth
+
+    @wraps(set_growth)
+    def set_unless_split(device: Any, enable: bool) -> None:
+        if not tf.config.get_logical_device_configuration(device):
+            set_growth(device, enable)
+
+    tf.config.experimental.set_memory_growth = set_unless_split

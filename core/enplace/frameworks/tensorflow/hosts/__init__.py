@@ -1,0 +1,1 @@
+"""TensorFlow's servers on several hosts."""

@@ -1,0 +1,1 @@
+"""Measure a step: its ops, its links, and what data parallelism takes."""

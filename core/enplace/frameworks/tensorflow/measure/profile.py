@@ -1,0 +1,227 @@
+"""Profiling a step: every op's time, bytes and memory on the devices of this machine.
+
+After Pesto, section 3.1: some warm-ups, many traced steps, trimmed statistics. The step runs
+unplaced, where TensorFlow's placer puts it. Tracing slows a step down, so the step time comes from
+untraced steps. The part of it outside of ops is spread over them, so that the simulated step takes
+as long as the measured one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.hosts.servers import check_devices, serving
+from enplace.frameworks.tensorflow.measure.links import measure_links
+from enplace.frameworks.tensorflow.measure.speeds import measure_speeds
+from enplace.frameworks.tensorflow.measure.trace import (
+    OpTrace,
+    check_kernels,
+    op_traces,
+    peak_bytes,
+    trimmed,
+)
+from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
+from enplace.frameworks.tensorflow.split.split_graph import split_lengths
+from enplace.frameworks.tensorflow.step import OpenStep, Step
+from enplace.names.scopes import traced_scopes
+from enplace.readers.calibration import calibrate
+from enplace.readers.colocation import colocation_groups
+from enplace.values.measurement import Measurement
+from enplace.values.profile import CONTROL, Profile, make_profile
+
+Report = Callable[[str, float | None], None]
+Edge = tuple[int, int, int, int]
+"""Source, output, consumer, bytes."""
+
+
+def profile_step(
+    step: Step,
+    devices: Devices,
+    steps: int = 100,
+    warm_ups: int = 10,
+    progress: Report = lambda message, fraction: None,
+) -> Profile:
+    """Measure a step.
+
+    Parameters
+    ----------
+    steps, warm_ups : int
+        Traced steps, and uncounted steps before them. As many steps run untraced.
+
+    Returns
+    -------
+    Profile
+        ``measured`` holds ``step_time_us``, ``op_devices``, ``op_deviation`` (normalised
+        standard deviation by op), ``peak_bytes`` by device, ``cluster``, ``links``, ``steps``,
+        ``warm_ups``, ``split_lengths`` (see
+        :func:`~enplace.frameworks.tensorflow.split.split_graph.split_lengths`) and
+        ``op_overhead_us`` or ``launch_gap_us``.
+
+    Raises
+    ------
+    LoadError
+        If the kernels of a GPU were not traced.
+    """
+    with serving(devices) as target:
+        check_devices(target, devices, devices.names)
+        times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
+        cluster, links = measure_links(devices, progress, target)
+        cluster = measure_speeds(cluster, devices, progress)
+    progress("Fitting op times to the measured step", None)
+    ops = op_traces(traces, [step.graph_def])
+    check_kernels(ops)
+    measured = Measurement(
+        step_time_us=float(np.median(times_us)),
+        op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
+        op_deviation={
+            name: trimmed(trace.times_us)[1] for name, trace in ops.items() if trace.times_us
+        },
+        op_kernels={name: trace.n_kernels for name, trace in ops.items() if trace.n_kernels},
+        peak_bytes={_named(name, devices): peak for name, peak in peak_bytes(traces).items()},
+        cluster=cluster,
+        links=tuple(links),
+        steps=steps,
+        warm_ups=warm_ups,
+        framework_version=tf.__version__,
+        function=step.function,
+        left_out=tuple(step.left_out),
+        compiled=step.compiled,
+        batch_shapes=step.batch_shapes,
+    )
+    profile = _assemble(step, ops, measured)
+    launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])
+    if launched.any():
+        return calibrate(profile, launched, cluster, "gpu")
+    ran = np.array([name in ops for name in profile.op_names], dtype=np.int64)
+    return calibrate(profile, ran, cluster, "cpu")
+
+
+def graph_profile(step: Step, devices: Devices) -> Profile:
+    """Return the graph of a step with the sizes known before it runs, and no times."""
+    nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
+    return _assemble(step, {}, Measurement(op_devices=nowhere, batch_shapes=step.batch_shapes))
+
+
+def _one_thread(devices: Devices) -> ConfigProto:
+    """Make a CPU run one op at a time, so that ops do not slow each other down."""
+    config = ConfigProto()
+    config.CopyFrom(devices.config)
+    config.allow_soft_placement = True
+    if not any(device.kind == "gpu" for device in devices.cluster.devices):
+        config.inter_op_parallelism_threads = 1
+    return config
+
+
+def _run(
+    step: Step, config: ConfigProto, target: str, steps: int, warm_ups: int, progress: Report
+) -> tuple[list[float], list[Any]]:
+    """Run untraced steps for their times, and as many traced ones for their statistics."""
+    full = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    times_us, traces = [], []
+    with OpenStep(step, config=config, target=target) as opened:
+        for i in range(warm_ups + steps):
+            begin = time.perf_counter_ns()
+            opened.run()
+            times_us.append((time.perf_counter_ns() - begin) / 1e3)
+            progress("Measuring steps", 0.5 * (i + 1) / (warm_ups + steps))
+        for i in range(steps):
+            metadata = tf.compat.v1.RunMetadata()
+            opened.run(full, metadata)
+            traces.append(metadata.step_stats)
+            progress("Tracing every op", 0.5 + 0.5 * (i + 1) / steps)
+    return times_us[warm_ups:], traces
+
+
+def _named(device: str, devices: Devices) -> str:
+    """Return the cluster's name of a TensorFlow device."""
+    names = dict(zip(devices.names, (d.name for d in devices.cluster.devices), strict=True))
+    return names.get(device, device)
+
+
+def _device(trace: OpTrace | None, devices: Devices) -> str:
+    """Find where an op ran; an op without a row was fed, or belongs to the host."""
+    return _named(trace.device if trace and trace.device else devices.host, devices)
+
+
+def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Profile:
+    nodes = list(step.graph_def.node)
+    shapes = tensor_shapes(step)
+    number = {node.name: i for i, node in enumerate(nodes)}
+    edges, ties = find_edges(step.graph_def, shapes, ops)
+    persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
+    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    return make_profile(
+        step.name,
+        op_names=[node.name for node in nodes],
+        op_types=[node.op for node in nodes],
+        scopes=traced_scopes([(node.name, node.op) for node in nodes], edges),
+        time_us=np.array([_times(ops.get(node.name), measured, node.name) for node in nodes]),
+        persistent_bytes=[persistent.get(node.name, 0) for node in nodes],
+        temporary_bytes=[ops[n.name].temporary_bytes if n.name in ops else 0 for n in nodes],
+        colocation=colocation_groups(
+            [node.name for node in nodes], ties + _asked_for(nodes, number)
+        ),
+        edge_source=source,
+        edge_output=output,
+        edge_op=target,
+        edge_bytes=size,
+        measured=replace(measured, split_lengths=split_lengths(step.graph_def, shapes)),
+    )
+
+
+def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:
+    """Return time on a GPU and on a CPU; NaN for the kind of device that the op did not run on."""
+    time_us = trimmed(trace.times_us)[0] if trace and trace.times_us else 0.0
+    on_gpu = measured.op_devices[name].startswith("GPU")
+    return (time_us, np.nan) if on_gpu else (np.nan, time_us)
+
+
+def find_edges(
+    graph_def: GraphDef, shapes: Mapping[str, TensorShape], ops: Mapping[str, OpTrace]
+) -> tuple[list[Edge], list[tuple[int, int]]]:
+    """Find all edges, and the pairs of ops that a resource or reference keeps on one device.
+
+    Parameters
+    ----------
+    ops : mapping
+        Traces, for the bytes of tensors whose shape is not known before the step runs.
+    """
+    number = {node.name: i for i, node in enumerate(graph_def.node)}
+    edges, ties = [], []
+    for node in graph_def.node:
+        for tensor in node.input:
+            name, at = node_of(tensor), number[node.name]
+            if tensor.startswith("^"):
+                edges.append((number[name], CONTROL, at, 0))
+                continue
+            slot = int(tensor.partition(":")[2] or 0)
+            known = shapes[f"{name}:{slot}"]
+            is_tie = known.dtype == tf.resource or known.by_reference
+            traced = ops[name].output_bytes.get(slot, 0) if name in ops else 0
+            size = 0 if is_tie else traced if known.n_bytes is None else known.n_bytes
+            if name in ops and slot in ops[name].host_outputs:
+                size = 0  # it takes no memory of the GPU, and is not copied from there
+            edges.append((number[name], slot, at, size))
+            if is_tie:
+                ties.append((number[name], at))
+    return edges, ties
+
+
+def _asked_for(nodes: list[Any], number: dict[str, int]) -> list[tuple[int, int]]:
+    """Find the pairs of ops that the graph itself colocates (``loc:@``)."""
+    return [
+        (number[owner], number[node.name])
+        for node in nodes
+        for group in node.attr["_class"].list.s
+        if group.startswith(b"loc:@") and (owner := group[5:].decode()) in number
+    ]

@@ -1,0 +1,454 @@
+"""Training scripts: run unchanged until they train; then their step is extracted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import runpy
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+import enplace
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.capture import (
+    N_BATCHES,
+    are_enough,
+    batch_of,
+    most_alike,
+    step_of,
+)
+from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memory
+from enplace.frameworks.tensorflow.graph import all_nodes
+from enplace.frameworks.tensorflow.open.calls import Call, calls_handled
+from enplace.frameworks.tensorflow.open.sessions import (
+    SESSION,
+    SessionWatch,
+    callables_by_run,
+    modern_loops,
+)
+from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+from enplace.frameworks.trust import place_of
+from enplace.names.passes import is_in_backward_scope
+
+MAX_OTHER_STEPS = 10
+"""After this many eager gradients, the script is taken to train that way."""
+
+_EAGERLY = (
+    "gradients are taken eagerly, so training has no graph; put @tf.function before the "
+    "function that does a training step, or leave out run_eagerly=True"
+)
+_APART = (
+    "gradients are taken in a tf.function, but applied outside of it; apply them in the same "
+    "function, so that a training step is one graph"
+)
+
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+
+_does: WeakKeyDictionary[ConcreteFunction, tuple[bool, bool]] = WeakKeyDictionary()
+"""What :func:`does` has found; it must not keep functions, and so the variables of old models."""
+
+
+class EnoughError(BaseException):
+    """Ends the script, even through its own ``except Exception``."""
+
+
+def load_script(source: Source) -> Step:
+    """Run a script or module until it has trained for a few steps; extract such a step.
+
+    Raises
+    ------
+    LoadError
+        If the script ends or fails before it trains, or trains without a graph.
+    """
+    recorder = Recorder(source.name, _place_in(source))
+    with plain_keras(recorder.dropped), one_replica(), modern_loops(), recorder.hooked():
+        try:
+            run_script(source)
+        except EnoughError:
+            raise
+        except SystemExit as end:
+            recorder.ended(_why_ended(source, end), printed=True)
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                recorder.ended(_why_failed(source, error), printed=True)
+            elif not recorder.has_step:
+                raise  # not the script's fault
+    return recorder.step()
+
+
+class Recorder:
+    """Watches for the first call of a training function or session, and records its arguments.
+
+    Parameters
+    ----------
+    name : str
+        The user's name for the model.
+    place : callable
+        Returns the current line of the script.
+    """
+
+    def __init__(self, name: str, place: Callable[[], str]) -> None:
+        self._name = name
+        self._place = place
+        self._sessions = SessionWatch(name, place)
+        self._function: ConcreteFunction | None = None
+        self._variables = frozenset[int]()
+        self._calls: Counter[ConcreteFunction] = Counter()
+        self._found: Step | None = None
+        self._batches: list[Batch] = []
+        self._other_steps: list[str] = []
+        self._left_out: list[str] = []
+        self._compiled = False
+        self._why_not = ""
+        self._printed = False
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch traced functions, gradients and sessions; leave the block once done."""
+        gradient, run = tf.GradientTape.gradient, SESSION.run
+
+        def watched_call(
+            function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
+        ) -> Any:
+            if tf.executing_eagerly():
+                self._saw(function, inputs)
+                if function is self._function and (sample := _sample_result(function)):
+                    return sample[0]
+            return call(function, captured)
+
+        @wraps(gradient)
+        def watched_gradient(*args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly():
+                self._saw_other_step(_EAGERLY)
+            return gradient(*args, **kwargs)
+
+        @wraps(run)
+        def watched_run(*args: Any, **kwargs: Any) -> Any:
+            if self._is_done():
+                raise EnoughError
+            result = self._sessions.run(run, *args, **kwargs)
+            if self._is_done():
+                raise EnoughError
+            return result
+
+        with (
+            calls_handled(watched_call),
+            callables_by_run(),
+            patch.object(tf.GradientTape, "gradient", watched_gradient),
+            patch.object(SESSION, "run", watched_run),
+            suppress(EnoughError),
+        ):
+            yield
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a training step was recorded; nothing after that matters."""
+        return self._found is not None
+
+    def ended(self, why: str, printed: bool = False) -> None:
+        """Remember why the script ended, unless it was faulty before."""
+        if not self._why_not:
+            self._why_not, self._printed = why, printed
+
+    def step(self) -> Step:
+        """Return the step of the training function, with all batches.
+
+        Raises
+        ------
+        LoadError
+            If there is none.
+        """
+        if self._found is None:
+            if in_session := self._sessions.step():
+                return in_session
+            raise LoadError(self._why_not or self._why_never(), self._printed)
+        batches, left_out = most_alike(self._batches), tuple(self._left_out)
+        return replace(self._found, batches=batches, left_out=left_out, compiled=self._compiled)
+
+    def dropped(self, argument: str) -> None:
+        """Remember whether the user's own step is compiled by XLA; see :func:`plain_keras`."""
+        self._compiled |= argument == "jit_compile"
+
+    def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        if self._is_done():
+            # The script's own ``except:`` caught our exception.
+            raise EnoughError
+        gradients, updates = does(function)
+        if self._function is None and gradients and updates:
+            self._function, self._variables = function, _trained_by(function)
+            self._take(function, inputs)
+        elif gradients and not updates:
+            self._saw_other_step(_APART)
+        elif function is self._function:
+            self._batches.append(batch_of(inputs))
+        elif gradients:
+            self._saw_another(function, inputs)
+        if self._is_done():
+            raise EnoughError
+
+    def _saw_another(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        """Remember another function that trains, unless it is the step for another shape of batch.
+
+        If batches of that shape come more often, as after one that only builds the model, it is the
+        step from then on. Keras calls the steps of all models by the same name.
+        """
+        assert self._function is not None
+        name = str(function.graph.name)
+        if name == str(self._function.graph.name):
+            if _trained_by(function) == self._variables:
+                self._calls[function] += 1
+                if self._calls[function] == N_BATCHES:
+                    self._function = function
+                    self._take(function, inputs)
+                return
+            name = f"{name} in {self._place()}"
+        if name not in self._left_out:
+            self._left_out.append(name)
+
+    def _is_done(self) -> bool:
+        found = self._found
+        enough = found is not None and (found.iterator or are_enough(self._batches))
+        return bool(self._why_not or enough or self._sessions.is_done)
+
+    def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        """Extract the step now: when the script has ended, its variables are gone."""
+        try:
+            self._found = step_of(self._name, function, [inputs])
+            self._compiled |= is_compiled(function) or bool(tf.config.optimizer.get_jit())
+        except LoadError as error:
+            self._why_not = f"{self._place()}: {error}"
+        except Exception as error:
+            # Such an error of TensorFlow's is not the script's fault.
+            traceback.print_exception(error)
+            reason = first_line(error)
+            self._why_not = f"{self._place()}: this training step cannot be taken apart: {reason}"
+        else:
+            self._batches = list(self._found.batches)
+
+    def _saw_other_step(self, why: str) -> None:
+        """Give up on a script that trains in a way that cannot be recorded."""
+        if self._function is not None:
+            return
+        self._other_steps.append(f"{self._place()}: {why}")
+        if len(self._other_steps) >= MAX_OTHER_STEPS:
+            self._why_not = self._other_steps[-1]
+            raise EnoughError
+
+    def _why_never(self) -> str:
+        if self._other_steps:
+            return self._other_steps[-1]
+        return (
+            f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
+            f"or a session that takes gradients and updates variables; open the script that trains"
+        )
+
+
+def _trained_by(function: ConcreteFunction) -> frozenset[int]:
+    """Identify the variables that a traced function may train; models have none in common."""
+    return frozenset(map(id, function.graph.trainable_variables))
+
+
+def _sample_result(function: ConcreteFunction) -> list[Any]:
+    """Return a list with what a training step might return; empty if that is unknown.
+
+    We need the step, not its result, and a batch for several devices cannot run here.
+    """
+    outputs = function.outputs
+    if not all(t.shape.is_fully_defined() and t.dtype.is_numpy_compatible for t in outputs):
+        return []
+    with tf.device("CPU:0"):
+        zeros = [tf.zeros(t.shape, t.dtype) for t in outputs]
+    return [function.function_type.pack_output(zeros)]
+
+
+def does(function: ConcreteFunction) -> tuple[bool, bool]:
+    """Return whether a traced function takes gradients, and whether it updates variables."""
+    if function not in _does:
+        nodes = list(all_nodes(function.graph.as_graph_def()))
+        gradients = any(is_in_backward_scope(node.name) for node in nodes)
+        _does[function] = gradients, any(node.op.startswith(_UPDATES) for node in nodes)
+    return _does[function]
+
+
+def is_compiled(function: ConcreteFunction) -> bool:
+    """Return whether XLA compiles a traced function, or one that it calls."""
+    graph_def = function.graph.as_graph_def()
+    bodies = (function.function_def, *graph_def.library.function)
+    return any(each.attr["_XlaMustCompile"].b for each in (*bodies, *all_nodes(graph_def)))
+
+
+@contextmanager
+def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
+    """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
+
+    An optimiser that makes its variables while the step is traced takes as long as another trace,
+    so they are made just before.
+
+    Parameters
+    ----------
+    dropped : callable
+        Called with ``jit_compile`` or ``steps_per_execution`` whenever Keras would have done so.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    with ExitStack() as stack:
+        # Keras compares by identity to see if a model overrides ``compile``.
+        for trainer in keras_trainers("compile"):
+            plain = _plain_compile(trainer.compile, dropped)
+            stack.enter_context(patch.object(trainer, "compile", plain))
+        for trainer in keras_trainers("make_train_function"):
+            ready = _with_optimizer(trainer.make_train_function, trainer.train_step)
+            stack.enter_context(patch.object(trainer, "make_train_function", ready))
+        yield
+
+
+def keras_trainers(method: str) -> Iterator[Any]:
+    """Find the class that gives models a method, in each Keras that is installed."""
+    for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
+        with suppress(ImportError):
+            model = importlib.import_module(name).Model
+            yield from [kind for kind in model.__mro__ if method in vars(kind)][:1]
+
+
+def _plain_compile(
+    compile_model: Callable[..., Any], dropped: Callable[[str], None]
+) -> Callable[..., Any]:
+    signature = inspect.signature(compile_model)
+    usual = signature.parameters["jit_compile"].default
+
+    @wraps(compile_model)
+    def plain_compile(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        wanted = given.arguments.get("jit_compile", usual)
+        # Keras 3 compiles by itself on machines with a GPU.
+        if wanted is True or (wanted == "auto" and tf.config.list_physical_devices("GPU")):
+            dropped("jit_compile")
+        if given.arguments.get("steps_per_execution", 1) not in (None, 1):
+            dropped("steps_per_execution")
+        given.arguments.update(jit_compile=False, steps_per_execution=1)
+        return compile_model(*given.args, **given.kwargs)
+
+    return plain_compile
+
+
+def _with_optimizer(make_function: Callable[..., Any], usual_step: Any) -> Callable[..., Any]:
+    """Make the optimiser's variables when Keras would: at the first step, under the same names."""
+
+    @wraps(make_function)
+    def with_optimizer(model: Any, *args: Any, **kwargs: Any) -> Any:
+        made = make_function(model, *args, **kwargs)
+        optimizer = model.optimizer
+        if type(model).train_step is not usual_step or getattr(optimizer, "built", True):
+            return made
+        step = model.train_function
+
+        @wraps(step)
+        def first_build(*inputs: Any) -> Any:
+            if not optimizer.built and _is_built_throughout(model):
+                with importlib.import_module("keras").name_scope(optimizer.name, caller=optimizer):
+                    optimizer.build(model.trainable_variables)
+            return step(*inputs)
+
+        model.train_function = first_build
+        return made
+
+    return with_optimizer
+
+
+def _is_built_throughout(model: Any) -> bool:
+    """Return whether a model is known to have all its variables: its layers may lack some."""
+    layers = getattr(model, "_flatten_layers", None)  # private: without it, Keras traces twice
+    return layers is not None and all(layer.built for layer in layers())
+
+
+@contextmanager
+def one_replica() -> Iterator[None]:
+    """Let a tf.distribute strategy with one replica take its batches as without a strategy.
+
+    Its step would ask its iterator for a batch that may be missing, as on some of many replicas.
+    """
+    usual = input_lib._enable_get_next_as_optional
+
+    def may_be_missing(strategy: Any, *args: Any) -> bool:
+        return bool(strategy.num_replicas_in_sync > 1 and usual(strategy, *args))
+
+    with patch.object(input_lib, "_enable_get_next_as_optional", may_be_missing):
+        yield
+
+
+def run_script(source: Source) -> None:
+    """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
+    with (
+        patch.object(sys, "argv", [source.path, *source.words]),
+        patch.object(sys, "path", [str(place_of(source)), *sys.path]),
+        # A plan that the script applies is not part of the model.
+        patch.object(enplace, "apply", lambda *_, **__: None),
+    ):
+        if source.kind == "script":
+            runpy.run_path(source.path, run_name="__main__")
+        else:
+            runpy.run_module(source.path, run_name="__main__", alter_sys=True)
+
+
+def _place_in(source: Source) -> Callable[[], str]:
+    """Return a function that names the script and the line that it is running."""
+
+    def place() -> str:
+        frames = traceback.walk_stack(None)
+        return _innermost(source, [(frame, line) for frame, line in frames][::-1])
+
+    return place
+
+
+def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
+    """Find the innermost frame of the script itself, as ``train.py, line 7``."""
+    lines = [line for frame, line in frames if _is_of(source, frame)]
+    name = Path(source.path).name
+    return f"{name}, line {lines[-1]}" if lines else name
+
+
+def _is_of(source: Source, frame: FrameType) -> bool:
+    if source.kind == "module":
+        return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
+    return os.path.abspath(frame.f_code.co_filename) == source.path
+
+
+def _why_ended(source: Source, end: SystemExit) -> str:
+    place = _innermost(source, list(traceback.walk_tb(end.__traceback__)))
+    if end.code == 2:
+        given = " ".join(source.words) or "none"
+        return (
+            f"{place}: the script refused its arguments (given: {given}); see its output for the "
+            f"reason, and give it the arguments that it needs"
+        )
+    reason = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended before it trained{reason}; let it run until then"
+
+
+def _why_failed(source: Source, error: BaseException) -> str:
+    """Print the script's own traceback; return the reason in one line."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
+    trace = error.__traceback__
+    for _ in range(own[0] if own else 0):
+        trace = trace and trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+    place = _innermost(source, frames)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place}: it needs the module '{error.name}', which is not installed; install it"
+    reason = ": ".join(filter(None, (type(error).__name__, first_line(error))))
+    return f"{place}: it failed before it trained: {reason}; correct the script"

@@ -1,0 +1,1 @@
+"""Cut ops along a dimension, or a whole step into micro-batches."""

@@ -1,0 +1,1 @@
+"""Pipelines: their stages, loads, memory, and schedules over time."""

@@ -1,0 +1,1 @@
+"""Pictures as SVG: timelines, graphs, memory, clusters, and the colours that all share."""

@@ -1,0 +1,1 @@
+"""Partitions whose samples in flight fit in memory."""

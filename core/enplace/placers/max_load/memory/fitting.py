@@ -1,0 +1,188 @@
+"""The best partition whose pipeline fits in memory with all its samples in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from enplace.errors import DoesNotFitError
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.pipeline import simulate_pipeline
+from enplace.placers.max_load.memory.dealing import deal_out
+from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
+from enplace.placers.max_load.memory.pace import keeps_pace, partition_at_pace, slow_down
+from enplace.placers.max_load.table.caveats import find_unlike
+from enplace.placers.max_load.table.dp import (
+    Partition,
+    Stopped,
+    never,
+    partition_along_order,
+    partition_exactly,
+)
+from enplace.placers.max_load.table.two_level import has_machines, partition_over_machines
+from enplace.placing.candidates import unordered
+from enplace.text import ms
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import Problem
+
+NOTHING_FITS = (
+    "no partition was found that fits with its samples in flight, so only the memory of one sample "
+    "counts"
+)
+
+SLOWED = "samples follow each other more slowly than they could, so that fewer are in flight"
+
+ONE_STAGE_EACH = "one stage on each GPU is faster here than several that are interleaved"
+
+PLAINLY = 1e-3
+"""Share by which a pipeline must be faster in another way for that to be mentioned."""
+
+MOST_TRIES = 6
+"""Most searches with less and less memory, for a pipeline that fits."""
+
+
+def find_fitting(
+    problem: Problem,
+    rule: LoadRule,
+    *,
+    seed: int = 0,
+    along_order: bool = False,
+    stopped: Stopped = never,
+) -> Partition:
+    """Find a partition whose pipeline fits, with all its samples in flight, if there is one.
+
+    The partition for one sample is the best if its pipeline fits when it is simulated. Otherwise
+    the dynamic programs count the samples that each stage holds at most. If a pipeline still holds
+    more, they get less memory and run again. With 1F1B, a search at one pace after another then
+    finds what is better, as most stages hold fewer. If nothing fits, the partition for one sample
+    remains.
+
+    A partition that only fits when samples follow each other more slowly gets a pace of its own.
+    In the end, the stages are dealt out to devices of a kind that differ.
+    """
+    find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)
+    alone = replace(rule, in_flight=False, recompute=False)
+    free = find(problem, alone)
+    if np.isinf(free.load_us):
+        return free
+    if not samples_matter(problem, rule) or _find_excess(problem, free, rule) <= 1.0:
+        return deal_out(problem, free, rule)  # the best of all that fit for one sample
+    found, plain_us = _find_cautiously(problem, rule, find), np.inf
+    if rule.pipeline != "gpipe":  # there, each stage holds all samples
+        found = slow_down(problem, free, rule, below=found)
+        plain = replace(rule, pipeline="1f1b", recompute=False)
+        if plain != rule:  # what fits with the plain schedule may fit with this one
+            first = find_fitting(
+                problem, plain, seed=seed, along_order=along_order, stopped=stopped
+            )
+            plain_us = np.inf if NOTHING_FITS in first.note else first.load_us
+            found = slow_down(problem, replace(first, note=free.note), rule, below=found)
+        found = replace(found, bound_us=free.bound_us, optimal=False)
+    if keeps_pace(rule):
+        found = partition_at_pace(
+            problem, rule, free, found, along_order=along_order, seed=seed, stopped=stopped
+        )
+    if np.isinf(found.load_us):
+        return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
+    found = deal_out(problem, found, rule)
+    slowed = SLOWED if found.pace_us else ""
+    if plain_us < found.load_us * (1 - PLAINLY):
+        slowed = _join(slowed, f"with --pipeline 1f1b, a sample would take {ms(plain_us)}")
+    free_us = max_load_us(problem, free.device, rule, free.replicas)
+    if free_us < found.load_us * (1 - PLAINLY):
+        slowed = _join(slowed, _cost_of_samples(free_us, rule))
+    return replace(found, note=_join(found.note, slowed))
+
+
+def _find_cautiously(
+    problem: Problem, rule: LoadRule, find: Callable[[Problem, LoadRule], Partition]
+) -> Partition:
+    """Find a partition that fits with the most samples that stages may hold."""
+    given, found = problem, find(problem, rule)
+    for _ in range(MOST_TRIES):
+        excess = 0.0 if np.isinf(found.load_us) else _find_excess(problem, found, rule)
+        if excess <= 1.0:
+            return found
+        try:
+            given = _with_less_memory(given, excess)
+        except DoesNotFitError:
+            break  # not even the variables of one op fit in so little
+        found = replace(find(given, rule), optimal=False, bound_us=0.0)
+    return replace(found, load_us=np.inf)
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _cost_of_samples(free_us: float, rule: LoadRule) -> str:
+    """Say what the memory of samples in flight costs."""
+    hint = "" if rule.recompute else " (--recompute trades time for memory)"
+    return f"with memory for one sample only, the time per sample would be {ms(free_us)}{hint}"
+
+
+def _find_excess(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    return find_fullest(problem, found.device, rule, found.replicas, found.recompute)
+
+
+def _find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> float:
+    """Return the time of the rule's microbatches; inf if nothing was found."""
+    if np.isinf(found.load_us):
+        return np.inf
+    (plan,) = unordered(problem, found.device, "")
+    plan = replace(plan, replicas=found.replicas, recompute=found.recompute)
+    return simulate_pipeline(problem, plan, rule.pipeline, rule.microbatches, rule).makespan_us
+
+
+def _with_less_memory(problem: Problem, factor: float) -> Problem:
+    """Divide the memory of all accelerators by a factor."""
+    cluster = problem.cluster
+    devices = tuple(
+        replace(device, capacity_bytes=max(1, int(device.capacity_bytes / factor)))
+        if number in cluster.gpus
+        else device
+        for number, device in enumerate(cluster.devices)
+    )
+    return replace(problem, cluster=replace(cluster, devices=devices))
+
+
+def _find_partition(
+    problem: Problem, rule: LoadRule, *, seed: int, along_order: bool, stopped: Stopped
+) -> Partition:
+    """Find a partition for a rule with the dynamic programs.
+
+    They treat each device of a kind like the slowest. So if devices differ and may be replicas, a
+    partition without replicas, or with replicas in one machine only, may be better.
+    """
+    machines = has_machines(problem)
+
+    def find(rule: LoadRule) -> Partition:
+        if rule.two_level and machines:
+            return partition_over_machines(
+                problem, rule, seed=seed, along_order=along_order, stopped=stopped
+            )
+        if along_order:
+            return partition_along_order(problem, rule, stopped=stopped)
+        return partition_exactly(problem, rule, seed=seed, stopped=stopped)
+
+    def load_us(found: Partition) -> float:
+        if np.isinf(found.load_us):
+            return np.inf
+        return max_load_us(problem, found.device, rule, found.replicas, found.recompute)
+
+    best = find(rule)
+    if rule.pipeline == "interleaved":
+        best = replace(best, load_us=load_us(best), optimal=False, bound_us=0.0)
+        apart = replace(find(replace(rule, pipeline="1f1b")), optimal=False, bound_us=0.0)
+        apart = replace(apart, note=_join(apart.note, ONE_STAGE_EACH))
+        best = min((best, apart), key=lambda found: _find_makespan_us(problem, found, rule))
+    if rule.replicate and find_unlike(problem, rule):
+        others = [replace(rule, replicate=False), replace(rule, two_level=True)]
+        found = min((best, *(find(other) for other in others if other != rule)), key=load_us)
+        device, replicas, recompute = found.device, found.replicas, found.recompute
+        us = load_us(found)
+        best = replace(best, device=device, replicas=replicas, recompute=recompute, load_us=us)
+    return best

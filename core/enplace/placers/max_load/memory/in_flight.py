@@ -1,0 +1,138 @@
+"""Whether a pipeline fits in memory with all its samples in flight, and at which pace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.memory import forward_bytes
+from enplace.machine.pipelines.pipeline import (
+    PipelineSchedule,
+    simulate_pipeline,
+    time_with_room_us,
+)
+from enplace.machine.way_back import backward_ops
+from enplace.placers.max_load.table.stages import Replicas
+from enplace.placing.candidates import unordered
+from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+
+SAME = 1e-9
+"""Paces that differ by a smaller share are equal."""
+
+
+def samples_matter(problem: Problem, rule: LoadRule) -> bool:
+    """Whether samples in flight may need more memory than an accelerator has."""
+    if not rule.in_flight or not backward_ops(problem).any():
+        return False
+    kept = int(forward_bytes(problem).sum())
+    one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max())
+    smallest = int(problem.cluster.capacity_bytes[problem.cluster.gpus].min())
+    return one + _most_samples(problem, rule) * kept > smallest
+
+
+def find_fullest(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule,
+    replicas: Replicas = (),
+    recompute: tuple[int, ...] = (),
+    pace_us: float = 0.0,
+) -> float:
+    """Simulate a placement as a pipeline; return the largest share of memory that it needs.
+
+    Above 1, some accelerator exceeds its memory.
+    """
+    plan = _make_plan(problem, device, replicas, recompute, pace_us)
+    return _find_fullest(problem, _simulate(problem, plan, rule))
+
+
+def find_pace_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule,
+    replicas: Replicas = (),
+    recompute: tuple[int, ...] = (),
+    *,
+    most_us: float = np.inf,
+) -> float:
+    """Find the pace that a plan needs for its pipeline to fit in memory.
+
+    The more slowly samples follow each other, the fewer are in flight; in the end, each enters when
+    the one before has left. If they wait for room instead, it is the time that they then need.
+
+    Returns
+    -------
+    float
+        0 if the pipeline fits at the pace of the busiest device; inf if not even at ``most_us``;
+        else the least pace at which it fits, by bisection.
+    """
+
+    def fits(pace_us: float) -> bool:
+        plan = _make_plan(problem, device, replicas, recompute, pace_us)
+        return _find_fullest(problem, _simulate(problem, plan, rule, with_room=False)) <= 1.0
+
+    load_us = max_load_us(problem, device, rule, replicas, recompute)
+    if load_us >= most_us:
+        return np.inf
+    if fits(0.0):
+        return 0.0
+    if rule.pipeline == "gpipe":
+        return np.inf  # there, all samples are in flight at any pace
+    loads_us = device_loads_us(problem, device, rule, replicas, recompute)
+    slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
+    room_us = np.inf
+    if rule.pipeline in ("1f1b", "zb-h1"):
+        plan = _make_plan(problem, device, replicas, recompute, slow_us)
+        room_us = time_with_room_us(problem, plan, rule, slow_us)
+    slow_us = min(slow_us, room_us)
+    if slow_us < room_us and not fits(slow_us):
+        return np.inf
+    fast_us = load_us
+    while fast_us < slow_us * (1 - SAME):
+        pace_us = (fast_us + slow_us) / 2
+        fast_us, slow_us = (fast_us, pace_us) if fits(pace_us) else (pace_us, slow_us)
+    return slow_us
+
+
+def count_samples(
+    problem: Problem, device: IntArray, rule: LoadRule, pace_us: float = 0.0
+) -> IntArray:
+    """Count the samples in flight on each device; as many as on any if it is idle; (n_devices,)."""
+    plan = _make_plan(problem, device, (), (), pace_us)
+    found = np.array(_simulate(problem, plan, rule).in_flight)
+    samples: IntArray = np.where(found > 0, found, found.max())
+    return samples
+
+
+def _simulate(
+    problem: Problem, plan: Plan, rule: LoadRule, *, with_room: bool = True
+) -> PipelineSchedule:
+    n = _most_samples(problem, rule)
+    return simulate_pipeline(problem, plan, rule.pipeline, n, rule, with_room=with_room)
+
+
+def _find_fullest(problem: Problem, found: PipelineSchedule) -> float:
+    gpus = problem.cluster.gpus
+    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+
+
+def _make_plan(
+    problem: Problem,
+    device: IntArray,
+    replicas: Replicas,
+    recompute: tuple[int, ...],
+    pace_us: float,
+) -> Plan:
+    (plan,) = unordered(problem, device, "")
+    return replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
+
+
+def _most_samples(problem: Problem, rule: LoadRule) -> int:
+    """Return enough samples to fill the pipeline."""
+    return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices

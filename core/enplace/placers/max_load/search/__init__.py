@@ -1,0 +1,1 @@
+"""Searches for partitions that need not be contiguous."""

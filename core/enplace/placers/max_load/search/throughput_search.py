@@ -1,0 +1,265 @@
+"""The least maximum load by annealing and integer programming (section 5.1.3, Fig. 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from enplace.placers.max_load.contiguity import Pass, find_passes, is_contiguous, unit_devices
+from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.memory.in_flight import count_samples, find_pace_us, samples_matter
+from enplace.placers.max_load.search.anneal import anneal
+from enplace.placers.max_load.search.hypergraph import (
+    Hypergraph,
+    build_hypergraph,
+    held_bytes,
+    time_per_sample_us,
+    with_samples,
+)
+from enplace.placers.max_load.search.program import read_placement, write_program, write_solution
+from enplace.placers.max_load.table.dp import Partition
+from enplace.placing.anytime import (
+    PROVEN_GAP,
+    ImprovingProgram,
+    Incumbent,
+    Incumbents,
+    Limits,
+    improve_by_program,
+    take_each,
+)
+from enplace.solvers.background import BackgroundRuns
+from enplace.solvers.milp import CP_SAT
+from enplace.values.load_rule import PAPER, LoadRule
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+
+SMALL = 200
+"""With fewer choices of a device for a unit, the program alone is faster."""
+
+DP_SHARE = 0.25
+"""Share of the time for the dynamic program; the other searches continue from its partition."""
+
+ONE_SAMPLE_SHARE = 0.3
+"""Share of the time for the program that counts one sample, if there are more in flight."""
+
+FEW_PLACEMENTS = 5_000
+"""If samples in flight matter, so many placements are all simulated: no program counts exactly."""
+
+_SEEDS_APART = 1 << 32
+"""More than any seed that people choose, so that runs of different seeds differ."""
+
+
+def search_anywhere(
+    problem: Problem,
+    limits: Limits,
+    rule: LoadRule = PAPER,
+    seed: int = 0,
+    solver: str = "HiGHS",
+) -> Incumbent:
+    """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
+
+    The DP's contiguous partition is annealed, and the integer program continues from the result.
+    Meanwhile, annealing restarts again and again on another core: many short runs find more than a
+    long one.
+    """
+    graph = build_hypergraph(problem, rule)
+    late = limits.stop_after(DP_SHARE)
+    partition = find_fitting(problem, rule, seed=seed, stopped=late)
+    start = _place_units(problem, graph, partition.device)
+    search = _Search(problem, graph, limits)
+    search.offer(start)
+    search.offer_all()
+    if graph.unit_us.size < SMALL or search.device is None:
+        return _with_note(search.solve((), solver), partition)
+    start = search.device
+    limited = search.with_samples_of(start)
+    search.offer(anneal(limited, start, limits.is_over, seed))
+
+    def again(number: int, stopped: Callable[[], bool]) -> IntArray:
+        return anneal(limited, start, stopped, seed + number * _SEEDS_APART)
+
+    with BackgroundRuns(again, limits.is_over) as background:
+        take_others = take_each(background.results, search.offer)
+        return _with_note(search.solve((), solver, take_others), partition)
+
+
+def search_contiguous(
+    problem: Problem,
+    limits: Limits,
+    rule: LoadRule = PAPER,
+    seed: int = 0,
+    solver: str = CP_SAT,
+) -> Incumbent:
+    """Find the least maximum load if each device has contiguous forward and backward ops (Fig. 6).
+
+    Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
+    not allow. CP-SAT proves in seconds what HiGHS does in minutes.
+    """
+    search = _Search(problem, build_hypergraph(problem, rule), limits)
+    late = limits.stop_after(DP_SHARE)
+    partition = find_fitting(problem, rule, seed=seed, stopped=late)
+    device = unit_devices(problem, partition.device)
+    if is_contiguous(problem, device[problem.unit]):
+        search.offer(device)
+    search.offer_all(partial(is_contiguous, problem))
+    return _with_note(search.solve(find_passes(problem), solver), partition)
+
+
+def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
+    """Add a note on how the first partition was found, unless it was the exact one."""
+    if found.why or found.proven or not partition.note:
+        return found
+    return replace(found, why=f"began with a partition: {partition.note}")
+
+
+class _Search:
+    """The incumbents of a search whose placements are by unit of a hypergraph."""
+
+    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
+        self._problem, self._graph, self._limits = problem, graph, limits
+        self._counts_samples = samples_matter(problem, graph.rule)
+        fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
+        first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
+        self._incumbents = Incumbents(first, limits.report)
+        self.device: IntArray | None = None  # of each unit, in the best placement that fits
+
+    def time_us(self, device: IntArray, most_us: float = np.inf) -> float:
+        """Return the time per sample of a placement of the units, slowed down to fit.
+
+        Returns inf if a unit may not be on its device, if memory does not suffice at any pace, or
+        if the time is not below a limit.
+        """
+        graph, problem = self._graph, self._problem
+        allowed = np.isfinite(graph.unit_us[np.arange(len(device)), device]).all()
+        if not allowed or (held_bytes(graph, device) > graph.capacity_bytes).any():
+            return np.inf
+        load_us = time_per_sample_us(graph, device)
+        if not self._counts_samples or load_us >= most_us:
+            return load_us
+        return max(
+            load_us, find_pace_us(problem, device[problem.unit], graph.rule, most_us=most_us)
+        )
+
+    def offer(self, device: IntArray) -> None:
+        """Keep a placement of the units if it is better."""
+        us = self.time_us(device, self._incumbents.best.objective_us)
+        if np.isfinite(us) and self._incumbents.offer(device[self._problem.unit], us):
+            self.device = device
+
+    def offer_all(self, accepts: Callable[[IntArray], bool] = lambda _: True) -> None:
+        """If samples matter, offer all placements that are accepted, unless they are many."""
+        n_units, n_devices = self._graph.n_units, self._graph.n_devices
+        if self._counts_samples and n_devices**n_units <= FEW_PLACEMENTS:
+            for placed in product(range(n_devices), repeat=n_units):
+                device, best_us = np.array(placed), self._incumbents.best.objective_us
+                if self._limits.is_over():
+                    break
+                is_faster = time_per_sample_us(self._graph, device) < best_us
+                if is_faster and accepts(device[self._problem.unit]):
+                    self.offer(device)
+
+    def with_samples_of(self, device: IntArray) -> Hypergraph:
+        """Count the samples in flight of a placement that fits; the same graph if none matter."""
+        if not self._counts_samples:
+            return self._graph
+        problem, rule = self._problem, self._graph.rule
+        samples = count_samples(problem, device[problem.unit], rule, self.time_us(device))
+        limited = with_samples(problem, self._graph, samples)
+        # By the paper's sum, a placement may need more than when it is simulated.
+        held = np.maximum(limited.capacity_bytes, held_bytes(limited, device))
+        return replace(limited, capacity_bytes=held)
+
+    def solve(
+        self,
+        passes: Sequence[Pass],
+        solver: str,
+        take_others: Callable[[], None] = lambda: None,
+    ) -> Incumbent:
+        """Continue with integer programs; meanwhile, take the results of other searches.
+
+        The first counts one sample; its bound holds for all placements, but what it finds need not
+        fit. If samples matter, each further program counts those of the best placement so far, as
+        long as that finds better ones.
+        """
+        limits = self._limits.part(ONE_SAMPLE_SHARE) if self._counts_samples else self._limits
+        found = self._solve_one(self._graph, passes, solver, take_others, limits)
+        while self._counts_samples and self.device is not None:
+            if found.proven or self._limits.is_over():
+                break
+            before_us, limited = found.objective_us, self.with_samples_of(self.device)
+            found = self._solve_one(limited, passes, solver, take_others, self._limits)
+            if found.objective_us >= before_us:
+                break
+        return found
+
+    def _solve_one(
+        self,
+        graph: Hypergraph,
+        passes: Sequence[Pass],
+        solver: str,
+        take_others: Callable[[], None],
+        limits: Limits,
+    ) -> Incumbent:
+        """Solve one program."""
+        best = self._incumbents.best
+        if best.proven or limits.is_over():
+            return best
+        own: IntArray | None = None
+
+        def write() -> ImprovingProgram:
+            scale_us = _scale_us(graph, self._incumbents.best)
+            program = write_program(graph, scale_us, passes)
+            start = None if self.device is None else write_solution(program, self.device)
+
+            def offer(values: FloatArray) -> None:
+                nonlocal own
+                own = read_placement(program, values)
+                self.offer(own)
+
+            return ImprovingProgram(program.model, start, scale_us, offer, graph is self._graph)
+
+        answer = improve_by_program(self._incumbents, write, limits, solver, take_others)
+        best = self._incumbents.best
+        why = f"{solver}: {answer.why}" if answer.why else ""
+        most_us = best.objective_us * (1 + PROVEN_GAP)
+        if answer.status == "optimal" and own is not None and self.time_us(own, most_us) < most_us:
+            # Of equals, take the program's own: it does not depend on annealing's progress.
+            return replace(best, device=own[self._problem.unit], why=why)
+        return replace(best, why=why)
+
+
+def _scale_us(graph: Hypergraph, found: Incumbent) -> float:
+    """Return the approximate size of a load, which keeps the model's numbers in a good range."""
+    if np.isfinite(found.objective_us) and found.objective_us > 0:
+        return found.objective_us
+    return float(np.where(np.isfinite(graph.unit_us), graph.unit_us, 0.0).sum()) or 1.0
+
+
+def _least_us(graph: Hypergraph) -> float:
+    """Bound the load from below: the largest unit, or an equal share of all work at its fastest."""
+    every_us = graph.unit_us.sum(axis=2)
+    least_us = every_us.min(axis=1)
+    gpus_only = np.isinf(every_us[:, graph.price < 0]).all(axis=1)
+    shares = least_us.sum() / graph.n_devices, least_us[gpus_only].sum() / len(graph.paying)
+    return float(max(least_us.max(), *shares))
+
+
+def _place_units(problem: Problem, graph: Hypergraph, partition: IntArray) -> IntArray:
+    """Take each unit's device from the DP, moved where allowed; if too full, place by memory alone.
+
+    By memory alone, the largest unit goes to the device with the most free memory, and so on.
+    """
+    device = unit_devices(problem, partition)
+    refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
+    device[refused] = np.argmin(graph.unit_us[refused].sum(axis=2), axis=1)
+    if (held_bytes(graph, device) <= graph.capacity_bytes).all():
+        return device
+    free_bytes = graph.capacity_bytes.copy()
+    for unit in np.argsort(-graph.unit_bytes.max(axis=1), kind="stable"):
+        device[unit] = np.argmax(np.where(problem.unit_allowed[unit], free_bytes, -np.inf))
+        free_bytes[device[unit]] -= graph.unit_bytes[unit, device[unit]]
+    return device

@@ -1,0 +1,1 @@
+"""The dynamic program over ideals."""

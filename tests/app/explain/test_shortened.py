@@ -1,0 +1,53 @@
+"""Names in a list leave out what they share, never what differs."""
+
+from enplace_studio.explain.shortened import brief, shorten_among, wrapped
+
+NAMES = [f"gradients of decoder / layer {n} on GPU 1" for n in range(6)]
+NAMES += [f"gradients of encoder / layer {n} on GPU 0" for n in range(3)]
+
+
+def short(name, width):
+    return shorten_among(name, NAMES, len, width)
+
+
+def test_a_name_that_fits_stays_as_it_is():
+    assert short(NAMES[0], 100) == NAMES[0]
+
+
+def test_usual_words_are_abbreviated_first():
+    assert short(NAMES[0], 34) == "grad. decoder/layer 0 on GPU 1"
+
+
+def test_what_all_names_share_goes_next_and_what_differs_stays():
+    assert short(NAMES[8], 26) == "∇ encoder/layer 2 on GPU 0"
+    assert short(NAMES[8], 10).startswith("∇ encoder/layer 2")
+
+
+def test_no_name_becomes_another():
+    for width in range(10, 40):
+        assert len({short(name, width) for name in NAMES}) == len(NAMES)
+
+
+def test_a_name_that_shares_nothing_is_not_shortened():
+    assert shorten_among("softmax", ["softmax", *NAMES], len, 3) == "softmax"
+
+
+def test_a_text_is_abbreviated_only_as_far_as_it_must_be():
+    text = "gradients of decoder / layer 4 off GPU 1"
+    assert brief(text, len, 40) == text
+    assert brief(text, len, 32) == "grad. decoder/layer 4 off GPU 1"
+    assert brief(text, len, 20) == "∇ decoder/layer 4 off GPU 1"
+
+
+def test_a_text_that_is_too_wide_continues_on_the_next_line():
+    text = "Keep “decoder / layer 4” off GPU 1"
+    assert wrapped(text, len, 40) == [text]
+    assert wrapped(text, len, 24) == ["Keep “decoder / layer 4”", "off GPU 1"]
+    assert wrapped(text, len, 14) == ["Keep “decoder", "/ layer 4” off", "GPU 1"]
+    assert wrapped("Pin “embedding” to GPU 1", len, 23) == ["Pin “embedding” to", "GPU 1"]
+    assert wrapped("Pin unbreakable", len, 4) == ["Pin", "unbreakable"]
+
+
+def test_gradients_among_other_names_are_abbreviated_before_words_are_left_out():
+    some = ["gradients of decoder / layer 2", "decoder / layer 4", "decoder / layer 5"]
+    assert shorten_among(some[0], some, len, 18) == "∇ decoder/layer 2"

@@ -1,0 +1,30 @@
+"""What waits for an edit is called in parts, with time for the window in between."""
+
+from PySide6.QtCore import QObject, QTimer
+
+from enplace_studio.jobs import call_later as turns
+from enplace_studio.jobs.call_later import call_later, pause_s, take_turn
+
+
+def test_the_window_has_its_turn_after_an_edit_and_between_two_slots(qtbot):
+    owner, calls = QObject(), []
+
+    def call(name):
+        calls.append(name)
+        QTimer.singleShot(0, owner, lambda: calls.append("window"))
+
+    for name in ("first", "second"):
+        call_later(owner, lambda name=name: call(name)).start()
+    QTimer.singleShot(0, owner, lambda: calls.append("window"))
+    take_turn()
+    qtbot.waitUntil(lambda: len(calls) == 5)
+    assert calls == ["window", "first", "window", "second", "window"]
+
+
+def test_an_edit_ends_a_pause(monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now_s)
+    take_turn()
+    assert pause_s() == 0
+    now_s += 3
+    assert pause_s() == 3

@@ -1,0 +1,88 @@
+"""Lower bounds that are computed while the window is free."""
+
+from dataclasses import replace
+
+import pytest
+
+from enplace.bounds import Proof, lower_bound_us
+from enplace.machine import simulate
+from enplace.values.problem import Problem
+from enplace_studio.model import bounds as module
+from enplace_studio.model.bounds import Bounds
+from problems import cluster_of, plan_of, profile_of
+
+
+@pytest.fixture
+def problem():
+    """Three independent ops of 10 µs for two devices: no step is below 20 µs."""
+    return Problem(profile_of(dict.fromkeys("abc", 10.0)), cluster_of(2))
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The problems whose bounds were computed."""
+    asked = []
+    monkeypatch.setattr(
+        module, "lower_bound_us", lambda problem: asked.append(problem) or lower_bound_us(problem)
+    )
+    return asked
+
+
+def test_a_bound_is_announced_once_it_is_known(problem, qtbot):
+    bounds = Bounds()
+    with qtbot.waitSignal(bounds.changed):
+        assert bounds.find_us(problem) is None
+    assert bounds.find_us(problem) == lower_bound_us(problem)
+
+
+def test_the_gap_is_measured_from_the_bound(problem, qtbot):
+    bounds = Bounds()
+    schedule = simulate(problem, plan_of(problem, dict.fromkeys("abc", 0)))
+    assert bounds.gap(schedule) is None
+    bounds.add(problem, Proof(20.0))
+    assert bounds.gap(schedule) == pytest.approx(1 - 20.0 / 30.0)
+
+
+def test_a_pin_keeps_the_bound_without_a_computation(problem, computed):
+    bounds = Bounds()
+    bounds.add(problem, Proof(20.0))
+    assert bounds.find_us(replace(problem, pins={0: 1})) == 20.0
+    assert computed == []
+
+
+def test_other_costs_need_a_bound_of_their_own(problem, computed, qtbot):
+    bounds = Bounds()
+    bounds.add(problem, Proof(20.0))
+    slower = replace(problem, profile=problem.profile.with_costs(problem.profile.time_us * 2))
+    with qtbot.waitSignal(bounds.changed):
+        assert bounds.find_us(slower) is None
+    assert bounds.find_us(slower) == lower_bound_us(slower)
+    assert computed == [slower]
+
+
+def test_only_a_better_proof_replaces_a_bound(problem):
+    bounds = Bounds()
+    for proven_us in (18.0, 20.0, 19.0):
+        bounds.add(problem, Proof(proven_us))
+    assert bounds.find_us(problem) == 20.0
+
+
+def test_of_several_requests_in_a_row_the_first_and_the_last_are_computed(problem, computed, qtbot):
+    bounds = Bounds()
+    several = [
+        replace(problem, profile=problem.profile.with_costs(problem.profile.time_us * factor))
+        for factor in (1, 2, 3)
+    ]
+    for each in several:
+        bounds.find_us(each)
+    qtbot.waitUntil(lambda: len(computed) == 2 and bounds.find_us(several[-1]) is not None)
+    assert computed == [several[0], several[-1]]
+
+
+def test_a_request_during_the_computation_does_not_repeat_it(problem, computed, qtbot):
+    bounds = Bounds()
+    with qtbot.waitSignal(bounds.changed):
+        for _ in range(3):
+            assert bounds.find_us(problem) is None
+    bounds._background.wait()
+    assert computed == [problem]

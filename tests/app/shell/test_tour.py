@@ -1,0 +1,116 @@
+import pytest
+from PySide6.QtCore import QPoint, QRect, QSettings, QSize, Qt
+from PySide6.QtTest import QTest
+
+from documents import chain_document
+from enplace_studio.shell.actions import all_actions
+from enplace_studio.shell.tour import STEPS, place_beside
+from enplace_studio.shell.window import MainWindow
+
+AREA = QRect(0, 0, 1000, 700)
+CARD = QSize(300, 150)
+
+
+@pytest.fixture
+def make_window(qtbot, tmp_path):
+    settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
+
+    def make():
+        window = MainWindow(settings, tmp_path / "recovery")
+        qtbot.addWidget(window)
+        window.resize(1200, 800)
+        window.show()
+        return window
+
+    return make
+
+
+def open_chain(window):
+    window.document.open(chain_document().project)
+
+
+def test_the_first_model_begins_the_tour_and_the_next_start_does_not(make_window, qtbot):
+    window = make_window()
+    window.offer_tour()
+    assert not window.tour.isVisible()
+    open_chain(window)
+    qtbot.waitUntil(window.tour.isVisible)
+    for _ in STEPS:
+        window.tour.next.click()
+    assert not window.tour.isVisible()
+    again = make_window()
+    again.offer_tour()
+    assert not again._is_new
+
+
+def test_enter_goes_through_the_tour(make_window, qtbot):
+    window = make_window()
+    open_chain(window)
+    window.tour.begin()
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    qtbot.waitUntil(window.tour.next.hasFocus)
+    for number in range(len(STEPS)):
+        assert window.tour.at == number
+        QTest.keyClick(window.tour.next, Qt.Key.Key_Return)
+    assert not window.tour.isVisible()
+
+
+def test_the_tour_is_in_the_help_menu_and_esc_ends_it(make_window):
+    window = make_window()
+    open_chain(window)
+    assert not window.tour.isVisible()
+    window.menus.by_id["tour"].trigger()
+    assert window.tour.isVisible()
+    QTest.keyClick(window.tour.next, Qt.Key.Key_Escape)
+    assert not window.tour.isVisible()
+
+
+def test_every_step_stands_beside_what_it_is_about(make_window, qtbot):
+    window = make_window()
+    open_chain(window)
+    window.tour.begin()
+    for number, step in enumerate(STEPS):
+        target = window._tour_targets()[step.target]
+        window.tour.show_step(number)
+        around = QRect(target.mapTo(window, QPoint()), target.size())
+        assert window.tour._frame.geometry().contains(around)
+        assert window.rect().contains(window.tour.geometry())
+
+
+def test_the_tour_ends_with_the_model(make_window):
+    window = make_window()
+    open_chain(window)
+    window.tour.begin()
+    window.document.open(None)
+    assert not window.tour.isVisible()
+
+
+def test_keys_that_the_tour_names_exist():
+    keys = {key for action in all_actions() for key in action.keys}
+    assert {"Ctrl+F", "Ctrl+Z", "Ctrl+Shift+P"} <= keys
+    assert len(STEPS) == 5
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        QRect(0, 0, 200, 700),
+        QRect(800, 0, 200, 700),
+        QRect(0, 500, 1000, 200),
+        QRect(900, 10, 90, 30),
+    ],
+)
+def test_a_card_lies_beside_its_target_inside_the_window(target):
+    card = QRect(place_beside(target, CARD, AREA), CARD)
+    assert AREA.contains(card)
+    assert not card.intersects(target)
+
+
+def test_a_card_lies_below_a_button():
+    assert place_beside(QRect(500, 10, 90, 30), CARD, AREA).y() > 40
+
+
+def test_a_card_lies_upon_a_target_that_fills_the_window_or_in_the_middle_without_one():
+    assert AREA.contains(QRect(place_beside(AREA, CARD, AREA), CARD))
+    assert QRect(place_beside(QRect(), CARD, AREA), CARD).center() == AREA.center()

@@ -1,0 +1,393 @@
+"""Simulated pipelines, against the formulas of the schedules and the load of the busiest device."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from enplace.errors import ProblemError
+from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.pipeline import KINDS, simulate_pipeline
+from enplace.machine.pipelines.stages import stages_of
+from enplace.placers import PlaceOptions, place
+from enplace.placing.options import load_values
+from enplace.values.load_rule import TRANSFERS, LoadRule
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
+
+MANY = 60
+
+
+def chain(k, forward_us, backward_us, sent=0):
+    """Return k stages on k devices, each with a forward and a backward op."""
+    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
+    times = {name: forward_us if name[0] == "f" else backward_us for name in names}
+    edges = [(a, b, sent) for a, b in pairwise(names)]
+    profile = profile_of(times, edges)
+    profile = replace(profile, measured=Measurement(backward=list(range(k, 2 * k))))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    return problem, plan_of(problem, {name: int(name[1:]) for name in names})
+
+
+@pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
+def test_gpipe_has_the_bubbles_that_its_formula_predicts(k, m):
+    found = simulate_pipeline(*chain(k, 3.0, 5.0), "gpipe", m)
+    assert found.makespan_us == (m + k - 1) * (3 + 5)
+    assert found.in_flight == (m,) * k
+
+
+@pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
+def test_1f1b_takes_as_long_as_gpipe_with_at_most_k_microbatches(k, m):
+    found = simulate_pipeline(*chain(k, 3.0, 3.0), "1f1b", m)
+    assert found.makespan_us == (m + k - 1) * (3 + 3)
+    assert found.in_flight == tuple(min(m, k - i) for i in range(k))
+
+
+@pytest.mark.parametrize("m", [1, 8, 500])
+def test_gpipe_beats_its_objective_if_passes_of_devices_overlap(m):
+    """Device 0 has 1 + 4, device 1 has 5 + 0: device 0 does not wait for device 1."""
+    profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
+    profile = replace(profile, measured=Measurement(backward=[2]))
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
+    assert max_load_us(problem, plan.device, LoadRule(pipeline="gpipe")) == 9
+    found = simulate_pipeline(problem, plan, "gpipe", m)
+    assert found.time_per_sample_us == pytest.approx(5)
+    assert found.makespan_us == 5 * m + 1
+
+
+def test_1f1b_alternates_once_the_pipeline_is_full():
+    found = simulate_pipeline(*chain(3, 2.0, 4.0), "1f1b", 6)
+    first = "".join("FB"[slot.backward] for slot in found.computing[0])
+    last = "".join("FB"[slot.backward] for slot in found.computing[2])
+    assert first == "FFFBFBFBFBBB"
+    assert last == "FBFBFBFBFBFB"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("1f1b", 10.0), ("gpipe", 12.0)])
+def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
+    """Device 0 has 6 + 4, device 1 has 2 + 6: the sums are at most 10, the passes 6 and 6."""
+    times = {"f0": 6, "f1": 2, "b1": 6, "b0": 4}
+    edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b1": 1, "b0": 0})
+    found = simulate_pipeline(problem, plan, kind, MANY)
+    assert found.time_per_sample_us == pytest.approx(expected)
+    rule = LoadRule(pipeline=kind)
+    assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
+
+
+def test_the_slowest_stage_counts_long_before_it_is_the_last_to_finish():
+    """Six stages of 9.9 µs follow each other; the seventh op, of 10 µs, waits for nothing."""
+    chained = [f"f{i}" for i in range(6)]
+    edges = [(a, b, 0) for a, b in pairwise(chained)]
+    profile = profile_of({**dict.fromkeys(chained, 9.9), "slow": 10}, edges)
+    problem = Problem(profile, cluster_of(7, b0_us=0.0))
+    plan = plan_of(problem, {name: i for i, name in enumerate(profile.op_names)})
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert found.makespan_us == pytest.approx((6 + MANY - 1) * 9.9)
+    assert found.time_per_sample_us == pytest.approx(10)
+
+
+@settings(deadline=None, max_examples=60)
+@given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
+def test_inference_takes_the_largest_load_per_sample(planned, transfers):
+    """Any placement will do, as the stages of one device alternate."""
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    rule = LoadRule(transfers)
+    found = simulate_pipeline(problem, plan, "inference", MANY, rule)
+    assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems(), kind=st.sampled_from(KINDS), cut=st.integers(0, 20))
+def test_stages_wait_for_their_inputs_and_their_device(planned, kind, cut):
+    problem, plan = planned
+    late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
+    profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
+    problem = replace(problem, profile=profile)
+    found = simulate_pipeline(problem, plan, kind, 7)
+    ends = {}
+    for slots in [*found.computing, found.transfers]:
+        for slot in slots:
+            key = slot.microbatch, slot.stage
+            ends[key] = max(ends.get(key, 0.0), slot.finish_us)
+    for slots in found.computing:
+        for slot in slots:
+            for before in found.stages[slot.stage].after:
+                assert slot.start_us >= ends[slot.microbatch, before] - 1e-9
+    for d, slots in enumerate(found.computing):
+        mine = [*slots, *(slot for slot in found.transfers if slot.device == d)]
+        mine.sort(key=lambda slot: (slot.start_us, slot.finish_us))
+        for one, two in pairwise(mine):
+            assert two.start_us >= one.finish_us - 1e-9
+    assert sum(len(slots) for slots in found.computing) == 7 * len(found.stages)
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems())
+def test_the_stages_of_a_device_add_up_to_its_load(planned):
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    total = np.zeros(problem.cluster.n_devices)
+    stages = stages_of(problem, plan)
+    for stage in stages:
+        total[stage.devices[0]] += stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
+    np.testing.assert_allclose(total, device_loads_us(problem, plan.device), atol=1e-9)
+    assert sorted(np.concatenate([stage.ops for stage in stages]).tolist()) == list(
+        range(problem.profile.n_ops)
+    )
+
+
+def test_a_noncontiguous_plan_has_several_stages_per_device():
+    """With a and c on one device and b on the other there are three stages, as in Fig. 5b."""
+    profile = profile_of({"a": 2, "b": 3, "c": 2}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"a": 0, "b": 1, "c": 0})
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert [stage.devices for stage in found.stages] == [(0,), (1,), (0,)]
+    assert found.time_per_sample_us == pytest.approx(2 + 1 + 1 + 2)
+    assert found.makespan_us < MANY * 6 + 20
+
+
+def test_logical_gpus_of_one_chip_compute_one_after_another():
+    problem, plan = chain(2, 4.0, 8.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    assert max_load_us(problem, plan.device) == 24
+    assert simulate_pipeline(problem, plan, "1f1b", MANY).time_per_sample_us == pytest.approx(24)
+    found = place(problem, "max-load-dp").plan
+    assert not found.proven
+    assert "one chip" in found.note
+
+
+def test_replicas_on_different_gpus_have_different_times():
+    """Every other sample runs on the second GPU, which takes 1,000 µs instead of 100."""
+    profile = profile_of({"a": 100}, [])
+    problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
+    plan = replace(plan_of(problem, {"a": 0}), replicas=((0, 1),))
+    assert device_loads_us(problem, plan.device, replicas=plan.replicas).tolist() == [50, 500]
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert found.time_per_sample_us == pytest.approx(500)
+    assert found.stages[0].compute_us == (100, 1000)
+    rule = LoadRule(replicate=True)
+    for method in ("max-load-dp", "max-load-dpl"):
+        found = place(problem, method, options=PlaceOptions(values=load_values(rule))).plan
+        assert (found.value_us, found.replicas) == (100, ())
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
+def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
+    """Four GPUs run the first stage and one runs the second, which has a quarter of the work."""
+    times = {"f0": 16, "f1": 4, "b1": 4, "b0": 16}
+    edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
+    problem = Problem(profile, cluster_of(5, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 4, "b1": 4, "b0": 0})
+    found = simulate_pipeline(problem, replace(plan, replicas=((0, 1, 2, 3),)), kind, MANY)
+    assert found.time_per_sample_us == pytest.approx(8)
+
+
+@pytest.mark.parametrize("transfers", TRANSFERS)
+def test_gradients_overlap_if_transfers_overlap_with_computing(transfers):
+    times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
+    edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
+    profile = replace(
+        profile_of(times, edges, persistent={"f0": 40}), measured=Measurement(backward=[2, 3])
+    )
+    problem = Problem(profile, cluster_of(3, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 2, "b1": 2, "b0": 0})
+    plan, rule = replace(plan, replicas=((0, 1),)), LoadRule(transfers)
+    expected = max_load_us(problem, plan.device, rule, plan.replicas)
+    assert expected == (50 if transfers == "sum" else 20)
+    found = simulate_pipeline(problem, plan, "1f1b", MANY, rule)
+    assert found.time_per_sample_us == pytest.approx(expected)
+
+
+def test_gpipe_on_logical_gpus_of_one_chip_finishes():
+    problem, _ = chain(4, 3.0, 5.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    rule = LoadRule(pipeline="gpipe")
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    assert plan.value_us == 32
+    assert "stopped" not in plan.note
+    assert not plan.proven
+
+
+def test_replicas_without_ops_are_left_out():
+    problem = Problem(profile_of({"a": 4}, []), cluster_of(3))
+    plan = replace(plan_of(problem, {"a": 2}), replicas=((0, 1),))
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert [stage.devices for stage in found.stages] == [(2,)]
+    assert found.time_per_sample_us == pytest.approx(4)
+
+
+def test_replicas_take_microbatches_in_rotation():
+    problem, plan = chain(2, 4.0, 8.0)
+    profile = replace(problem.profile, persistent_bytes=np.array([3, 0, 0, 0]))
+    problem = Problem(profile, cluster_of(3, b0_us=0.0))
+    plan = replace(plan_of(problem, {"f0": 0, "f1": 0, "b1": 0, "b0": 0}), replicas=((0, 1, 2),))
+    found = simulate_pipeline(problem, plan, "1f1b", MANY)
+    assert [len(slots) for slots in found.computing] == [2 * MANY // 3] * 3
+    expected = max_load_us(problem, plan.device, replicas=plan.replicas)
+    assert found.time_per_sample_us == pytest.approx(expected, rel=0.1)
+
+
+def test_a_graph_without_a_backward_pass_is_not_trained():
+    problem = Problem(profile_of({"a": 1}), cluster_of(1))
+    with pytest.raises(ProblemError, match="no backward pass; simulate it as 'inference'"):
+        simulate_pipeline(problem, plan_of(problem, {"a": 0}), "1f1b", 3)
+
+
+def chunks(k, v):
+    """Return a chain of k times v equal stages in which samples visit k devices v times."""
+    n = k * v
+    names = [f"f{i}" for i in range(n)] + [f"b{i}" for i in reversed(range(n))]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 0) for a, b in pairwise(names)])
+    profile = replace(profile, measured=Measurement(backward=list(range(n, 2 * n))))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    return problem, plan_of(problem, {name: int(name[1:]) % k for name in names})
+
+
+@pytest.mark.parametrize(("k", "v", "m"), [(2, 2, 4), (3, 2, 6), (4, 2, 8), (4, 3, 4)])
+def test_interleaved_stages_divide_the_bubble_by_their_number(k, v, m):
+    """Megatron: m samples take m + (k - 1) / v times the time of one on a device."""
+    found = simulate_pipeline(*chunks(k, v), "interleaved", m)
+    assert found.makespan_us == 2 * v * m + 2 * (k - 1)
+
+
+def with_weights(k, **of_cluster):
+    """Return k equal stages that keep a byte of each sample only on the last device."""
+    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
+    edges = [(a, b, int(a[1:] == b[1:])) for a, b in pairwise(names)]
+    edges += [(f"b{i}", f"w{i}", 0) for i in range(k)]
+    times = dict.fromkeys([*names, *(f"w{i}" for i in range(k))], 1.0)
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, 3 * k)))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0, **of_cluster))
+    return problem, plan_of(problem, {name: int(name[1:]) for name in times})
+
+
+def test_gradients_of_weights_wait_only_as_long_as_memory_suffices():
+    problem, plan = with_weights(4, capacity_bytes=1)
+    found = simulate_pipeline(problem, plan, "zb-h1", 8)
+    assert found.in_flight[3] == 2
+    assert (found.peak_bytes <= 1).all()
+    roomy = simulate_pipeline(*with_weights(4), "zb-h1", 8)
+    in_turn = simulate_pipeline(problem, plan, "1f1b", 8)
+    assert roomy.makespan_us < found.makespan_us < in_turn.makespan_us
+
+
+@pytest.mark.parametrize(("k", "m"), [(2, 2), (4, 4), (4, 8), (6, 12)])
+def test_zero_bubble_fills_the_end_with_gradients_of_weights(k, m):
+    """ZB-H1: with equal parts the bubble is a third of 1F1B's, with at most k samples in flight."""
+    problem, plan = with_weights(k)
+    found = simulate_pipeline(problem, plan, "zb-h1", m)
+    assert found.makespan_us == 3 * m + k - 1
+    assert max(found.in_flight) == k
+    assert simulate_pipeline(problem, plan, "1f1b", m).makespan_us == 3 * (m + k - 1)
+
+
+def test_an_odd_number_of_stages_keeps_the_pace_of_the_busiest_device():
+    """The second device only runs forward: three stages, and two samples must be in flight."""
+    times = {"f0": 2, "f1": 26, "b0": 27}
+    profile = profile_of(times, [("f0", "f1", 0), ("f1", "b0", 0)])
+    problem = Problem(
+        replace(profile, measured=Measurement(backward=[2])), cluster_of(2, b0_us=0.0)
+    )
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
+    found = simulate_pipeline(problem, plan, "1f1b", MANY)
+    assert found.time_per_sample_us == pytest.approx(29)
+    assert found.makespan_us == pytest.approx(29 * MANY, rel=0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems(), cut=st.integers(0, 20), transfers=st.sampled_from(TRANSFERS))
+def test_training_keeps_the_pace_of_the_busiest_device(planned, cut, transfers):
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
+    profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
+    problem, rule = replace(problem, profile=profile), LoadRule(transfers)
+    load_us = max_load_us(problem, plan.device, rule)
+    for kind in ("1f1b", "zb-h1"):
+        found = simulate_pipeline(problem, plan, kind, MANY, rule)
+        assert found.time_per_sample_us == pytest.approx(load_us)
+
+
+STAGE = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9))
+"""Time forward, time backward, and time of the gradients of weights; there are none if it is 0."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(stages=st.lists(STAGE, min_size=2, max_size=5), m=st.integers(1, 12))
+@example(stages=[(4, 4, 0), (1, 3, 0), (2, 1, 4), (2, 2, 0)], m=3)
+@example(stages=[(4, 4, 4), (1, 2, 0), (4, 1, 2), (1, 3, 0)], m=8)
+def test_zero_bubble_is_never_slower_than_1f1b_and_holds_no_more_samples(stages, m):
+    k = len(stages)
+    times = {f"f{i}": stages[i][0] for i in range(k)}
+    times |= {f"b{i}": stages[i][1] for i in reversed(range(k))}
+    edges = [(a, b, 0) for a, b in pairwise(times)]
+    weights = [i for i in range(k) if stages[i][2]]
+    edges += [(f"b{i}", f"w{i}", 0) for i in weights]
+    times |= {f"w{i}": stages[i][2] for i in weights}
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=range(k, len(times))))
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    plan = plan_of(problem, {name: int(name[1:]) for name in times})
+    in_turn, found = (simulate_pipeline(problem, plan, kind, m) for kind in ("1f1b", "zb-h1"))
+    assert found.makespan_us <= in_turn.makespan_us * (1 + 1e-9)
+    assert found.time_per_sample_us <= in_turn.time_per_sample_us * (1 + 1e-9)
+    assert max(found.in_flight) <= max(in_turn.in_flight)
+
+
+@settings(deadline=None, max_examples=25)
+@given(planned=planned_problems(), kind=st.sampled_from(["1f1b", "zb-h1", "gpipe"]))
+def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
+    problem, plan = planned[0], replace(planned[1], replicas=())
+    backward = problem.profile.topological_order[problem.profile.n_ops // 2 :]
+    scopes = ["gradients" if op in backward else "" for op in range(problem.profile.n_ops)]
+    profile = replace(problem.profile, scopes=tuple(scopes))
+    problem = replace(problem, profile=profile)
+    try:
+        found = simulate_pipeline(problem, plan, kind, 5)
+    except ProblemError:
+        return
+    stage_of = {op: s for s, stage in enumerate(found.stages) for op in stage.ops.tolist()}
+    for d, curve in enumerate(found.memory):
+        for at_us in [float(us) for us in curve.time_us] + [found.makespan_us / 3]:
+            here = curve.bytes[np.searchsorted(curve.time_us, at_us, "right") - 1]
+            assert here == count_bytes(problem, plan, found, stage_of, d, at_us)
+
+
+def count_bytes(problem, plan, found, stage_of, d, at_us):
+    """Count the bytes on a device at a time, tensor by tensor and sample by sample."""
+    profile = problem.profile
+    slots = {(s.microbatch, s.stage, s.part): s for s in found.slots_of(d)}
+    total = int(profile.persistent_bytes[plan.device == d].sum())
+    for m in range(found.n_microbatches):
+        for tensor in range(profile.n_tensors):
+            op = int(profile.tensor_op[tensor])
+            readers = profile.edge_op[profile.edge_tensor == tensor].tolist()
+            there = sorted({stage_of[o] for o in readers if plan.device[o] == d})
+            if plan.device[op] == d:
+                begin = slots[m, stage_of[op], 0].start_us
+                ends = [slots[m, s, 0].finish_us for s in {*there, stage_of[op]}]
+                sent = slots.get((m, stage_of[op], 2))
+                if sent is not None and any(plan.device[o] != d for o in readers):
+                    ends.append(sent.finish_us)
+            elif there:
+                first = slots.get((m, there[0], 1)) or slots[m, there[0], 0]
+                begin, ends = first.start_us, [slots[m, s, 0].finish_us for s in there]
+            else:
+                continue
+            total += int(profile.held_bytes[tensor]) * (begin <= at_us < max(ends))
+        for s, stage in enumerate(found.stages):
+            if (
+                stage.devices == (d,)
+                and slots[m, s, 0].start_us <= at_us < slots[m, s, 0].finish_us
+            ):
+                total += int(profile.temporary_bytes[stage.ops].max())
+    return total

@@ -1,0 +1,197 @@
+"""Annealing and integer programs for the largest load, against trying all placements."""
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.solvers.warm import warm_solvers
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.errors import ProblemError
+from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.way_back import backward_ops
+from enplace.placers.max_load.search.anneal import anneal
+from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes, loads_us
+from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
+from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
+from enplace.placing.anytime import Limits
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import samples
+from enplace.solvers.milp import solve_milp
+from enplace.solvers.model import ModelBuilder
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, on_own_chips, planned_problems, profile_of
+
+
+def never():
+    return False
+
+
+def limits(left_s=lambda: 600.0):
+    """Return limits with a clock that stands still, and the list of what is reported."""
+    reported = []
+    return Limits(left_s, never, reported.append), reported
+
+
+@pytest.fixture(scope="module")
+def solver():
+    """Skip where HiGHS is not installed."""
+    builder = ModelBuilder()
+    builder.rows([(1.0, builder.variables(1, cost=1.0))], lower=1.0)
+    answer = solve_milp(builder.model(), None, 600.0, never, lambda _: None)
+    if answer.status == "missing":
+        pytest.skip(answer.why)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """BERT-3, training, operators."""
+    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
+    return Problem(profile, cluster_from("from-file", profile))
+
+
+@st.composite
+def tiny_problems(draw):
+    """Draw a few ops, some backward or colocated, and one to three devices with little memory."""
+    n = draw(st.integers(2, 5))
+    names = "abcde"[:n]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
+    sizes = [draw(st.integers(0, 9)) for _ in names]
+    backward = draw(st.integers(0, n))
+    profile = profile_of(
+        {name: draw(st.integers(0, 20)) for name in names},
+        [(names[i], names[j], sizes[i]) for i, j in chosen],
+        cpu={name: draw(st.integers(0, 60)) for name in names},
+        persistent={name: draw(st.integers(0, 40)) for name in names},
+        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
+    )
+    profile = replace(profile, measured=Measurement(backward=list(range(n - backward, n))))
+    n_gpus = draw(st.integers(1, 2))
+    machine = cluster_of(
+        n_gpus,
+        b0_us=0.0,
+        cpu_lanes=draw(st.integers(0, 1)),
+        capacity_bytes=draw(st.sampled_from([60, 10_000])),
+        slower=[draw(st.sampled_from([1.0, 1.0, 3.0])) for _ in range(n_gpus)],
+    )
+    try:
+        return Problem(profile, machine, pins=draw(st.sampled_from([{}, {}, {0: 0}])))
+    except ProblemError:
+        return Problem(profile, cluster_of(2, b0_us=0.0))
+
+
+def placements(problem):
+    """Yield all placements that respect pins, colocation and the memory of the accelerators."""
+    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
+    for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
+        device = np.array(devices)
+        if problem.unit_allowed[np.arange(problem.n_units), device].all():
+            device = device[problem.unit]
+            held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
+            if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
+                yield device
+
+
+def is_contiguous(problem, device):
+    """Check definition 3.1 for the forward and the backward ops of each device."""
+    profile, backward = problem.profile, backward_ops(problem)
+    for ops in (~backward, backward):
+        graph = nx.DiGraph()
+        graph.add_nodes_from(np.flatnonzero(ops).tolist())
+        inside = ops[profile.edge_source] & ops[profile.edge_op]
+        ends = (profile.edge_source[inside].tolist(), profile.edge_op[inside].tolist())
+        graph.add_edges_from(zip(*ends, strict=True))
+        for here in range(problem.cluster.n_devices):
+            mine = set(np.flatnonzero(ops & (device == here)).tolist())
+            below = set().union(*(nx.descendants(graph, op) for op in mine))
+            above = set().union(*(nx.ancestors(graph, op) for op in mine))
+            if not below & above <= mine:
+                return False
+    return True
+
+
+def least(problem, wanted):
+    return min((max_load_us(problem, d) for d in placements(problem) if wanted(d)), default=np.inf)
+
+
+def check(problem, found, expected):
+    assert found.objective_us == pytest.approx(expected)
+    if np.isfinite(expected):
+        assert found.proven
+        assert max_load_us(problem, found.device) == pytest.approx(expected)
+        assert any(np.array_equal(found.device, each) for each in placements(problem))
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=tiny_problems())
+@warm_solvers()
+def test_no_placement_beats_the_noncontiguous_search(solver, problem):
+    check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=tiny_problems())
+@warm_solvers()
+def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
+    found = search_contiguous(problem, limits()[0])
+    check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
+    if np.isfinite(found.objective_us):
+        assert is_contiguous(problem, found.device)
+
+
+@settings(deadline=None)
+@given(planned=planned_problems())
+def test_unit_loads_equal_op_loads(planned):
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    graph = build_hypergraph(problem)
+    device = np.zeros(problem.n_units, dtype=np.int64)
+    device[problem.unit] = plan.device
+    loads = loads_us(graph, device).sum(axis=1)
+    np.testing.assert_allclose(loads, device_loads_us(problem, plan.device))
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=tiny_problems(), seed=st.integers(0, 9))
+def test_annealing_stays_within_memory_and_never_gets_worse(problem, seed):
+    graph = build_hypergraph(problem)
+    for placement in itertools.islice(placements(problem), 1):
+        start = np.zeros(problem.n_units, dtype=np.int64)
+        start[problem.unit] = placement
+        best = anneal(graph, start, never, seed)
+        assert loads_us(graph, best).max() <= loads_us(graph, start).max()
+        assert (held_bytes(graph, best) <= graph.capacity_bytes).all()
+        assert problem.unit_allowed[np.arange(problem.n_units), best].all()
+
+
+def test_annealing_finds_the_non_contiguous_value_of_table_1(bert):
+    graph = build_hypergraph(bert)
+    start = np.zeros(bert.n_units, dtype=np.int64)
+    start[bert.unit] = partition_exactly(bert).device
+    best = anneal(graph, start, never)
+    assert round(max_load_us(bert, best[bert.unit]) / 1000, 2) == pytest.approx(54.21, rel=0.005)
+
+
+def test_reported_loads_only_improve(solver):
+    times = {f"op{i}": 3.0 + i % 5 for i in range(20)}
+    edges = [(f"op{i}", f"op{i + 3}", 2) for i in range(17)]
+    problem = Problem(profile_of(times, edges), cluster_of(3))
+    limits_, reported = limits()
+    found = search_anywhere(problem, limits_)
+    loads, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
+    assert loads == sorted(loads, reverse=True)
+    assert bounds == sorted(bounds)
+    assert found.objective_us == loads[-1]
+    assert found.bound_us <= found.objective_us
+
+
+def test_a_cancelled_search_returns_its_start_partition(bert):
+    found = search_anywhere(bert, Limits(lambda: 60.0, lambda: True, lambda _: None))
+    assert found.objective_us == pytest.approx(partition_along_order(bert).load_us)
+    assert not found.proven
