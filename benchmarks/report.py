@@ -28,7 +28,7 @@ import psutil
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from enplace.disk import write_atomically
+from enplace.files.writing import write_atomically
 
 LOOK_S = 0.1
 LONG_AXIS = 200

@@ -27,7 +27,7 @@ from PySide6.QtWidgets import QSlider
 
 from benchmarks.report import Report, publish
 from benchmarks.synthetic import HEADS, transformer
-from enplace.disk import write_atomically
+from enplace.files.writing import write_atomically
 from enplace.frameworks.registry import exporters
 from enplace.writers import write_profile
 from enplace_studio.jobs.background import Background

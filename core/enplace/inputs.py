@@ -171,7 +171,7 @@ def read_problem_and_plan(
     EnplaceError
         If a file or a name cannot be used.
     """
-    from enplace.disk import naming
+    from enplace.files.reading import naming
     from enplace.readers import complete_plan, constrain, read_plan, read_plan_cluster
     from enplace.readers.clusters import cluster_from
     from enplace.values.problem import Problem
@@ -207,7 +207,7 @@ def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
         If the method cannot start from a plan, the file cannot be used, or it holds less than half
         of the profile's ops.
     """
-    from enplace.disk import naming
+    from enplace.files.reading import naming
     from enplace.readers import complete_plan, read_plan
     from enplace.values.problem import split_problem
 

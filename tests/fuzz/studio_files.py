@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from tests.fuzz.targets import Target, small_problem, small_schedule
 
-from enplace.disk import dump_json, is_object, parse_json, read_bytes
+from enplace.files.fields import is_object
+from enplace.files.json_text import dump_json, parse_json
+from enplace.files.reading import read_bytes
 from enplace.frameworks.measured import MeasuredRun
 from enplace.frameworks.registry import exporters
 from enplace.placers import place

@@ -20,8 +20,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.disk import write_atomically
 from enplace.errors import ClusterError, EnplaceError
+from enplace.files.writing import write_atomically
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import read_cluster
 from enplace.values.cluster import Cluster

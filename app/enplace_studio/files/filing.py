@@ -17,8 +17,9 @@ from PySide6.QtCore import QDateTime, QLocale, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.bounds import with_bound
-from enplace.disk import open_to_read, refuse_pipe, remove_abandoned_files, write_atomically
 from enplace.errors import EnplaceError, FileError
+from enplace.files.reading import open_to_read, refuse_pipe
+from enplace.files.writing import remove_abandoned_files, write_atomically
 from enplace.frameworks.registry import exporters
 from enplace.placers.references import result_for
 from enplace.readers import (

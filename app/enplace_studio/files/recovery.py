@@ -12,17 +12,11 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 
-from enplace.disk import (
-    MAX_ARCHIVE_BYTES,
-    find_files,
-    hold_lock,
-    is_abandoned,
-    make_private_folder,
-    remove_abandoned_files,
-    shortened_name,
-    write_atomically,
-)
 from enplace.errors import EnplaceError, FileError
+from enplace.files.folders import find_files, make_private_folder
+from enplace.files.locks import hold_lock, is_abandoned
+from enplace.files.reading import MAX_ARCHIVE_BYTES
+from enplace.files.writing import remove_abandoned_files, shortened_name, write_atomically
 from enplace.readers import Project
 from enplace.text import size
 from enplace.writers import write_project

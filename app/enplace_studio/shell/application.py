@@ -16,8 +16,9 @@ from PySide6.QtCore import QObject, QSettings, QTimer
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
-from enplace.disk import make_private_folder, remove_abandoned_files
 from enplace.errors import FileError
+from enplace.files.folders import make_private_folder
+from enplace.files.writing import remove_abandoned_files
 from enplace.system import give_back_memory
 from enplace_studio.jobs.call_later import call_later, pause_s
 from enplace_studio.shell.window import MainWindow

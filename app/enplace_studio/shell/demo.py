@@ -12,8 +12,8 @@ import numpy as np
 from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 
 from enplace.bounds import with_bound
-from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
+from enplace.files.writing import write_atomically
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
 from enplace.writers import write_plan

@@ -33,8 +33,8 @@ from PySide6.QtGui import (
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QPushButton, QScrollBar, QToolButton, QWidget
 
-from enplace.disk import write_atomically
 from enplace.errors import FileError
+from enplace.files.writing import write_atomically
 from enplace_studio.widgets.theme import theme
 
 SUFFIXES = (".svg", ".png", ".pdf")

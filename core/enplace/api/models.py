@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from numbers import Integral
 
 from enplace.api.checks import checked
-from enplace.disk import naming
 from enplace.errors import EnplaceError
+from enplace.files.reading import naming
 from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.roofline import DEFAULT_GPU
 from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, source_of

@@ -12,9 +12,9 @@ from enplace import summary
 from enplace.api.checks import checked
 from enplace.api.notebook import image, preformatted
 from enplace.api.plot import plot_timeline
-from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
+from enplace.files.writing import write_atomically
 from enplace.frameworks.registry import exporters, why_no_export
 from enplace.inputs import PathLike
 from enplace.pictures.graph_svg import graph_svg

@@ -102,7 +102,7 @@ def clusters(
     --memory 80GiB --link nvlink, that of another machine. Every command takes mine.json as
     --cluster.
     """
-    from enplace.disk import write_atomically
+    from enplace.files.writing import write_atomically
     from enplace.readers.clusters import presets
     from enplace.writers.clusters import cluster_text, cluster_to_json
 

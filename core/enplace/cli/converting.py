@@ -143,7 +143,8 @@ def import_(
 def _read(path: str, of_model: dict[str, Any]) -> Profile:
     """Read a profile; the graph of a model that need not run is read in a worker."""
     from enplace.cli.progress import stopped_by_ctrl_c, work_bar
-    from enplace.disk import naming, shown
+    from enplace.files.fields import shown
+    from enplace.files.reading import naming
     from enplace.frameworks.jobs import measure_profile
     from enplace.frameworks.registry import suffixes
     from enplace.frameworks.source import source_of
@@ -236,8 +237,8 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 @compiling_bar()
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
-    from enplace.disk import write_atomically
     from enplace.errors import FileError
+    from enplace.files.writing import write_atomically
     from enplace.frameworks.registry import exporters, why_no_export
     from enplace.machine import simulate
     from enplace.placers.references import result_for

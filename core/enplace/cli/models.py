@@ -104,7 +104,7 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
     FileError, TrustError
         If it is not a model, or nobody allowed its code to run.
     """
-    from enplace.disk import naming
+    from enplace.files.reading import naming
     from enplace.frameworks.source import source_from_json, source_of
 
     options = {key: value for key, value in model.items() if key != "model" and value}

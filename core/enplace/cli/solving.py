@@ -322,7 +322,7 @@ def _write(
     trace_file: str | None = None,
 ) -> list[str]:
     """Write the requested files; return a sentence for each."""
-    from enplace.disk import write_atomically
+    from enplace.files.writing import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
     if plan_file:

@@ -33,7 +33,7 @@ def verify(devices: str | None, output: str) -> Answer:
     'place' and 'run' would do it. The report is one web page; send it with a bug report. Exit
     status 1 if a plan did not run as planned.
     """
-    from enplace.disk import write_atomically
+    from enplace.files.writing import write_atomically
     from enplace.frameworks import verifying
     from enplace.frameworks.registry import usual_framework
     from enplace.frameworks.verification_page import verification_html

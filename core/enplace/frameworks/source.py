@@ -13,8 +13,9 @@ from pathlib import Path
 from sys import path as module_path
 from typing import Any
 
-from enplace.disk import is_object, only, read_bytes, shown, take, whole
 from enplace.errors import EnplaceError, FileError
+from enplace.files.fields import is_object, only, shown, take, whole
+from enplace.files.reading import read_bytes
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import (
     framework_of_kind,

@@ -12,17 +12,12 @@ from pathlib import Path
 
 import platformdirs
 
-from enplace.disk import (
-    check_format,
-    dump_json,
-    is_object,
-    make_private_folder,
-    parse_json,
-    read_bytes,
-    take,
-    write_atomically,
-)
 from enplace.errors import EnplaceError
+from enplace.files.fields import check_format, is_object, take
+from enplace.files.folders import make_private_folder
+from enplace.files.json_text import dump_json, parse_json
+from enplace.files.reading import read_bytes
+from enplace.files.writing import write_atomically
 from enplace.frameworks.source import Source, find_module, is_program
 
 NAME, VERSION = "enplace-trust", 1

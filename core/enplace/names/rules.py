@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import re2
 
-from enplace.disk import read_bytes
 from enplace.errors import FileError, ProblemError
+from enplace.files.reading import read_bytes
 from enplace.text import count, listed
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from enplace.disk import dump_json
 from enplace.errors import EnplaceError
+from enplace.files.json_text import dump_json
 
 PROGRESS, DONE, FAILED = "progress", "done", "failed"
 

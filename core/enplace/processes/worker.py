@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from enplace import errors
-from enplace.disk import temporary_folder
 from enplace.errors import CancelledError, EnplaceError
+from enplace.files.folders import temporary_folder
 from enplace.processes.child import Child, end_group, start_child
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 

@@ -9,8 +9,9 @@ import importlib
 import os
 import pkgutil
 
-from enplace.disk import MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, naming, read_bytes, shown
 from enplace.errors import FileError
+from enplace.files.fields import shown
+from enplace.files.reading import MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, naming, read_bytes
 from enplace.readers.archive import Project, read_project
 from enplace.readers.constraints import constrain, read_constraints
 from enplace.readers.plans import (

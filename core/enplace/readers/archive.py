@@ -18,23 +18,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from enplace.disk import (
+from enplace.errors import EnplaceError, FileError, ProfileError
+from enplace.files.fields import check_format, is_object, shown, take, whole
+from enplace.files.json_memory import check_memory
+from enplace.files.json_text import parse_json
+from enplace.files.reading import (
     MAX_ARCHIVE_BYTES,
     MAX_FILE_BYTES,
     ZIP_MAGIC,
-    check_format,
-    check_memory,
     gather,
-    is_object,
     most_unpacked_bytes,
     naming,
-    parse_json,
     read_bytes,
-    shown,
-    take,
-    whole,
 )
-from enplace.errors import EnplaceError, FileError, ProfileError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_in_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from enplace.disk import check_format, is_object, number, only, shown, take, whole
 from enplace.errors import ClusterError, FileError
+from enplace.files.fields import check_format, is_object, number, only, shown, take, whole
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
 from enplace.values.device_names import is_task

@@ -11,18 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from enplace.disk import (
-    LITTLE_MEMORY_BYTES,
-    check_format,
-    is_object,
-    naming,
-    only,
-    parse_json,
-    read_bytes,
-    shown,
-    take,
-)
 from enplace.errors import FileError, PinConflictError
+from enplace.files.fields import check_format, is_object, only, shown, take
+from enplace.files.json_memory import LITTLE_MEMORY_BYTES
+from enplace.files.json_text import parse_json
+from enplace.files.reading import naming, read_bytes
 from enplace.values.problem import Problem, order_problem
 
 NAME, VERSION = "enplace-constraints", 1

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
+from enplace.files.fields import is_object, number, shown, take, whole
 from enplace.readers.registry import Content, reader
 from enplace.text import count
 from enplace.values.cluster import Cluster, Device, Link

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import check_format, is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, FileError
+from enplace.files.fields import check_format, is_object, number, shown, take, whole
 from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from enplace.disk import is_object, number, take, whole
 from enplace.errors import FileError
+from enplace.files.fields import is_object, number, take, whole
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 

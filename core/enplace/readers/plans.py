@@ -15,18 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import (
-    check_format,
-    is_object,
-    naming,
-    number,
-    parse_json,
-    read_bytes,
-    shown,
-    take,
-    whole,
-)
 from enplace.errors import FileError
+from enplace.files.fields import check_format, is_object, number, shown, take, whole
+from enplace.files.json_text import parse_json
+from enplace.files.reading import naming, read_bytes
 from enplace.machine.claims import check_claims
 from enplace.readers import constraints
 from enplace.readers.cluster_json import cluster_from_json

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from enplace.disk import parse_json
 from enplace.errors import FileError
+from enplace.files.json_text import parse_json
 from enplace.values.profile import Profile
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files as resource_files
 from pathlib import Path
 
-from enplace.disk import parse_json
+from enplace.files.json_text import parse_json
 
 FOLDER = Path(str(resource_files("enplace_resources"))) / "samples"
 

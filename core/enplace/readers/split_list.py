@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from enplace.disk import is_object, only, take, whole
+from enplace.files.fields import is_object, only, take, whole
 from enplace.values.splits import Split
 
 MAX_PARTS = 256

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import check_format, is_object, number, only, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
+from enplace.files.fields import check_format, is_object, number, only, shown, take, whole
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.registry import Content, reader
 from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import dump_json, naming, write_atomically
 from enplace.errors import FileError
+from enplace.files.json_text import dump_json
+from enplace.files.reading import naming
+from enplace.files.writing import write_atomically
 from enplace.readers.archive import (
     ARRAYS,
     DTYPES,

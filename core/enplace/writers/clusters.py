@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from enplace.disk import dump_json
+from enplace.files.json_text import dump_json
 from enplace.readers.cluster_json import NAME, VERSION
 from enplace.values.cluster import Cluster
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from enplace.disk import dump_json, write_atomically
+from enplace.files.json_text import dump_json
+from enplace.files.writing import write_atomically
 from enplace.readers.constraints import NAME, VERSION
 from enplace.values.problem import Problem
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from enplace.bounds import lower_bound_us
-from enplace.disk import dump_json, write_atomically
+from enplace.files.json_text import dump_json
+from enplace.files.writing import write_atomically
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text

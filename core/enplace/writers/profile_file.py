@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from enplace.disk import dump_json, write_atomically
+from enplace.files.json_text import dump_json
+from enplace.files.writing import write_atomically
 from enplace.values.profile import Profile
 from enplace.writers.archive import write_archive
 from enplace.writers.text_form import profile_to_json

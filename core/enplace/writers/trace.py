@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.disk import encode_items
+from enplace.files.json_text import encode_items
 from enplace.pictures.tracks import Track, channel_tracks, lane_tracks
 from enplace.values.profile import CONTROL, FloatArray
 from enplace.values.result import Result

@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtCore import QCoreApplication
 
 from documents import add_plan, chain_document, let_go
-from enplace.disk import write_atomically
 from enplace.errors import EnplaceError, FileError
+from enplace.files.writing import write_atomically
 from enplace.readers import readers
 from enplace.writers import write_profile, write_project
 from enplace_studio.files import recovery as recovery_module

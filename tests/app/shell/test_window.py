@@ -24,8 +24,8 @@ from PySide6.QtWidgets import (
 )
 
 from documents import add_plan, chain_document, document_of, let_go, wide_document
-from enplace.disk import write_atomically
 from enplace.errors import FileError
+from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.readers import read_plan

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from enplace import disk as disk_module
-from enplace.disk import write_atomically
 from enplace.errors import EnplaceError, FileError, PlanError
+from enplace.files import fields, json_memory, json_text, reading
+from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.readers import (
     Project,
@@ -286,7 +286,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
     valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "SMALL_BYTES", 1 << 20)
     pack(path, members | {"profile.json": b" " * (4 << 20)})
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("unpacked the bomb"))
     with pytest.raises(FileError, match="do not trust it"):
@@ -309,8 +309,8 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
     valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, bomb: bytes
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
-    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
     pack(path, members | {"profile.json": bomb})
     with pytest.raises(FileError, match=r"would take over \d+.* MiB of memory"):
         read_profile(path)
@@ -331,8 +331,8 @@ def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
 def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 4 << 20)
-    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
     path = tmp_path / "p.json"
     path.write_bytes(text)
     with pytest.raises(FileError, match="far more than a real file of this size"):
@@ -351,7 +351,7 @@ def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
 def test_an_endless_text_is_refused_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
-    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
     path = tmp_path / "p.json"
     path.write_bytes(text)
     with pytest.raises(FileError, match="a text of over 1,048,576 characters; shorten it"):
@@ -362,18 +362,18 @@ def test_an_endless_text_is_refused_before_it_is_parsed(
 def test_one_wide_character_must_not_multiply_the_memory_of_a_large_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: bytes
 ) -> None:
-    monkeypatch.setattr(disk_module, "MAX_WIDE_BYTES", 1 << 20)
-    monkeypatch.setattr(disk_module.json, "loads", refuse_large(disk_module.json.loads))
+    monkeypatch.setattr(json_memory, "MAX_WIDE_BYTES", 1 << 20)
+    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
     path = tmp_path / "p.json"
     path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'"' + wide + b'"]}')
     with pytest.raises(FileError, match="far more than a real file of this size"):
         read_profile(path)
     path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'""]}')
-    disk_module.check_memory(path.read_bytes())
+    json_memory.check_memory(path.read_bytes())
 
 
 def test_a_text_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 1 << 20)
     path = tmp_path / "p.json"
     path.write_bytes(b'{"name": "' + b"[" * 1_000_000)
     with pytest.raises(FileError, match="a text never ends"):
@@ -385,7 +385,7 @@ def test_a_plan_of_any_size_that_we_write_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The memory that JSON may take grows with its size, and plans take most for theirs."""
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
     ops = [f"{name}{i}" for i in range(300)]
     problem = Problem(profile_of(dict.fromkeys(ops, 10)), cluster_of(2))
     plan = plan_of(problem, dict.fromkeys(ops, 0))
@@ -433,7 +433,7 @@ def test_arrays_that_grow_in_memory_are_refused_before_they_are_read(
 ) -> None:
     """A byte in the file is eight in memory."""
     path, members = valid_archive
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 8 << 20)
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 8 << 20)
     names = ("edge_op", "device_0") if member == "profile" else ("device_0", "position_0")
     bomb = io.BytesIO()
     np.savez(bomb, **dict.fromkeys(names, np.zeros(1 << 20, np.uint8)))
@@ -455,7 +455,7 @@ def test_a_project_with_a_million_plans_is_refused(
 def test_gzip_is_not_unpacked_further_than_an_honest_file_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "SMALL_BYTES", 1 << 20)
     path = tmp_path / "p.json.gz"
     path.write_bytes(gzip.compress(b" " * (4 << 20)))
     with pytest.raises(FileError, match=r"unpacks from \d+ to over 1048576 bytes"):
@@ -470,8 +470,8 @@ def test_a_zip_in_a_zip_counts_as_the_whole_file(
     with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("time_us.npy", bytes(8 << 20))
         packed.writestr("edge_op.npy", random.Random(0).randbytes(99))
-    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
-    monkeypatch.setattr(disk_module, "MAX_RATIO", 900)
+    monkeypatch.setattr(reading, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "MAX_RATIO", 900)
     pack(path, members | {"profile.npz": inner.getvalue()})
     with pytest.raises(FileError, match=r"profile\.npz: unpacks from"):
         read_profile(path)
@@ -845,9 +845,9 @@ def test_a_project_that_packs_too_well_is_written_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plans that are alike pack like a bomb, which no reader takes."""
-    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 10)
-    monkeypatch.setattr(disk_module, "MAX_RATIO", 3)
-    monkeypatch.setattr(disk_module, "LARGE_RATIO", 3)
+    monkeypatch.setattr(reading, "SMALL_BYTES", 1 << 10)
+    monkeypatch.setattr(reading, "MAX_RATIO", 3)
+    monkeypatch.setattr(reading, "LARGE_RATIO", 3)
     plan = plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0))
     plans = tuple((f"plan {i}", plan) for i in range(50))
     write_project(tmp_path / "p.enplace", Project(PROFILE, plans=plans))
@@ -858,7 +858,7 @@ def test_a_profile_that_packs_too_well_is_written_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names of a million layers that are alike take 30 times their packed size as JSON."""
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
     profile = profile_of({f"layer_{n}": 1.0 for n in range(300)})
     write_profile(tmp_path / "p.enplace", profile)
     assert same(profile, read_profile(tmp_path / "p.enplace"))
@@ -874,8 +874,8 @@ def test_a_project_that_could_not_be_read_again_is_not_written(
     many = Project(PROFILE, plans=tuple((f"plan {i}", plan) for i in range(5001)))
     with pytest.raises(FileError, match="holds 5,001 plans; remove some"):
         write_project(path, many)
-    monkeypatch.setattr(disk_module, "LITTLE_MEMORY_BYTES", 0)
-    monkeypatch.setattr(disk_module, "MAX_PACKED_GROWTH", 0)
+    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
+    monkeypatch.setattr(json_memory, "MAX_PACKED_GROWTH", 0)
     with pytest.raises(FileError, match="too large to be read again"):
         write_project(path, Project(PROFILE))
     assert path.read_bytes() == before
@@ -912,7 +912,7 @@ def test_an_endless_name_is_refused_before_it_is_looked_at(
     valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(disk_module, "MAX_TEXT_LENGTH", 100)
+    monkeypatch.setattr(fields, "MAX_TEXT_LENGTH", 100)
     data = json.loads(members["profile.json"]) | {"name": "a" * 101}
     pack(path, members | {"profile.json": json.dumps(data).encode()})
     with pytest.raises(FileError, match="name: a text of 101 characters; shorten it"):

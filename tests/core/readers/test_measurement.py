@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from enplace.disk import dump_json
 from enplace.errors import EnplaceError, ProfileError
+from enplace.files.json_text import dump_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 from enplace.values.profile import make_profile

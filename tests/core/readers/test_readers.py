@@ -321,7 +321,7 @@ def test_a_mistake_in_a_gpu_profile_is_located(
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enplace.disk.MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("enplace.files.reading.MAX_FILE_BYTES", 1 << 20)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * (2 << 20)))
     with pytest.raises(FileError, match="to over 1048576 bytes; do not trust it"):

@@ -13,8 +13,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from enplace.disk import naming, read_bytes, shown
 from enplace.errors import FileError
+from enplace.files.fields import shown
+from enplace.files.reading import naming, read_bytes
 from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
 from enplace.frameworks.onnx.shapes import infer

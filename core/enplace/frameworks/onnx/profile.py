@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto
 
-from enplace.disk import shown
 from enplace.errors import FileError
+from enplace.files.fields import shown
 from enplace.frameworks.onnx.functions import bodies_of
 from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.work import work_of

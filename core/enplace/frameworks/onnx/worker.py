@@ -38,7 +38,7 @@ def profile_of(source: Source) -> Profile:
     EnplaceError
         One line with the file, the place in it and the fix.
     """
-    from enplace.disk import naming
+    from enplace.files.reading import naming
     from enplace.frameworks.onnx.graph import read_graph
     from enplace.frameworks.onnx.limits import limit_worker
     from enplace.frameworks.onnx.profile import estimated_profile

@@ -7,8 +7,8 @@ import re
 from importlib.resources import files as resource_files
 from pathlib import Path
 
-from enplace.disk import open_to_read
 from enplace.errors import FileError
+from enplace.files.reading import open_to_read
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.open.keras_file import check_keras_file

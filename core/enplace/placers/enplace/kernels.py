@@ -22,8 +22,8 @@ import numpy as np
 from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.compiling import event
-from enplace.disk import temporary_folder
 from enplace.errors import EnplaceError
+from enplace.files.folders import temporary_folder
 from enplace.machine import critical_path, simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import unordered

@@ -19,8 +19,9 @@ from typing import NoReturn
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-from enplace.disk import temporary_folder, write_atomically
 from enplace.errors import EnplaceError
+from enplace.files.folders import temporary_folder
+from enplace.files.writing import write_atomically
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.framework import FRAMEWORK

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
-from enplace.disk import naming, read_bytes
+from enplace.files.reading import naming, read_bytes
 from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.measure.trace import OpTrace, check_kernels, is_gpu, op_traces
 from enplace.frameworks.tensorflow.step import LoadError

@@ -7,8 +7,10 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from enplace.disk import LARGE_RATIO, LITTLE_MEMORY_BYTES, SMALL_BYTES, gather, naming, parse_json
 from enplace.errors import FileError
+from enplace.files.json_memory import LITTLE_MEMORY_BYTES
+from enplace.files.json_text import parse_json
+from enplace.files.reading import LARGE_RATIO, SMALL_BYTES, gather, naming
 
 SUFFIX = ".keras"
 MAX_CONFIG_BYTES = 64 << 20

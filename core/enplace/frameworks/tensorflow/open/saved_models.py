@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.disk import refuse_pipe
+from enplace.files.reading import refuse_pipe
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.error_text import first_line

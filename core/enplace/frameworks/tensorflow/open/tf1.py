@@ -20,7 +20,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework.importer import import_graph_def
 
-from enplace.disk import read_bytes, refuse_pipe
+from enplace.files.reading import read_bytes, refuse_pipe
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
 from enplace.frameworks.tensorflow.error_text import first_line

@@ -1,0 +1,1 @@
+"""Files: read and written as a whole, within limits, and JSON in them."""
