@@ -97,17 +97,25 @@ class Application:
     mismatches : list of str
         One line for each function that has many of the plan's ops, but not exactly these, or that
         trains after the one that has them. It is not changed.
+    had_sessions : bool
+        Whether the script runs a TensorFlow 1 session, which is not placed.
     """
 
     path: str
     functions: list[PlacedFunction] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
+    had_sessions: bool = False
     _told_of_batches: bool = False
     _had_profiled_batch: bool = False
 
     def __str__(self) -> str:
         lines = [*map(str, self.functions), *self.mismatches]
-        return "\n".join(lines) or f"{self.path}: no function with the plan's ops has run yet"
+        if lines:
+            return "\n".join(lines)
+        unused = f"{self.path}: no function with the plan's ops has run yet"
+        if self.had_sessions:
+            unused += "; TensorFlow 1 sessions run without the plan: run theirs with 'enplace run'"
+        return unused
 
     def report(self) -> None:
         """Print where the ops ran, or that the plan was not used."""

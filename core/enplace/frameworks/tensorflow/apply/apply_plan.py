@@ -1,7 +1,7 @@
 """Apply a plan in the process of an unchanged training script: ``enplace.apply("plan.json")``.
 
-A traced function that has the plan's ops is replaced by one that is placed. For sessions see
-:mod:`enplace.frameworks.tensorflow.apply.placed_sessions`.
+A traced function that has the plan's ops is replaced by one that is placed. TensorFlow 1 sessions
+run unchanged: for these, ``enplace run`` runs the step with its plan.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 from weakref import WeakKeyDictionary, WeakSet
 
 import tensorflow as tf
@@ -44,7 +45,6 @@ from enplace.frameworks.tensorflow.apply.exchange import (
     move_along,
 )
 from enplace.frameworks.tensorflow.apply.pipelines import pipeline_function
-from enplace.frameworks.tensorflow.apply.placed_sessions import place_sessions
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -52,6 +52,7 @@ from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.open.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.open.drawing import Drawing, drawing_of
 from enplace.frameworks.tensorflow.open.scripts import does, is_compiled, one_replica, plain_keras
+from enplace.frameworks.tensorflow.open.sessions import SESSION
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
 from enplace.frameworks.tensorflow.split.split_graph import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
@@ -160,11 +161,22 @@ def apply(
             return result
 
     _for_good.enter_context(calls_handled(placed_call))
-    explain = place_sessions(application, goal, order, wanted is not None, _for_good)
+    _note_sessions(application)
     atexit.register(application.report)
-    atexit.register(explain)  # before that: the last one registered comes first
-    atexit.register(placer.explain)
+    atexit.register(placer.explain)  # before that: the last one registered comes first
     return application
+
+
+def _note_sessions(application: Application) -> None:
+    """Note whether a session runs, which explains why no function has the plan's ops."""
+    run = SESSION.run
+
+    @wraps(run)
+    def noted_run(*args: Any, **kwargs: Any) -> Any:
+        application.had_sessions = True
+        return run(*args, **kwargs)
+
+    _for_good.enter_context(patch.object(SESSION, "run", noted_run))
 
 
 def _check_tensorflow() -> None:

@@ -94,22 +94,12 @@ def feeds_of(graph: tf.Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
 
 
 def parts_of(structure: Any) -> list[Any]:
-    """Return the tensors, ops and names in any structure; a sparse tensor counts as its parts."""
-    found: list[Any] = []
-    map_parts(found.append, structure)
-    return found
-
-
-def map_parts(change: Callable[[Any], Any], structure: Any) -> Any:
-    """Apply a function to the tensors, ops and names in any structure that a session fetches."""
+    """List the tensors, ops and names in what a session fetches; a sparse tensor is its parts."""
     if isinstance(structure, Mapping):  # not tf.nest: hooks are keys, which cannot be sorted
-        return {key: map_parts(change, value) for key, value in structure.items()}
+        structure = list(structure.values())
     if isinstance(structure, list | tuple):
-        parts = [map_parts(change, part) for part in structure]
-        return type(structure)(*parts) if hasattr(structure, "_fields") else type(structure)(parts)
-    if is_composite(structure):
-        return tf.nest.map_structure(change, structure, expand_composites=True)
-    return change(structure)
+        return [part for each in structure for part in parts_of(each)]
+    return tf.nest.flatten(structure, expand_composites=is_composite(structure))
 
 
 def is_composite(leaf: Any) -> bool:

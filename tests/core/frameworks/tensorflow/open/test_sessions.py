@@ -1,4 +1,4 @@
-"""Scripts that train in TensorFlow 1 sessions: loaded as they are, and run with a plan."""
+"""Scripts that train in TensorFlow 1 sessions: loaded as they are."""
 
 import pytest
 
@@ -175,7 +175,7 @@ def run_script(run_python):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_script_with_a_session_is_loaded_as_it_is_and_runs_placed(style, tmp_path, run_script):
+def test_a_script_with_a_session_is_loaded_as_it_is(style, tmp_path, run_script):
     step = loaded(tmp_path, style)
     with OpenStep(step) as alone:
         losses = [alone.run() for _ in range(4)]
@@ -185,42 +185,16 @@ def test_a_script_with_a_session_is_loaded_as_it_is_and_runs_placed(style, tmp_p
     steps = {"monitored": usual[1:], "several": usual[::2]}
     assert own == steps.get(style, usual)[:4]
 
+
+def test_a_session_runs_without_an_applied_plan_and_is_told_so(tmp_path, run_script):
+    step = loaded(tmp_path, "plain")
+    usual, _ = run_script(script(tmp_path, PLAIN))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
-    plan = scattered_plan(problem, seed=1, policy="strict")
-    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
+    write_plan(tmp_path / "plan.json", Result(simulate(problem, scattered_plan(problem, seed=1))))
     apply = "import enplace\nenplace.apply('plan.json')\n"
-    placed, stderr = run_script(script(tmp_path, STYLES[style], apply))
-    assert placed == usual
-    assert "ops run where planned" in stderr
-    assert "not used" not in stderr
-
-
-EARLY = """
-with tf.Graph().as_default(), tf.Session() as session:
-    count = tf.get_variable("count", (), initializer=tf.zeros_initializer())
-    session.run(count.initializer)
-    x = tf.placeholder(tf.float32, (2, 4))
-    loss = tf.reduce_sum(tf.square(x @ weight("first", (4, 2))))
-    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    session.run(tf.global_variables_initializer())
-    for i in range(9):
-        session.run([train, loss], {x: data[i:i + 2]})
-"""
-
-
-def test_a_session_that_began_before_its_model_was_built_runs_unchanged(tmp_path, run_script):
-    step = load(source_of(str(script(tmp_path, EARLY))))
-    problem = problem_of(step, parse_devices("cpu:2").cluster)
-    write_plan(tmp_path / "plan.json", Result(simulate(problem, scattered_plan(problem))))
-    apply = "import enplace\nenplace.apply('plan.json')\n"
-    path = script(tmp_path, EARLY + "\nprint('done')", apply)
-    _, stderr = run_script(path)
-    assert "build the whole model before the session's first run" in stderr
-    # Another optimiser has other ops.
-    path.write_text(path.read_text().replace("GradientDescentOptimizer", "AdagradOptimizer"))
-    _, stderr = run_script(path)
-    assert "plan.json does not fit the session's call for 'Adagrad', which runs" in stderr
-    assert "ops of the plan are missing ('GradientDescent" in stderr
+    unplaced, stderr = run_script(script(tmp_path, PLAIN, apply))
+    assert unplaced == usual
+    assert "TensorFlow 1 sessions run without the plan: run theirs with 'enplace run'" in stderr
 
 
 def test_what_a_script_feeds_gives_placeholders_their_shapes(tmp_path):
