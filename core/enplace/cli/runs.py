@@ -143,8 +143,6 @@ def _rivals(run: MeasuredRun) -> list[list[str]]:
             change = percent(run.step_time_us / us - 1, signed=True)
             rows.append([name, ms(us), f"the plan: {change}"])
             rows += [["", *_spread(quartiles)]] if quartiles else []
-    if run.replica_samples:
-        rows.append(["", count(run.replica_samples, "sample"), "of each batch shared out"])
     if math.isfinite(run.predicted_replicas_us):
         rows.append(["data parallel", ms(run.predicted_replicas_us), "predicted, not timed"])
     return rows

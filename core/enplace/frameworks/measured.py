@@ -290,11 +290,6 @@ class MeasuredRun:
         return f"Data parallelism was not timed: {why}." if why else ""
 
     @property
-    def replica_samples(self) -> int:
-        """The samples of a batch that Enplace shared out to them; 0 if the script did."""
-        return int(self.facts.get("data_parallel", {}).get("samples", 0))
-
-    @property
     def predicted_replicas_us(self) -> float:
         """Predicted step with a replica on each device, if it was not timed; else NaN."""
         return finite(self.facts.get("data_parallel", {}).get("predicted_us")) or math.nan

@@ -184,21 +184,22 @@ def _data_parallel(job: Message, values: list[Message], report: Report) -> Facts
 
     details = job.details
     profile = codecs.profile_from(values[0])
-    if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
+
+    def predicted(why_not: str) -> Facts:
         shared = mirrored(codecs.problem_from(profile, details["problem"]))
-        return {
-            "why_not": NOT_QUICK.format(count(profile.n_ops, "op")),
-            "predicted_us": shared.step_time_us if shared else None,
-        }
+        return {"why_not": why_not, "predicted_us": shared.step_time_us if shared else None}
+
+    if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
+        return predicted(NOT_QUICK.format(count(profile.n_ops, "op")))
     source, devices = source_from_json(details["source"]), details["devices"]
     if not is_program(source):
-        return {"why_not": "only a script says how the model is trained"}
+        return predicted("only a script says how the model is trained")
     if not LOCAL.fullmatch(devices.strip()):
-        return {"why_not": "the devices are on several hosts"}
+        return predicted("the devices are on several hosts")
     try:
         done = do_work(source, data_parallel_job(source, devices, details["steps"]), report)
     except EnplaceError as error:
-        return {"why_not": str(error)}
+        return predicted(str(error))
     return done.details
 
 
@@ -214,7 +215,7 @@ def _time_mirrored(job: Message, report: Report) -> Message:
         details["steps"],
         lambda _, fraction: report(MIRRORED, fraction),
     )
-    return Message(DONE, timed._asdict())
+    return Message(DONE, {"times_us": timed})
 
 
 def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> Message:

@@ -99,7 +99,8 @@ def parts_of(structure: Any) -> list[Any]:
         structure = list(structure.values())
     if isinstance(structure, list | tuple):
         return [part for each in structure for part in parts_of(each)]
-    return tf.nest.flatten(structure, expand_composites=is_composite(structure))
+    parts: list[Any] = tf.nest.flatten(structure, expand_composites=is_composite(structure))
+    return parts
 
 
 def is_composite(leaf: Any) -> bool:

@@ -20,60 +20,18 @@ for _ in range(9):
     assert loss <= largest
 """
 LOOP = """
-weights, steps = tf.Variable(tf.ones((4, 2))), tf.Variable(0)
+weights = tf.Variable(tf.ones((4, 2)))
 
 @tf.function
-def scale(rows):
-    return 2 * rows
-
-@tf.function
-def train(scales, rows, labels):
-    assert rows.shape[0] in (1, 4) and scales.shape[0] == 2
+def train(rows, labels):
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(scales * (rows @ weights - labels) ** 2)
-    steps.assign_add(1)
+        loss = tf.reduce_mean((rows @ weights - labels) ** 2)
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
-    return loss, rows
-
-scale(tf.constant(x[:1]))  # no batch for two devices, but no training either
-for i in range(9):
-    _, state = train(tf.ones(2), scale(tf.constant(x[:8])), y[:8])
-    assert state.shape == x[:8].shape
-    train(tf.ones(2), x[:1], y[:1])  # the rest of the data
-assert weights.shape == (4, 2)
-"""
-ITERATOR = """
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-optimizer = keras.optimizers.Nadam()  # makes its variables in the first step
-data = tf.data.Dataset.from_tensors((x[:8], y[:8])).repeat(5)
-
-@tf.function
-def evaluate(batches):
-    return tf.reduce_sum(next(batches)[0])
-
-evaluate(iter(data.take(1)))
-batches = iter(data)
-
-@tf.function
-def update(gradients):
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-@tf.function
-def train(batches):
-    rows, labels = next(batches)
-    assert rows.shape[0] == 4
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(rows) - labels) ** 2)
-        for _ in tf.range(2):
-            loss *= 2.0
-    update(tape.gradient(loss, model.trainable_variables))
     return loss
 
-while True:
-    try:
-        train(batches)
-    except tf.errors.OutOfRangeError:
-        batches = iter(data)
+for i in range(9):
+    train(x[:8], y[:8])
+    print("steps:", i + 1)
 """
 UNBUILT = """
 class Model(keras.Model):
@@ -112,49 +70,10 @@ def train(rows):
 for rows in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(9)):
     train(rows)
 """
-UPDATES_APART = """
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-optimizer = keras.optimizers.SGD()
-sums = [tf.Variable(tf.zeros_like(w)) for w in model.trainable_variables]
-
-@tf.function
-def add(rows, labels):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(rows) - labels) ** 2)
-    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
-        total.assign_add(gradient)
-    return loss
-
-@tf.function
-def update():
-    optimizer.apply_gradients(zip(sums, model.trainable_variables))
-
-add(x[:8], y[:8])
-update()
-"""
-SIGNATURE = """
-weights, strategy = tf.Variable(tf.ones((4, 2))), tf.distribute.MirroredStrategy()
-assert isinstance(strategy, tf.distribute.MirroredStrategy)
-batch = 8 * strategy.num_replicas_in_sync  # one here, as when it is profiled
-
-@tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([4]), tf.TensorSpec([])])
-def train(rows, of_columns, rate):
-    assert rows.shape[1] == of_columns.shape[0] == 4
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((rows * of_columns @ weights) ** 2)
-    weights.assign_sub(rate * tape.gradient(loss, weights))
-    return tf.shape(rows)[0]
-
-for i in range(9):
-    assert train(np.ones((batch, 4)), np.ones(4), 0.1 / (1 + i)) == 4  # half the batch
-"""
 MIXED = f"keras.mixed_precision.set_global_policy('mixed_float16'){KERAS}"
 SCRIPTS = {
     "keras": KERAS,
     "mixed": MIXED,
-    "signature": SIGNATURE,
-    "loop": LOOP,
-    "iterator": ITERATOR,
     "unbuilt": UNBUILT,
     "own": OWN,
 }
@@ -172,10 +91,7 @@ from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.measure.mirrored import time_mirrored
 try:
-    found, samples = time_mirrored(
-        source_of("train.py"), parse_devices(DEVICES), 4, lambda *_: None
-    )
-    assert samples in (0, 8)
+    found = time_mirrored(source_of("train.py"), parse_devices(DEVICES), 4, lambda *_: None)
 except EnplaceError as error:
     found = str(error)
 print(json.dumps(found))
@@ -214,50 +130,17 @@ def test_a_script_that_allows_no_replicas_is_refused_with_the_reason(timed):
     older = SESSION.replace("tf.Graph().as_default(), ", "")
     sessions = "tf.distribute does not share out the variables of a TensorFlow 1 session"
     assert timed(f"tf.compat.v1.disable_eager_execution(){older}") == sessions
-    odd = LOOP.replace("x[:8]", "x[:7]").replace("y[:8]", "y[:7]")
-    assert timed(odd) == "its batch of 7 cannot be shared out to 2 devices"
-    ragged = LOOP.replace("tf.ones(2)", "tf.RaggedTensor.from_tensor(tf.ones((8, 2)))")
-    assert timed(ragged).startswith("its batch has ragged or sparse tensors")
-    noise = LOOP.replace("scales, rows, labels", "").replace("tf.ones(2), x[:1], y[:1]", "")
-    noise = noise.replace("tf.ones(2), scale(tf.constant(x[:8])), y[:8]", "")
-    noise = noise.replace(
-        "    assert rows", "    scales, rows, labels = 1.0, x[:1], y[:1]\n    1 or rows"
-    )
-    assert (
-        timed(noise) == "its function 'train' trains, but takes no batch that could be shared out"
-    )
-    queue = LOOP.replace("y[:8]", "tf.reduce_mean(y)").replace("y[:1]", "0.0")
-    queue = queue.replace("scales *", "tf.reduce_sum(scales) *").replace(
-        "tf.ones(2)", "tf.ones(32)"
-    )
-    queue = queue.replace(" and scales.shape[0] == 2", "").replace("in (1, 4)", "")
-    assert timed(queue) == (
-        "its function 'train' takes arrays of 32 or 8 rows, and Enplace cannot tell which are its "
-        "batch"
-    )
-    concrete = LOOP.replace("@tf.function\ndef train", "def train")
-    concrete = concrete.replace(
-        "for i in",
-        "train = tf.function(train).get_concrete_function("
-        "tf.ones(2), tf.ones((8, 4)), tf.ones((8, 2)))\nfor i in",
-    ).replace("in (1, 4)", "")
-    assert timed(concrete).startswith("it calls 'train' through get_concrete_function")
-    accumulating = LOOP.replace("weights.assign_sub", "if steps % 2 == 0: weights.assign_sub")
-    assert timed(accumulating) == (
-        "tf.distribute changes no variables inside of a branch or a loop on tensors, as this step "
-        "does"
-    )
-    assert timed(UPDATES_APART) == (
-        "tf.distribute updates no variables outside of the function that takes the batch, as this "
-        "script does"
-    )
+
+
+def test_a_loop_that_shares_out_nothing_ends_before_it_trains(timed):
+    assert timed(LOOP.replace("print(", "raise SystemExit(")).startswith("it trains neither with")
 
 
 def test_a_script_that_fails_in_its_second_step_is_not_timed_by_its_first(timed):
     """TensorFlow prepares the graph in the first step, which takes many times as long."""
-    assert timed(LOOP + "raise ValueError('odd')").__class__ is list
-    assert "odd" in timed(LOOP.replace("range(9)", "range(1)") + "raise ValueError('odd')")
-    assert "a step or two only" in timed(LOOP.replace("range(9)", "range(1)"))
+    assert timed(OWN + "raise ValueError('odd')").__class__ is list
+    assert "odd" in timed(OWN.replace("repeat(9)", "repeat(1)") + "raise ValueError('odd')")
+    assert "a step or two only" in timed(OWN.replace("repeat(9)", "repeat(1)"))
 
 
 def test_fit_is_timed_with_its_first_batch(timed):
