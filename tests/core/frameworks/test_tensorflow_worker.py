@@ -7,9 +7,9 @@ import textwrap
 import pytest
 
 from enplace.errors import EnplaceError
+from enplace.frameworks import jobs, work
 from enplace.frameworks.jobs import do_work, profile_job, run_job
 from enplace.frameworks.source import Source
-from enplace.frameworks.tensorflow import worker
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import WorkerError, WorkerProgram, do_job, ignore, why_it_ended
@@ -57,14 +57,14 @@ def test_a_failing_import_of_tensorflow_is_reported_with_its_reason(with_tensorf
 def test_data_parallelism_of_many_ops_is_predicted_and_timed_on_request(
     when, most_ops, is_timed, monkeypatch
 ):
-    monkeypatch.setattr(worker, "QUICK_OPS", most_ops)
-    monkeypatch.setattr(worker, "do_work", lambda *_: Message(DONE, {"times_us": [7.0]}))
+    monkeypatch.setattr(work, "QUICK_OPS", most_ops)
+    monkeypatch.setattr(jobs, "do_work", lambda *_: Message(DONE, {"times_us": [7.0]}))
     problem = Problem(
         profile_of({"a": 10, "b": 20, "c": 30}, [("a", "b", 8), ("b", "c", 8)]), cluster_of(2)
     )
     plan = plan_of(problem, {"a": 0, "b": 0, "c": 1})
     *values, job = run_job(MODEL, "cpu:2", 1, True, problem, plan, data_parallel=when)
-    found = worker._data_parallel(job, values, ignore)
+    found = work.time_data_parallel(job, values, ignore)
     if is_timed:
         assert found == {"times_us": [7.0]}
     else:

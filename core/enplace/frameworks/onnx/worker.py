@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.onnx.framework import FRAMEWORK
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import Source, source_from_json
-from enplace.processes import codecs
+from enplace.frameworks.work import profile_answer, receive_job
 from enplace.processes.main import Connection
-from enplace.processes.wire import DONE, Message
+from enplace.processes.wire import Message
 from enplace.values.profile import Profile
 
 
 def work(connection: Connection) -> Message:
     """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
-    while "source" not in (job := connection.receive()).details:
-        pass
+    _, job = receive_job(connection)
     source = source_from_json(job.details["source"])
     if job.do != "profile":
         raise EnplaceError(f"{source.path}: {FRAMEWORK.kind(source.kind).why_no_run}")
     if importlib.util.find_spec("onnx") is None:
         raise EnplaceError(f"ONNX is not installed; run: {FRAMEWORK.install_command}")
     connection.report("Reading the graph", None)
-    profile = profile_of(source)
-    measured = replace(profile.measured, source=job.details["source"])
-    return codecs.profile_message(replace(profile, measured=measured), DONE)
+    return profile_answer(profile_of(source), job)
 
 
 def profile_of(source: Source) -> Profile:

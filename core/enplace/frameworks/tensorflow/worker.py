@@ -8,42 +8,37 @@ import gc
 import importlib.util
 import os
 import traceback
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from textwrap import shorten
-from typing import Any
 
-from enplace.errors import DoesNotFitError, EnplaceError, PlanError
-from enplace.frameworks.devices import LOCAL, cuda_visible
-from enplace.frameworks.jobs import data_parallel_job, do_work
+from enplace.errors import DoesNotFitError, EnplaceError
+from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.measured import run_message
 from enplace.frameworks.microbatches import Microbatches
-from enplace.frameworks.source import is_program, source_from_json
+from enplace.frameworks.source import source_from_json
 from enplace.frameworks.tensorflow.error_text import (
     describe_out_of_memory,
     first_line,
     is_out_of_memory,
 )
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.frameworks.work import (
+    Facts,
+    brief,
+    check_same_graph,
+    estimate_profile,
+    framework_failure,
+    is_whole,
+    profile_answer,
+    receive_job,
+    time_data_parallel,
+)
 from enplace.processes import codecs
-from enplace.processes.main import Connection, failure
+from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
-from enplace.processes.worker import Report, WorkerError
-from enplace.text import count
-from enplace.values.measurement import Measurement
-from enplace.values.profile import Profile
+from enplace.processes.worker import Report
 from enplace.values.splits import unsplit_names
 
-Facts = Mapping[str, Any]
-
 MIRRORED = "Running under tf.distribute.MirroredStrategy"
-
-QUICK_OPS = 5_000
-"""Of steps with so many ops, TensorFlow builds a copy for each device within seconds."""
-
-NOT_QUICK = "building a copy of {} for each device takes long; enplace run --data-parallel does it"
-
-_SHOWN = 3
 
 # Names as in malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -53,7 +48,7 @@ _MOST, _PAD = (1 << 31) - 1, 64 << 20
 def work(connection: Connection) -> Message:
     """Do the job that is received; see :mod:`enplace.frameworks.jobs`."""
     _keep_memory()
-    values, job = _receive(connection)
+    values, job = receive_job(connection)
     return _answer(job, values, connection.report)
 
 
@@ -85,19 +80,11 @@ def _keep_memory() -> None:
             set_option(option, value)
 
 
-def _receive(connection: Connection) -> tuple[list[Message], Message]:
-    """Receive the job and the values that it is about; return the values first."""
-    values: list[Message] = []
-    while "source" not in (message := connection.receive()).details:
-        values.append(message)
-    return values, message
-
-
 def _answer(job: Message, values: list[Message], report: Report) -> Message:
     try:
         if job.do == "profile" and job.details["batch_sizes"]:
-            return _evaluate(job, report)
-        rival = _data_parallel(job, values, report) if job.details.get("data_parallel") else {}
+            return estimate_profile(job, report)
+        rival = time_data_parallel(job, values, report)
         report("Starting TensorFlow", None)
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
@@ -106,7 +93,9 @@ def _answer(job: Message, values: list[Message], report: Report) -> Message:
             return _time_mirrored(job, report)
         return _run(job, values, report, rival)
     except BaseException as error:
-        return _failure(error)
+        if not isinstance(error, EnplaceError) and is_out_of_memory(error):
+            error = DoesNotFitError(describe_out_of_memory(str(error)))
+        return framework_failure(error, "TensorFlow", first_line(error))
 
 
 def _start_tensorflow(devices: str) -> None:
@@ -125,7 +114,7 @@ def _start_tensorflow(devices: str) -> None:
     except Exception as error:
         traceback.print_exc()
         raise EnplaceError(
-            f"TensorFlow is installed but does not start ({_brief(error)}); "
+            f"TensorFlow is installed but does not start ({brief(error, first_line(error))}); "
             f"install it again: {FRAMEWORK.install_command}"
         ) from None
 
@@ -139,68 +128,14 @@ def _profile(job: Message, report: Report) -> Message:
     details = job.details
     source = source_from_json(details["source"])
     if source.kind == "trace":
-        profile = profile_of_trace(source.path)
-        measured = replace(profile.measured, source=details["source"])
-        return codecs.profile_message(replace(profile, measured=measured), DONE)
+        return profile_answer(profile_of_trace(source.path), job)
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source, report)
     if details["steps"]:
         profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
     else:
         profile = graph_profile(step, devices)
-    measured = replace(profile.measured, source=details["source"], devices=details["devices"])
-    return codecs.profile_message(replace(profile, measured=measured), DONE)
-
-
-def _evaluate(job: Message, report: Report) -> Message:
-    """Estimate a profile; further workers run TensorFlow for it, one after another."""
-    from enplace.frameworks.evaluation import evaluate
-
-    details = job.details
-    source = source_from_json(details["source"])
-
-    def do(messages: Sequence[Message], progress: Report) -> Message:
-        return do_work(source, messages, progress)
-
-    profile = evaluate(
-        source,
-        details["batch_sizes"],
-        details["devices"],
-        details["steps"],
-        details["warm_ups"],
-        do,
-        report,
-    )
-    return codecs.profile_message(profile, DONE)
-
-
-def _data_parallel(job: Message, values: list[Message], report: Report) -> Facts:
-    """Time data parallelism in a worker of its own, which divides the devices as it needs them.
-
-    A step of many ops would take longer to build than all else, so unless it is to be timed in any
-    case, it is only predicted.
-    """
-    from enplace.placers.data_parallel import mirrored
-
-    details = job.details
-    profile = codecs.profile_from(values[0])
-
-    def predicted(why_not: str) -> Facts:
-        shared = mirrored(codecs.problem_from(profile, details["problem"]))
-        return {"why_not": why_not, "predicted_us": shared.step_time_us if shared else None}
-
-    if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
-        return predicted(NOT_QUICK.format(count(profile.n_ops, "op")))
-    source, devices = source_from_json(details["source"]), details["devices"]
-    if not is_program(source):
-        return predicted("only a script says how the model is trained")
-    if not LOCAL.fullmatch(devices.strip()):
-        return predicted("the devices are on several hosts")
-    try:
-        done = do_work(source, data_parallel_job(source, devices, details["steps"]), report)
-    except EnplaceError as error:
-        return predicted(str(error))
-    return done.details
+    return profile_answer(profile, job, details["devices"])
 
 
 def _time_mirrored(job: Message, report: Report) -> Message:
@@ -231,7 +166,7 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
     problem, plan = codecs.problem_from(profile, details["problem"]), codecs.plan_from(job)
     pipeline = details["pipeline"]
     planned = unsplit_names(profile.op_names, problem.splits)
-    _check_same_graph({n.name for n in step.graph_def.node}, planned, _is_whole(profile))
+    check_same_graph({n.name for n in step.graph_def.node}, planned, is_whole(profile))
     run = run_plan(
         step,
         problem,
@@ -246,45 +181,3 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
     )
     facts = {**run.facts, "data_parallel": rival} if rival else run.facts
     return run_message(replace(run, facts=facts))
-
-
-def _is_whole(profile: Profile) -> bool:
-    """Return whether a profile surely has every op of its model."""
-    if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
-        return True  # that of a plan's file
-    return profile.measured.source.get("kind") not in (None, "trace")
-
-
-def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> None:
-    """Refuse a plan that places ops which the model's step does not have.
-
-    If its profile is ``whole`` (a trace leaves ops out), the plan must also place every op.
-    """
-    missing = [name for name in planned if name not in nodes]
-    new = sorted(nodes.difference(planned)) if whole else []
-    if odd := missing or new:
-        names = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
-        difference = (
-            f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
-            if missing
-            else f"it does not place {names} ({count(len(odd), 'op')} of {len(nodes):,})"
-        )
-        raise PlanError(
-            f"the plan was made for another graph: {difference}; give the model the arguments it "
-            f"was profiled with (--profile has them), or profile it again and make a new plan"
-        )
-
-
-def _failure(error: BaseException) -> Message:
-    if isinstance(error, EnplaceError):
-        return failure(error)
-    if is_out_of_memory(error):
-        return failure(DoesNotFitError(describe_out_of_memory(str(error))))
-    traceback.print_exception(error)
-    return failure(WorkerError(f"TensorFlow failed: {_brief(error)}"))
-
-
-def _brief(error: BaseException) -> str:
-    """Return the kind of an error and its text in one line."""
-    kind, text = type(error).__name__, first_line(error)
-    return f"{kind}: {shorten(text, 200, placeholder=' …')}" if text else kind

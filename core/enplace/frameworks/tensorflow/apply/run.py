@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.framework.config import disable_op_determinism
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.measured import MeasuredRun, may_round, quartiles_us
+from enplace.frameworks.comparing import (
+    Way,
+    first_step_difference,
+    in_turns,
+    loss_difference,
+    nudge,
+    take_turns,
+    weights_difference,
+)
+from enplace.frameworks.measured import MeasuredRun, may_round, median_us, quartiles_us
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.tensorflow.apply.check import (
     check_placement,
@@ -25,7 +33,7 @@ from enplace.frameworks.tensorflow.apply.check import (
     not_in_plan,
     op_times_us,
 )
-from enplace.frameworks.tensorflow.apply.pipelines import describe_pipeline, pipeline_step
+from enplace.frameworks.tensorflow.apply.pipelines import Pipeline, describe_pipeline, pipeline_step
 from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
@@ -46,46 +54,93 @@ from enplace.frameworks.tensorflow.rewrite import (
 from enplace.frameworks.tensorflow.split.split_graph import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.machine import simulate
+from enplace.processes.worker import Report, ignore
 from enplace.text import finite
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.schedule import Schedule
 
 WARM_UPS, TRACED = 3, 5
 
 COMPARED = 5
 """Steps with deterministic kernels, for which results are compared on GPUs."""
 
-Progress = Callable[[str, float | None], None]
-Values = list[NDArray[Any]]
-
 
 class RunError(EnplaceError):
     """TensorFlow refuses to run the placed graph."""
 
 
-@dataclass
-class _Way:
-    """One way to run the step, and the results so far."""
+@dataclass(kw_only=True)
+class _Way(Way):
+    """One way to run the step, as TensorFlow runs it, and what was traced of it."""
 
-    what: str
     step: Step
     config: ConfigProto
     graph: StepGraph
-    is_placed: bool = False
-    times_us: list[float] = field(default_factory=list)
-    losses: list[Values] = field(default_factory=list)
-    variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     traces: list[Any] = field(default_factory=list)
     starts_us: list[float] = field(default_factory=list)
-    after_first: Mapping[str, NDArray[Any]] | None = None
-    fits: bool = True
 
-    def give_up(self) -> None:
-        """Drop all results, because this way runs out of memory."""
-        self.times_us, self.losses, self.variables, self.fits = [], [], {}, False
-        self.after_first = None
+    def again(self, what: str, step: Step | None = None) -> _Way:
+        """Return the same way without results, perhaps from other values of the variables."""
+        return _Way(
+            what=what,
+            step=step or self.step,
+            config=self.config,
+            graph=self.graph,
+            is_placed=self.is_placed,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Goal:
+    """A step made ready to run as planned.
+
+    Attributes
+    ----------
+    whole, step : Step
+        As the model has it; and with its ops split or its batch cut into micro-batches.
+    problem, plan
+        Of ``step``.
+    schedule : Schedule
+        The prediction.
+    pipeline : Pipeline or None
+        None if the step runs whole.
+    order : list of list of str
+        Ops of each device, as the plan orders them; empty to leave that to TensorFlow.
+    graph_def : GraphDef
+        Of ``step``, placed and ordered.
+    devices : Devices
+    used : set of str
+        TensorFlow's names of the devices that the plan uses.
+    """
+
+    whole: Step
+    step: Step
+    problem: Problem
+    plan: Plan
+    schedule: Schedule
+    pipeline: Pipeline | None
+    order: Sequence[Sequence[str]]
+    graph_def: GraphDef
+    devices: Devices
+    used: set[str]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a run may round differently from one without the plan."""
+        return self.pipeline is not None or may_round(self.plan, self.problem.cluster)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ways:
+    """The ways to compare: with the plan, without it, and as TensorFlow runs by itself."""
+
+    placed: _Way
+    plain: _Way
+    stock: _Way
+    nudged: _Way
 
 
 def run_plan(
@@ -95,7 +150,7 @@ def run_plan(
     devices: Devices,
     steps: int,
     ordered: bool = True,
-    progress: Progress = lambda message, fraction: None,
+    progress: Report = ignore,
     compare: bool = True,
     repeat: int = 1,
     microbatches: Microbatches | None = None,
@@ -142,13 +197,62 @@ def run_plan(
     RunError
         If TensorFlow refuses the placed graph.
     """
+    has_costs = any(problem.profile.op_types)
     profiled = problem.measured_profile.measured.batch_shapes
-    whole, pipeline, has_costs = step, None, any(problem.profile.op_types)
+    goal = _prepare(step, problem, plan, devices, ordered, microbatches, progress)
+    with serving(devices) as target:
+        check_devices(target, devices, sorted(goal.used))
+        ways = _make_ways(goal, compare)
+        _run_all(ways, goal, steps, repeat, compare, progress, target)
+        on_gpus = _uses_gpus(goal.plan, goal.problem.cluster) and not goal.rounds
+        repeats = compare and ways.plain.fits and on_gpus
+        compared, comparison = _compared_on_gpus(ways, progress, target) if repeats else (ways, {})
+    progress("Reading what was traced", 1.0)
+    placed, stock = ways.placed, ways.stock
+    traces = op_traces((trace.step_stats for trace in placed.traces), [goal.step.graph_def])
+    run = _seen(goal, placed, traces)
+    facts = {
+        **_facts(goal, ways, traces),
+        "predicted_busy_us": goal.schedule.busy_us.tolist() if has_costs else None,
+        "fits_without_plan": ways.plain.fits and stock.fits if compare else None,
+        "other_batches": about_other_batches(profiled, step.batch_shapes),
+        **comparison,
+        **run.facts,
+    }
+    if goal.pipeline is not None:
+        predicted = goal.schedule if has_costs else None
+        facts["pipeline"] = {
+            **describe_pipeline(goal.pipeline, predicted, run, step.batch_shapes),
+            "whole_difference": finite(loss_difference(placed, stock, 1)),
+        }
+    return replace(
+        run,
+        loss_difference=loss_difference(compared.placed, compared.plain),
+        weights_difference=weights_difference(compared.placed, compared.plain),
+        first_step_difference=first_step_difference(compared.placed, compared.plain),
+        rounding_difference=first_step_difference(compared.nudged, compared.plain),
+        stock_step_time_us=median_us(stock.times_us),
+        predicted_step_time_us=goal.schedule.makespan_us if has_costs else np.nan,
+        facts=facts,
+    )
+
+
+def _prepare(
+    whole: Step,
+    problem: Problem,
+    plan: Plan,
+    devices: Devices,
+    ordered: bool,
+    microbatches: Microbatches | None,
+    progress: Report,
+) -> _Goal:
+    """Split ops or cut the batch as planned, predict the step, and place and order its graph."""
+    pipeline = None
     if microbatches is None:
-        step = split_step(step, plan.splits)
+        step = split_step(whole, plan.splits)
     else:
         progress(f"Cutting each batch into {microbatches}", None)
-        step, pipeline = pipeline_step(step, problem, plan, microbatches, devices.host)
+        step, pipeline = pipeline_step(whole, problem, plan, microbatches, devices.host)
         problem, plan = pipeline.problem, pipeline.plan
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
     problem = schedule.problem
@@ -156,98 +260,92 @@ def run_plan(
     placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
     order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
-    graph = place_graph(step.graph_def, placed_on, order, devices.host)
-    with serving(devices) as target:
-        check_devices(target, devices, sorted(set(placed_on.values())))
+    graph_def = place_graph(step.graph_def, placed_on, order, devices.host)
+    used = set(placed_on.values())
+    return _Goal(whole, step, problem, plan, schedule, pipeline, order, graph_def, devices, used)
 
-        as_planned = _imported(step, graph)
-        alike = step if pipeline is not None and pipeline.cut.own else whole
-        free = _imported(alike) if compare else as_planned
-        placed = _Way("Running the plan", step, devices.config, as_planned, is_placed=True)
-        plain = _Way("Running without the plan", alike, _anywhere(devices.config), free)
-        itself = free if alike is whole or not compare else _imported(whole)
-        stock = _Way("Running TensorFlow by itself", whole, _stock(devices), itself)
-        before, after = steps - steps // 2, steps // 2
-        rounds = may_round(plan, problem.cluster) or pipeline is not None
-        other_bits = _nudged(alike) if rounds else alike
-        nudged = _Way(
-            "Running with changed last bits of the variables", other_bits, plain.config, free
-        )
-        runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
-        runs = repeat * (runs if compare else [(placed, steps)])
-        if rounds and compare:
-            runs.insert(2, (nudged, 0))
-        for number, (way, n_steps) in enumerate(runs, 1):
-            report = _share(progress, way.what, (number - 1) / len(runs), 1 / len(runs))
-            if way.fits:
-                traced = TRACED if number == len(runs) else 0
-                _run_part(way, n_steps, report, target, traced, rounds)
-        ours, theirs = placed, plain
-        comparison: dict[str, Any] = {}
-        if compare and plain.fits and not rounds and _uses_gpus(plan, problem.cluster):
-            ours, theirs, nudged, comparison = _compared_on_gpus(placed, plain, progress, target)
-    progress("Reading what was traced", 1.0)
-    traces = op_traces((trace.step_stats for trace in placed.traces), [step.graph_def])
-    facts = {
-        "devices": devices.text,
-        "ordered": bool(order),
-        "warm_ups": WARM_UPS,
-        "traced_steps": len(placed.traces),
-        "unplaced_step_time_us": _median(plain.times_us),
-        "unplaced_quartiles_us": quartiles_us(plain.times_us),
-        "stock_quartiles_us": quartiles_us(stock.times_us),
-        "input_us": _input_us(step, traces),
-        # Starting a traced step takes longer, so the least is nearest to the others'.
-        "start_us": min(placed.starts_us, default=None),
-        "predicted_busy_us": schedule.busy_us.tolist() if has_costs else None,
-        "transfers": len(schedule.transfer_tensor),
-        "allocator_peak_bytes": _allocator_peaks(placed, problem.cluster),
-        "fits_without_plan": plain.fits and stock.fits if compare else None,
-        "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
-        "compared": list(_compared(step)),
-        **comparison,
-        "other_batches": about_other_batches(profiled, whole.batch_shapes),
-        "compiled": whole.compiled,
-        "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
-        "tensorflow": tf.__version__,
-    }
-    run = _seen(step, problem, plan, order, placed, traces)
-    if pipeline is not None:
-        predicted = schedule if has_costs else None
-        facts["pipeline"] = {
-            **describe_pipeline(pipeline, predicted, run, whole.batch_shapes),
-            "whole_difference": finite(
-                _difference(_flat(placed.losses[:1]), _flat(stock.losses[:1]))
-            ),
-        }
-    return replace(
-        run,
-        loss_difference=_difference(_flat(ours.losses), _flat(theirs.losses)),
-        weights_difference=_difference([*ours.variables.values()], [*theirs.variables.values()]),
-        first_step_difference=_first_step_difference(ours, theirs),
-        rounding_difference=_first_step_difference(nudged, theirs),
-        stock_step_time_us=_median(stock.times_us) or np.nan,
-        predicted_step_time_us=schedule.makespan_us if has_costs else np.nan,
-        facts={**facts, **run.facts},
+
+def _make_ways(goal: _Goal, compare: bool) -> _Ways:
+    """Import each graph once; without ``compare``, only the placed one is needed."""
+    whole, devices, pipeline = goal.whole, goal.devices, goal.pipeline
+    alike = goal.step if pipeline is not None and pipeline.cut.own else whole
+    graph = _imported(goal.step, goal.graph_def)
+    free = _imported(alike) if compare else graph
+    itself = free if alike is whole or not compare else _imported(whole)
+    plain = _Way(
+        what="Running without the plan", step=alike, config=_anywhere(devices.config), graph=free
+    )
+    return _Ways(
+        _Way(
+            what="Running the plan",
+            step=goal.step,
+            config=devices.config,
+            graph=graph,
+            is_placed=True,
+        ),
+        plain,
+        _Way(what="Running TensorFlow by itself", step=whole, config=_stock(devices), graph=itself),
+        plain.again(
+            "Running with changed last bits of the variables",
+            _nudged(alike) if compare and goal.rounds else None,
+        ),
     )
 
 
-def _seen(
-    step: Step,
-    problem: Problem,
-    plan: Plan,
-    order: Sequence[Sequence[str]],
-    placed: _Way,
-    traces: Mapping[str, OpTrace],
-) -> MeasuredRun:
+def _run_all(
+    ways: _Ways,
+    goal: _Goal,
+    steps: int,
+    repeat: int,
+    compare: bool,
+    progress: Report,
+    target: str,
+) -> None:
+    turns = [(ways.placed, steps)] * repeat
+    if compare:
+        nudged = ways.nudged if goal.rounds else None
+        turns = in_turns(ways.placed, ways.plain, ways.stock, steps, repeat, nudged)
+
+    def run(way: _Way, steps: int, report: Report, is_last: bool) -> None:
+        _run_part(way, steps, report, target, TRACED if is_last else 0, goal.rounds)
+
+    take_turns(turns, run, progress)
+
+
+def _facts(goal: _Goal, ways: _Ways, traces: Mapping[str, OpTrace]) -> dict[str, Any]:
+    """Collect the further details of a run; see :class:`MeasuredRun`."""
+    step, placed, plain = goal.step, ways.placed, ways.plain
+    return {
+        "devices": goal.devices.text,
+        "ordered": bool(goal.order),
+        "warm_ups": WARM_UPS,
+        "traced_steps": len(placed.traces),
+        "unplaced_step_time_us": finite(median_us(plain.times_us)),
+        "unplaced_quartiles_us": quartiles_us(plain.times_us),
+        "stock_quartiles_us": quartiles_us(ways.stock.times_us),
+        "input_us": _input_us(step, traces),
+        # Starting a traced step takes longer, so the least is nearest to the others'.
+        "start_us": min(placed.starts_us, default=None),
+        "transfers": len(goal.schedule.transfer_tensor),
+        "allocator_peak_bytes": _allocator_peaks(placed, goal.problem.cluster),
+        "order_edges": count_inputs(goal.graph_def) - count_inputs(step.graph_def),
+        "compared": list(_compared(step)),
+        "compiled": goal.whole.compiled,
+        "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
+        "tensorflow": tf.__version__,
+    }
+
+
+def _seen(goal: _Goal, placed: _Way, traces: Mapping[str, OpTrace]) -> MeasuredRun:
     """Collect what partitions and traces of the placed steps show, before any comparison."""
+    step, problem, plan = goal.step, goal.problem, goal.plan
     profile, at = problem.profile, device_names(problem.cluster)
     first = placed.traces[0]
     check = check_placement(first.partition_graphs, step, profile.op_names, plan.device, at)
     times = [op_times_us(trace.step_stats, profile.index) for trace in placed.traces]
     start, finish = times[_median_step(times)]
     can = ordered_ops(step.graph_def)
-    in_order = [[profile.index[name] for name in names if name in can] for names in order]
+    in_order = [[profile.index[name] for name in names if name in can] for names in goal.order]
     return MeasuredRun(
         profile=profile,
         plan=plan,
@@ -270,7 +368,7 @@ def _seen(
 
 
 def _run_part(
-    way: _Way, steps: int, progress: Progress, target: str, traced: int, keep_first: bool
+    way: _Way, steps: int, progress: Report, target: str, traced: int, keep_first: bool
 ) -> None:
     """Run warm-ups and steps from the variables that the last call left, then trace more steps.
 
@@ -316,41 +414,40 @@ def _uses_gpus(plan: Plan, cluster: Cluster) -> bool:
     return any(cluster.devices[d].kind == "gpu" for d in np.unique(plan.device).tolist())
 
 
-def _compared_on_gpus(
-    placed: _Way, plain: _Way, progress: Progress, target: str
-) -> tuple[_Way, _Way, _Way, dict[str, Any]]:
+def _compared_on_gpus(ways: _Ways, progress: Report, target: str) -> tuple[_Ways, dict[str, Any]]:
     """Repeat the first steps with deterministic kernels, or to see how much they round.
 
     Returns
     -------
     tuple
-        The steps with the plan, those without it, those that start with other last bits, and facts.
+        The steps to compare, and facts.
     """
-
-    def again(way: _Way) -> _Way:
-        return _Way("Comparing results", way.step, way.config, way.graph, way.is_placed)
+    what = "Comparing results"
 
     def run(*ways: _Way, keep_first: bool) -> None:
-        for number, way in enumerate(ways):
-            report = _share(progress, way.what, number / len(ways), 1 / len(ways))
-            _run_part(way, COMPARED, report, target, 0, keep_first)
+        def run_one(way: _Way, steps: int, report: Report, is_last: bool) -> None:
+            _run_part(way, steps, report, target, 0, keep_first)
 
-    ours, theirs = again(placed), again(plain)
-    nudged = replace(again(plain), step=_nudged(plain.step))
+        take_turns([(way, COMPARED) for way in ways], run_one, progress)
+
+    placed, plain = ways.placed.again(what), ways.plain.again(what)
+    nudged = ways.plain.again(what)
     tf.config.experimental.enable_op_determinism()
     try:
-        run(ours, theirs, keep_first=False)
+        run(placed, plain, keep_first=False)
     except RunError as error:
         if not is_nondeterministic(error):
             raise
         why = str(error).partition(": ")[2]
     else:
-        return ours, theirs, nudged, {"deterministic": True}
+        return _Ways(placed, plain, ways.stock, nudged), {"deterministic": True}
     finally:
         disable_op_determinism()
-    ours, theirs = again(placed), again(plain)
-    run(ours, theirs, nudged, keep_first=True)
-    return ours, theirs, nudged, {"deterministic": False, "not_deterministic": why}
+    placed, plain = placed.again(what), plain.again(what)
+    nudged = plain.again(what, _nudged(plain.step))
+    run(placed, plain, nudged, keep_first=True)
+    facts = {"deterministic": False, "not_deterministic": why}
+    return _Ways(placed, plain, ways.stock, nudged), facts
 
 
 def _one(opened: OpenStep, way: _Way) -> float:
@@ -379,7 +476,8 @@ def _traced(opened: OpenStep) -> Any:
 def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:
     """Return how long a step waits for its batch: the median time of the ops that fetch it."""
     getters = [n.name for n in step.graph_def.node if n.op in GET_NEXT]
-    return _median(np.sum([traces[n].host_us for n in getters if n in traces], axis=0).tolist())
+    rows = [traces[name].host_us for name in getters if name in traces]
+    return finite(median_us(np.sum(rows, axis=0).tolist())) if rows else None
 
 
 def _anywhere(config: ConfigProto) -> ConfigProto:
@@ -404,21 +502,7 @@ def _stock(devices: Devices) -> ConfigProto:
 
 
 def _nudged(step: Step) -> Step:
-    """Change the last bit, up or down, of each real number in the step's variables."""
-    rng = np.random.default_rng(0)
-
-    def nudged(value: NDArray[Any]) -> NDArray[Any]:
-        if value.dtype.kind != "f":
-            return value
-        towards = rng.choice(np.array([-np.inf, np.inf], dtype=value.dtype), value.shape)
-        changed: NDArray[Any] = np.nextafter(value, towards)
-        return changed
-
-    return replace(step, variables={n: nudged(v) for n, v in step.variables.items()})
-
-
-def _share(progress: Progress, message: str, start: float, share: float) -> Progress:
-    return lambda _, fraction: progress(message, start + share * (fraction or 0.0))
+    return replace(step, variables=nudge(step.variables))
 
 
 def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
@@ -447,50 +531,3 @@ def _allocator_peaks(placed: _Way, cluster: Cluster) -> dict[str, int]:
     name_of = {at: d.name for at, d in zip(device_names(cluster), cluster.devices, strict=True)}
     peaks = peak_bytes(trace.step_stats for trace in placed.traces)
     return {name_of[at]: peak for at, peak in peaks.items() if at in name_of}
-
-
-def _median(times_us: Sequence[float]) -> float | None:
-    return float(np.median(times_us)) if times_us else None
-
-
-def _flat(losses: Sequence[Values]) -> Values:
-    return [value for values in losses for value in values]
-
-
-def _first_step_difference(ours: _Way, theirs: _Way) -> float:
-    """Compare the first step: the loss, and the new weights or the loss they give.
-
-    Weights may differ without harm: an optimiser that divides a gradient by its size, such as
-    Adam, makes a full step of a gradient that should be zero but is a sum of rounding errors.
-    """
-    if ours.after_first is None or theirs.after_first is None:
-        return float("nan")
-    pairs = zip(ours.after_first.values(), theirs.after_first.values(), strict=True)
-    weights = max((_in_proportion(a, b) for a, b in pairs), default=0.0)
-    first, second = (
-        max(_in_proportion(a, b) for a, b in zip(mine, other, strict=True))
-        for mine, other in zip(ours.losses[:2], theirs.losses[:2], strict=True)
-    )
-    return max(first, min(weights, second))
-
-
-def _difference(ours: Values, theirs: Values) -> float:
-    """Return the largest absolute difference; infinite where one value is NaN, or texts differ."""
-    if not ours or not theirs:
-        return float("nan")
-    return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def _in_proportion(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the largest difference, divided by the largest number of ``b`` if that is above 1."""
-    size = np.abs(b[np.isfinite(b)]).max(initial=1) if b.dtype.kind in "fiuc" else 1
-    return _largest(a, b) / float(size)
-
-
-def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
-    if a.dtype.kind not in "fiucb":
-        return 0.0 if np.array_equal(a, b) else float("inf")
-    same = (a == b) | ((a != a) & (b != b))
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    off = np.abs(a.astype(wide) - b.astype(wide))[~same]
-    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))

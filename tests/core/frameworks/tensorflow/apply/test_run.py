@@ -13,7 +13,7 @@ from enplace.cli.runs import describe_run
 from enplace.errors import DeadlockError
 from enplace.frameworks.measured import NOT_SEEN, run_from, run_message
 from enplace.frameworks.source import source_of
-from enplace.frameworks.tensorflow.apply.apply_plan import run as running
+from enplace.frameworks.tensorflow.apply import run as running
 from enplace.frameworks.tensorflow.apply.run import TRACED, RunError, run_plan
 from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices
 from enplace.frameworks.tensorflow.open.load import load

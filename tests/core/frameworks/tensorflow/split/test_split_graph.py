@@ -10,7 +10,7 @@ import tensorflow as tf
 from enplace.errors import SplitError
 from enplace.frameworks.measured import run_from, run_message
 from enplace.frameworks.source import source_of
-from enplace.frameworks.tensorflow.apply.apply_plan import run as running
+from enplace.frameworks.tensorflow.apply import run as running
 from enplace.frameworks.tensorflow.apply.run import run_plan
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.devices import parse_devices

@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 
 from enplace.errors import PlanError
-from enplace.frameworks.tensorflow.worker import _check_same_graph, _is_whole
+from enplace.frameworks.work import check_same_graph, is_whole
 from enplace.values.measurement import Measurement
 from problems import profile_of
 
 
 def test_a_model_with_missing_or_new_ops_is_refused():
-    _check_same_graph({"a", "b"}, ["a", "b"], whole=True)
+    check_same_graph({"a", "b"}, ["a", "b"], whole=True)
     with pytest.raises(PlanError, match="has no b"):
-        _check_same_graph({"a"}, ["a", "b"], whole=True)
+        check_same_graph({"a"}, ["a", "b"], whole=True)
     with pytest.raises(PlanError, match="does not place dense"):
-        _check_same_graph({"a", "b", "dense"}, ["a", "b"], whole=True)
+        check_same_graph({"a", "b", "dense"}, ["a", "b"], whole=True)
 
 
 def test_a_trace_may_omit_ops_of_the_model():
-    _check_same_graph({"a", "b", "folded"}, ["a", "b"], whole=False)
+    check_same_graph({"a", "b", "folded"}, ["a", "b"], whole=False)
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_a_trace_may_omit_ops_of_the_model():
     ],
 )
 def test_profiles_of_whole_models_are_recognised(measured, whole):
-    assert _is_whole(replace(profile_of({"a": 1}), measured=measured)) is whole
+    assert is_whole(replace(profile_of({"a": 1}), measured=measured)) is whole

@@ -1,0 +1,146 @@
+"""What the workers of all frameworks do alike: receive a job, check its plan, report a failure.
+
+A worker that only reads a graph needs little of this, so the heavy imports are in functions.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from textwrap import shorten
+from typing import Any
+
+from enplace.errors import EnplaceError, PlanError
+from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.registry import kinds
+from enplace.frameworks.source import is_program, source_from_json
+from enplace.processes.codecs import problem_from, profile_from, profile_message
+from enplace.processes.main import Connection, failure
+from enplace.processes.wire import DONE, Message
+from enplace.processes.worker import Report, WorkerError
+from enplace.text import count
+from enplace.values.measurement import Measurement
+from enplace.values.profile import Profile
+
+Facts = Mapping[str, Any]
+
+QUICK_OPS = 5_000
+"""Of steps with so many ops, a framework builds a copy for each device within seconds."""
+
+NOT_QUICK = "building a copy of {} for each device takes long; enplace run --data-parallel does it"
+
+_SHOWN = 3
+
+
+def receive_job(connection: Connection) -> tuple[list[Message], Message]:
+    """Receive the values that a job is about, and the job."""
+    values: list[Message] = []
+    while "source" not in (message := connection.receive()).details:
+        values.append(message)
+    return values, message
+
+
+def profile_answer(profile: Profile, job: Message, devices: str = "") -> Message:
+    """Make the answer to the job of profiling a model; the profile names model and devices."""
+    devices = devices or profile.measured.devices
+    measured = replace(profile.measured, source=job.details["source"], devices=devices)
+    return profile_message(replace(profile, measured=measured), DONE)
+
+
+def estimate_profile(job: Message, report: Report) -> Message:
+    """Estimate a profile; further workers run the framework for it, one after another."""
+    from enplace.frameworks.evaluation import evaluate
+    from enplace.frameworks.jobs import do_work
+
+    details = job.details
+    source = source_from_json(details["source"])
+
+    def do(messages: Sequence[Message], progress: Report) -> Message:
+        return do_work(source, messages, progress)
+
+    profile = evaluate(
+        source,
+        details["batch_sizes"],
+        details["devices"],
+        details["steps"],
+        details["warm_ups"],
+        do,
+        report,
+    )
+    return profile_message(profile, DONE)
+
+
+def time_data_parallel(job: Message, values: Sequence[Message], report: Report) -> Facts:
+    """Time data parallelism in another worker, which divides the devices as it needs them.
+
+    A step of many ops would take longer to build than all else, so unless it is to be timed in any
+    case, it is only predicted.
+    """
+    from enplace.frameworks.jobs import data_parallel_job, do_work
+    from enplace.placers.data_parallel import mirrored
+
+    details = job.details
+    if not details.get("data_parallel"):
+        return {}
+    profile = profile_from(values[0])
+
+    def predicted(why_not: str) -> Facts:
+        shared = mirrored(problem_from(profile, details["problem"]))
+        return {"why_not": why_not, "predicted_us": shared.step_time_us if shared else None}
+
+    if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
+        return predicted(NOT_QUICK.format(count(profile.n_ops, "op")))
+    source, devices = source_from_json(details["source"]), details["devices"]
+    if not is_program(source):
+        return predicted("only a script says how the model is trained")
+    if not LOCAL.fullmatch(devices.strip()):
+        return predicted("the devices are on several hosts")
+    try:
+        done = do_work(source, data_parallel_job(source, devices, details["steps"]), report)
+    except EnplaceError as error:
+        return predicted(str(error))
+    return done.details
+
+
+def is_whole(profile: Profile) -> bool:
+    """Return whether a profile surely has every op of its model."""
+    if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
+        return True  # that of a plan's file
+    kind = profile.measured.source.get("kind", "")
+    known = kinds().get(kind)
+    return bool(kind) and not (known and known.is_recorded)
+
+
+def check_same_graph(ops: Collection[str], planned: Sequence[str], whole: bool) -> None:
+    """Refuse a plan that places ops which the model's step does not have.
+
+    If its profile is ``whole`` (a trace leaves ops out), the plan must also place every op.
+    """
+    missing = [name for name in planned if name not in ops]
+    new = sorted(set(ops).difference(planned)) if whole else []
+    if odd := missing or new:
+        names = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
+        difference = (
+            f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
+            if missing
+            else f"it does not place {names} ({count(len(odd), 'op')} of {len(ops):,})"
+        )
+        raise PlanError(
+            f"the plan was made for another graph: {difference}; give the model the arguments it "
+            f"was profiled with (--profile has them), or profile it again and make a new plan"
+        )
+
+
+def framework_failure(error: BaseException, framework: str, line: str) -> Message:
+    """Make an error the answer of a job; of one that is not Enplace's, ``line`` says why."""
+    if isinstance(error, EnplaceError):
+        return failure(error)
+    traceback.print_exception(error)
+    return failure(WorkerError(f"{framework} failed: {brief(error, line)}"))
+
+
+def brief(error: BaseException, line: str) -> str:
+    """Return the kind of an error and the line of its text that says why, in one line."""
+    kind = type(error).__name__
+    return f"{kind}: {shorten(line, 200, placeholder=' …')}" if line else kind
