@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-import enplace
+from enplace.frameworks.framework import Framework
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import (
     N_BATCHES,
@@ -396,7 +396,7 @@ def run_script(source: Source) -> None:
         patch.object(sys, "argv", [source.path, *source.words]),
         patch.object(sys, "path", [str(place_of(source)), *sys.path]),
         # A plan that the script applies is not part of the model.
-        patch.object(enplace, "apply", lambda *_, **__: None),
+        patch.object(Framework, "apply", lambda *_, **__: None),
     ):
         if source.kind == "script":
             runpy.run_path(source.path, run_name="__main__")
