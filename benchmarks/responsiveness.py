@@ -98,7 +98,7 @@ def _solve(report: Report, window: MainWindow) -> None:
 
 def _save(report: Report, window: MainWindow, folder: Path) -> None:
     path = folder / "project.enplace"
-    stall_ms = _longest_stall_ms(lambda: window.studio.files.save_to(path), 1)
+    stall_ms = _longest_stall_ms(lambda: window.studio.saving.save_to(path), 1)
     report.figure("longest stall while saving", f"{stall_ms:.0f} ms", "50 ms or less")
 
 

@@ -141,7 +141,7 @@ def _spend_time(window: MainWindow, pulse: Pulse, path: Path) -> None:
         _export(window, path.parent)
     # A round that left unsaved work would have the next one wait for an answer.
     with pulse.during("save"):
-        studio.files.save_to(path.with_stem("saved"))
+        studio.saving.save_to(path.with_stem("saved"))
         _wait(lambda: not document.modified)
 
 
@@ -168,11 +168,11 @@ def _pan(view: Any) -> None:
 
 
 def _export(window: MainWindow, folder: Path) -> None:
-    files, entry = window.studio.files, window.document.current
+    exchange, entry = window.studio.exchange, window.document.current
     assert entry is not None
     writing = Background(QObject())
     for form in exporters():
-        text = files.exported(form, entry)
+        text = exchange.exported(form, entry)
         writing.start(partial(_write, folder / form, text), lambda _: None)
     _wait(lambda: not writing.is_busy)
     drawing = window.panes.drawing()

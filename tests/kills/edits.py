@@ -26,10 +26,11 @@ def main() -> int:
     window = user_window()
     window.show()
     window.solver.start()
-    files, document = window.studio.files, window.document
+    files, saving = window.studio.files, window.studio.saving
+    document = window.document
     files.open_sample(next(each for each in samples() if each.name == "vgg-19"))
     files.wait()
-    files.save_to(path)
+    saving.save_to(path)
     ops = iter(range(1 << 30))
     timer = QTimer(singleShot=True)
 
@@ -41,7 +42,7 @@ def main() -> int:
         edits = len(document.problem.pins)
         print(edits, time.monotonic(), flush=True)
         if edits % SAVE_EVERY == 0:
-            files.save_to(path)
+            saving.save_to(path)
         if edits % SOLVE_EVERY == 0 and not window.solver.busy:
             window.studio.solving.solve()
         timer.start(draw.choice((5, 50, 150, 400, 900)))

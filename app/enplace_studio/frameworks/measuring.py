@@ -26,7 +26,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace_studio.files import session
-from enplace_studio.files.filing import Filing
+from enplace_studio.files.opening import Files
 from enplace_studio.frameworks.devices import devices_title
 from enplace_studio.frameworks.dialogs import (
     RUN,
@@ -80,7 +80,7 @@ class Measuring(QWidget):
     changed = Signal()
     """A worker started or ended."""
 
-    def __init__(self, document: Document, files: Filing, parent: QWidget) -> None:
+    def __init__(self, document: Document, files: Files, parent: QWidget) -> None:
         super().__init__(parent)
         self.hide()
         self._document, self._files = document, files

@@ -7,12 +7,11 @@ brings is none: it joins every state of the history, whatever is undone or redon
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
@@ -30,6 +29,7 @@ from enplace_studio.jobs.call_later import call_later, take_turn
 from enplace_studio.model import constraints, edits, ordering
 from enplace_studio.model import stamp as stamping
 from enplace_studio.model.bounds import Bounds
+from enplace_studio.model.history import History, schedule_of
 from enplace_studio.model.open_project import (
     Arrival,
     Constraint,
@@ -44,18 +44,6 @@ from enplace_studio.model.requests import Requests
 from enplace_studio.model.stamp import Stamp
 
 __all__ = ["Document", "PlanEntry"]
-
-FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 500 << 20, 50
-"""Fewest and most edits that can be undone, the memory they may take, and what one keeps for each
-op: its device, pin and times, and the transfers."""
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """A state of the history: the edit that led to it, and the schedule then."""
-
-    title: str
-    schedule: Schedule | None
 
 
 class Work(NamedTuple):
@@ -99,7 +87,6 @@ class Document(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._project: OpenProject | None = None
         self.requests = Requests(self)
         self.selection: frozenset[int] = frozenset()
         self.hovered: frozenset[int] = frozenset()
@@ -117,15 +104,12 @@ class Document(QObject):
         self.view: dict[str, Any] = {}
         """State that views save with a project; JSON values."""
         self.bounds = Bounds(self)
-        self.undo_stack = QUndoStack(self)
+        self.undo_stack = History(self)
+        self.undo_stack.moved.connect(self._show)
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved: Work | None = None
-        self._is_cut = False
-        """Whether the oldest steps of undo have been dropped."""
         self.n_opened = 0
         """How often something was opened: tells whether something else is open by now."""
-        self._jumps = False
-        """Whether the states on the way to another one are passed over."""
         self.previews = Previews(self)
         self._notice: tuple[str, OpenProject | None, OpenProject | None] = ("", None, None)
         self._noticing = call_later(self, self._give_notice)
@@ -135,35 +119,35 @@ class Document(QObject):
     @property
     def project(self) -> OpenProject | None:
         """Everything that is open, as one value."""
-        return self._project
+        return self.undo_stack.now
 
     @property
     def problem(self) -> Problem | None:
         """Profile, scaled cluster, pins and the other constraints."""
-        return self._project.problem if self._project else None
+        return self.project.problem if self.project else None
 
     @property
     def plans(self) -> list[PlanEntry]:
-        return list(self._project.plans) if self._project else []
+        return list(self.project.plans) if self.project else []
 
     @property
     def current(self) -> PlanEntry | None:
-        return self._project.current if self._project else None
+        return self.project.current if self.project else None
 
     @property
     def schedule(self) -> Schedule | None:
         """The schedule of the current plan."""
-        return self.current.schedule if self.current else None
+        return schedule_of(self.project)
 
     @property
     def work(self) -> Work:
         """What a file keeps of the user's work; equal only to itself."""
-        return Work(self._project, self.queries)
+        return Work(self.project, self.queries)
 
     @property
     def modified(self) -> bool:
         """Whether there is anything to save."""
-        return self._project is not None and self.work != self._saved
+        return self.project is not None and self.work != self._saved
 
     # Opening and saving
 
@@ -183,17 +167,15 @@ class Document(QObject):
         saved : bool
             False for work that is not in any file, such as a recovered project.
         """
-        self._project, self._is_cut = project, False
         self.path, self.view = path, view or {}
-        self._saved = self.work if saved else None
+        self._saved = Work(project, self.queries) if saved else None
         self.n_opened += 1
         self.selection = self.hovered = frozenset()
+        self.undo_stack.start(project)
         self.previews.follow(project)
         self._set_stamp(None)
         self._set_gap(None)
         self.show_pipeline(None)
-        self.undo_stack.clear()  # only an empty one may get another limit
-        self.undo_stack.setUndoLimit(_undo_limit(project))
         self.opened.emit()
         self.file_changed.emit()
 
@@ -246,10 +228,10 @@ class Document(QObject):
 
     def select_related(self, relation: Relation) -> bool:
         """Select the ops that are related to those selected."""
-        if not self.selection or self._project is None:
+        if not self.selection or self.project is None:
             return False
         found = frozenset(
-            related(self._project.problem.measured_profile, relation, self.selection).tolist()
+            related(self.project.problem.measured_profile, relation, self.selection).tolist()
         )
         if relation.missing and not found - self.selection:
             self.failed.emit(relation.missing)
@@ -285,9 +267,9 @@ class Document(QObject):
 
     def place(self, ops: Collection[int], device: int, pin: bool = True) -> bool:
         """Run ops on a device; pin them there, or only move them."""
-        if not len(ops) or self._project is None:
+        if not len(ops) or self.project is None:
             return False
-        what, where = self._project.describe(ops), self._project.device_label(device)
+        what, where = self.project.describe(ops), self.project.device_label(device)
         return self._edit(
             f"{'pin' if pin else 'move'} “{what}” to {where}",
             lambda project: edits.place(project, ops, device, pin),
@@ -303,16 +285,16 @@ class Document(QObject):
 
     def forbid(self, ops: Collection[int], device: int) -> bool:
         """Keep ops off a device."""
-        if self._project is None:
+        if self.project is None:
             return False
-        title = f"keep “{{}}” off {self._project.device_label(device)}"
+        title = f"keep “{{}}” off {self.project.device_label(device)}"
         return self._edit_ops(title, lambda project: edits.forbid(project, ops, device), ops)
 
     def allow(self, ops: Collection[int], device: int) -> bool:
         """Undo a :meth:`forbid`."""
-        if self._project is None:
+        if self.project is None:
             return False
-        title = f"allow “{{}}” on {self._project.device_label(device)}"
+        title = f"allow “{{}}” on {self.project.device_label(device)}"
         return self._edit_ops(title, lambda project: edits.allow(project, ops, device), ops)
 
     def colocate(self, ops: Collection[int]) -> bool:
@@ -325,9 +307,9 @@ class Document(QObject):
 
     def reorder(self, ops: Collection[int], slot: Slot) -> bool:
         """Run ops just before or after another op of their device from now on."""
-        if not len(ops) or self._project is None:
+        if not len(ops) or self.project is None:
             return False
-        what, other = self._project.describe(ops), self._project.describe([slot.anchor])
+        what, other = self.project.describe(ops), self.project.describe([slot.anchor])
         where = f"“{what}” {'before' if slot.earlier else 'after'} “{other}”"
         return self._edit(
             f"run {where}",
@@ -353,9 +335,9 @@ class Document(QObject):
     def _why_no_slot(self, where: ordering.Range, earlier: bool) -> str:
         """Say why ops cannot run earlier or later than they do."""
         other = where.needed if earlier else where.needing
-        if other is None or self._project is None:
+        if other is None or self.project is None:
             return f"nothing runs {'before' if earlier else 'after'} it on this device"
-        name = self._project.describe([other])
+        name = self.project.describe([other])
         why = f"it needs {name}" if earlier else f"{name} needs it"
         return f"it cannot run {'earlier' if earlier else 'later'}: {why}"
 
@@ -366,10 +348,10 @@ class Document(QObject):
 
     def offer_stamp(self, ops: Collection[int]) -> bool:
         """Select all blocks like some ops, and offer to make the same choice for them."""
-        if not len(ops) or self._project is None:
+        if not len(ops) or self.project is None:
             return False
         try:
-            stamp = stamping.find_stamp(self._project, ops)
+            stamp = stamping.find_stamp(self.project, ops)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False
@@ -386,10 +368,10 @@ class Document(QObject):
 
     def apply_stamp(self) -> bool:
         """Make the offered choice for all blocks."""
-        if self.stamp is None or self._project is None:
+        if self.stamp is None or self.project is None:
             return False
         blocks = self.stamp.blocks
-        what = f"“{self._project.describe(blocks[0])}” to {len(blocks) - 1:,} more"
+        what = f"“{self.project.describe(blocks[0])}” to {len(blocks) - 1:,} more"
         return self._edit(
             f"apply {what}", lambda project: stamping.stamp(project, blocks), f"Applied {what}"
         )
@@ -406,33 +388,31 @@ class Document(QObject):
 
     def lock(self, device: int) -> bool:
         """Keep a device as it is: pin everything on it."""
-        if self._project is None:
+        if self.project is None:
             return False
-        where = self._project.device_label(device)
+        where = self.project.device_label(device)
         return self._edit(f"lock {where}", lambda project: constraints.lock(project, device))
 
     def unlock(self, device: int) -> bool:
         """Undo a :meth:`lock`."""
-        if self._project is None:
+        if self.project is None:
             return False
-        where = self._project.device_label(device)
+        where = self.project.device_label(device)
         return self._edit(f"unlock {where}", lambda project: constraints.unlock(project, device))
 
     def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
         """Switch a constraint on or off."""
-        if self._project is None:
+        if self.project is None:
             return False
         change = constraints.switch_on if on else constraints.switch_off
-        title = (
-            f"switch “{constraints.describe(self._project, constraint)}” {'on' if on else 'off'}"
-        )
+        title = f"switch “{constraints.describe(self.project, constraint)}” {'on' if on else 'off'}"
         return self._edit(title, lambda project: change(project, constraint))
 
     def remove_constraint(self, constraint: Constraint) -> bool:
         """Remove a constraint, whether it is on or off."""
-        if self._project is None:
+        if self.project is None:
             return False
-        title = f"remove “{constraints.describe(self._project, constraint)}”"
+        title = f"remove “{constraints.describe(self.project, constraint)}”"
         return self._edit(title, lambda project: constraints.remove(project, constraint))
 
     def add_constraints(self, constrained: Problem) -> bool:
@@ -468,9 +448,9 @@ class Document(QObject):
 
     def _switch(self, title: str, change: Callable[[OpenProject], OpenProject]) -> bool:
         """Make an edit that may lead to another cluster; tell what constraints it switches off."""
-        n_off = len(self._project.off) if self._project is not None else 0
+        n_off = len(self.project.off) if self.project is not None else 0
         done = self._edit(title, change)
-        if done and self._project is not None and (lost := len(self._project.off) - n_off):
+        if done and self.project is not None and (lost := len(self.project.off) - n_off):
             what = count(lost, "constraint")
             self.noticed.emit(f"Switched off {what} on devices that this cluster does not have")
         return done
@@ -483,7 +463,7 @@ class Document(QObject):
         drag : int, optional
             Consecutive changes with the same number are one undo step.
         """
-        if self._project is None or self._project.scale == (compute, links):
+        if self.project is None or self.project.scale == (compute, links):
             return False
         title = _speeds_title(compute, links)
         return self._edit(
@@ -502,17 +482,11 @@ class Document(QObject):
 
     def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
         """Keep the measured run of a plan in the list; no step of undo takes it back."""
-        now = self._project
         measured = next((entry for entry in self.plans if entry.plan is plan), None)
-        if now is None or measured is None:
+        if measured is None:
             return False
         ran = replace(measured, run=run)
-        changes = self._changes()
-        states = dict.fromkeys([now, *(s for each in changes for s in (each.old, each.new))])
-        renewed = {state: edits.with_run(state, ran) for state in states}
-        for state, new in renewed.items():
-            self._replace_state(state, new)
-        self._show(renewed[now])
+        self.undo_stack.renew_all(lambda state: edits.with_run(state, ran))
         self.file_changed.emit()
         return True
 
@@ -539,7 +513,7 @@ class Document(QObject):
         asked : bool
             False for the reference, which is made again if it is lost: it is no unsaved work.
         """
-        old = self._project
+        old = self.project
         if old is None:
             return
         named = edits.renamed(entry, edits.unused_name(old, entry.name))
@@ -547,8 +521,7 @@ class Document(QObject):
         new = edits.with_plan(more, named, choose)
         if not asked and not self.modified:
             self._saved = Work(new, self.queries)
-        self._replace_state(old, new)
-        self._show(new)
+        self.undo_stack.renew(new)
         self.file_changed.emit()
 
     def duplicate_plan(self, entry: PlanEntry) -> bool:
@@ -565,9 +538,9 @@ class Document(QObject):
     def rename_plan(self, entry: PlanEntry, name: str) -> bool:
         """Rename a plan; a name that another plan has gets a number."""
         name, listed = name.strip(), self._listed(entry)
-        if self._project is None or listed is None or name in ("", listed.name):
+        if self.project is None or listed is None or name in ("", listed.name):
             return False
-        name = edits.unused_name(self._project, name)
+        name = edits.unused_name(self.project, name)
         return self._change_plan(listed, f"rename plan “{listed.name}”", name=name)
 
     def star_plan(self, entry: PlanEntry) -> bool:
@@ -603,61 +576,14 @@ class Document(QObject):
         plans = self.plans
         return entry if entry in plans else next((e for e in plans if e.name == entry.name), None)
 
-    # Undo
-
-    def states(self) -> list[State]:
-        """Return every state of the undo stack, the oldest first; undone ones included."""
-        changes = self._changes()
-        first = changes[0].old if changes else self._project
-        found = [State("earlier" if self._is_cut else "as opened", _shown(first))]
-        return [*found, *(State(each.text(), _shown(each.new)) for each in changes)]
-
-    def _changes(self) -> list[_Change]:
-        stack = self.undo_stack
-        edits_done = [stack.command(number) for number in range(stack.count())]
-        return [each for each in edits_done if isinstance(each, _Change)]
-
-    def go_to(self, index: int) -> None:
-        """Undo or redo until a state of :meth:`states`; views see only that one, as it was."""
-        before = self._project
-        self._jumps = True
-        self.undo_stack.setIndex(index)
-        self._jumps = False
-        after, self._project = self._project, before
-        if after is not None and after is not before:
-            self._show(self._caught_up(after, None))
-
-    def _step_to(self, state: OpenProject) -> None:
-        """Show a state of the history; a plan that has arrived since stays on the screen."""
-        if self._jumps or self._project is None:
-            self._project = state
-        else:
-            shown = self._project.current.plan if self._project.current else None
-            self._show(self._caught_up(state, shown))
-
-    def _caught_up(self, state: OpenProject, shown: Plan | None) -> OpenProject:
-        """Add to a state of the history what jobs have brought since."""
-        more = self._project.arrived[len(state.arrived) :] if self._project else ()
-        if not more:
-            return state
-        new = edits.with_arrivals(state, more, shown)
-        self._replace_state(state, new)
-        return new
-
-    def _replace_state(self, old: OpenProject, new: OpenProject) -> None:
-        """Let undo and redo lead to another state than so far."""
-        for change in self._changes():
-            if change.old is old:
-                change.old = new
-            if change.new is old:
-                change.new = new
+    # What all requests come to
 
     def _edit_ops(
         self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
     ) -> bool:
-        if not len(ops) or self._project is None:
+        if not len(ops) or self.project is None:
             return False
-        return self._edit(title.replace("{}", self._project.describe(ops)), change)
+        return self._edit(title.replace("{}", self.project.describe(ops)), change)
 
     def _edit(
         self,
@@ -666,7 +592,7 @@ class Document(QObject):
         notice: str = "",
         drag: int | None = None,
     ) -> bool:
-        old = self._project
+        old = self.project
         if old is None:
             return False
         try:
@@ -676,9 +602,7 @@ class Document(QObject):
             return False
         if new is old:
             return False
-        oldest = self.undo_stack.command(0) if self.undo_stack.canUndo() else None
-        self.undo_stack.push(_Change(self, old, new, title, drag))
-        self._is_cut |= oldest is not None and self.undo_stack.command(0) is not oldest
+        self.undo_stack.add(new, title, drag)
         if notice:
             # Adding up the memory takes a while, and may wait until the window has shown the edit.
             self._notice = notice, old, new
@@ -688,17 +612,17 @@ class Document(QObject):
     def _give_notice(self) -> None:
         """Say what an edit has changed, unless it has been undone by now."""
         notice, old, new = self._notice
-        if old and new and self._project is new and old.current and new.current:
+        if old and new and self.project is new and old.current and new.current:
             delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
             lacking = lack(new.current.schedule)
             unfit = f", but it does not fit: {lacking}" if lacking else ""
             self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}{unfit}")
 
-    def _show(self, new: OpenProject) -> None:
-        old, self._project = self._project, new
+    def _show(self, old: OpenProject, new: OpenProject) -> None:
+        """Tell what is another than before; :mod:`.history` says how an edit comes here."""
         self.previews.follow(new)
         self._set_stamp(None)
-        if old is None or new.problem.splits != old.problem.splits:
+        if new.problem.splits != old.problem.splits:
             # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
@@ -708,56 +632,18 @@ class Document(QObject):
             or (new.off, new.locks) != (old.off, old.locks)
         ):
             self.problem_changed.emit()
-        if old is None or new.plans != old.plans:
+        if new.plans != old.plans:
             self.plans_changed.emit()
-        if _shown(old) is not _shown(new):
+        if schedule_of(old) is not schedule_of(new):
             self.show_pipeline(None)  # it was another plan's
-        if old is None or new.current is not old.current:
+        if new.current is not old.current:
             self._set_gap(None)  # it may be gone
             self.point_at(())
             self.current_changed.emit()
-        if old is None or new.cluster != old.cluster:
+        if new.cluster != old.cluster:
             self.cluster_changed.emit()
         take_turn()
 
 
 def _speeds_title(compute: float, links: float) -> str:
     return f"set compute to {factor(compute)}, links to {factor(links)}"
-
-
-def _shown(project: OpenProject | None) -> Schedule | None:
-    return project.current.schedule if project and project.current else None
-
-
-def _undo_limit(project: OpenProject | None) -> int:
-    """Return how many edits can be undone: fewer for a large model, as each keeps a schedule."""
-    n_ops = project.problem.profile.n_ops if project else 0
-    affordable = UNDO_BYTES // (STEP_BYTES_PER_OP * max(n_ops, 1))
-    return min(max(affordable, FEWEST_STEPS), MOST_STEPS)
-
-
-class _Change(QUndoCommand):
-    """An undo step, which keeps the states before and after."""
-
-    def __init__(
-        self, document: Document, old: OpenProject, new: OpenProject, title: str, drag: int | None
-    ) -> None:
-        super().__init__(title)
-        self.old, self.new = old, new
-        self._document, self._drag = document, drag
-
-    def id(self) -> int:
-        return -1 if self._drag is None else 1
-
-    def mergeWith(self, other: QUndoCommand) -> bool:
-        if not isinstance(other, _Change) or other._drag != self._drag:
-            return False
-        self.new = other.new
-        self.setText(other.text())
-        return True
-
-    def redo(self) -> None:
-        self._document._step_to(self.new)
-
-    def undo(self) -> None:
-        self._document._step_to(self.old)

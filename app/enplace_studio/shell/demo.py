@@ -64,9 +64,7 @@ def private_window(size: tuple[int, int]) -> Iterator[tuple[MainWindow, list[str
         window.resize(*size)
         window.show()
         faults: list[str] = []
-        window.studio.files.failed.connect(faults.append)
-        window.studio.solving.failed.connect(faults.append)
-        window.document.failed.connect(faults.append)
+        window.studio.failed.connect(faults.append)
         try:
             yield window, faults
         except EnplaceError as error:
@@ -132,7 +130,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
     if current is not None:
         known_us = document.bounds.find_us(current.schedule.problem)
         write_plan(folder / "plan.json", with_bound(current.schedule, known_us))
-        report = window.studio.files.exported("html", current)
+        report = window.studio.exchange.exported("html", current)
         write_atomically(folder / "report.html", report())
     project = document.project
     lines = (

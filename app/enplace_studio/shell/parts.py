@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QSettings, Signal
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
-from enplace_studio.files.filing import Filing
+from enplace_studio.files.exchange import Exchange
+from enplace_studio.files.opening import Files
 from enplace_studio.files.recovery import Recovery
+from enplace_studio.files.saving import Saving
 from enplace_studio.files.session import RecentFiles
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.can_run import why_no_run
@@ -67,7 +69,11 @@ class Studio(QObject):
         self.recovery = Recovery(self.document, recovery_folder)
         self.chosen = ChosenMethod(self.solver, self)
         self.header = Header(self.document, self.solver, self.chosen)
-        self.files = Filing(self.document, self.recent, self.recovery, window)
+        self.saving = Saving(self.document, self.recent, self.recovery, window)
+        self.exchange = Exchange(self.document, self.saving, window)
+        self.files = Files(
+            self.document, self.recent, self.recovery, self.saving, self.exchange, window
+        )
         self.solving = Solving(self.document, self.solver, self.chosen, window)
         self.panes = Panes(window, middle, settings, self.document, self.solver)
         self._measuring: Measuring | None = None
@@ -77,7 +83,7 @@ class Studio(QObject):
 
     def _connect(self) -> None:
         document, solver = self.document, self.solver
-        for part in (self.files, self.solving):
+        for part in (self.files, self.saving, self.exchange, self.solving):
             part.done.connect(self.done)
             part.failed.connect(self.failed)
         document.failed.connect(self.failed)
@@ -89,7 +95,7 @@ class Studio(QObject):
         ):  # fmt: skip
             signal.connect(self.changed)
         solver.changed.connect(self._on_solver_changed)
-        self.files.cluster_read.connect(self.document.set_cluster)
+        self.exchange.cluster_read.connect(self.document.set_cluster)
         self.files.model_named.connect(lambda path: self.measuring.open_model(path))
 
     def _on_solver_changed(self) -> None:
@@ -159,7 +165,7 @@ class Studio(QObject):
 
         If the user chooses to save, the window closes once it is saved.
         """
-        if not self.files.may_leave(self.window.close):
+        if not self.saving.may_leave(self.window.close):
             return False
         return self._measuring is None or self._measuring.may_leave()
 

@@ -406,7 +406,7 @@ def test_a_failed_run_keeps_the_plan_and_gives_the_reason(opened, model, asked, 
 def test_a_run_is_saved_with_the_project_and_restored(ran, tmp_path):
     before = ran.document.current.run
     path = tmp_path / "mine.enplace"
-    ran.studio.files.save_to(path)
+    ran.studio.saving.save_to(path)
     ran.studio.files.wait()
     after = open_file(path).project.current.run
     assert after.step_time_us == before.step_time_us

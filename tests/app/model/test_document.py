@@ -393,12 +393,12 @@ def test_a_state_of_the_history_is_shown_as_it_was_with_what_was_found_since(doc
     document.place([2], 0)
     document.place([1], 1)
     bring(document, [0, 1, 0])
-    assert document.states()[0].schedule.makespan_us == before_us
-    document.go_to(0)
+    assert document.undo_stack.states()[0].schedule.makespan_us == before_us
+    document.undo_stack.go_to(0)
     assert document.current.name == "plan 1"
     assert document.schedule.makespan_us == before_us
     assert names(document) == ["plan 1", "all on one", "found"]
-    document.go_to(2)
+    document.undo_stack.go_to(2)
     assert document.current.name == "found"
     assert document.problem.pins == {2: 0, 1: 1}
 
@@ -494,7 +494,7 @@ def test_an_edit_signals_only_what_changed(document, qtbot):
 
 
 def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
-    monkeypatch.setattr("enplace_studio.model.document.UNDO_BYTES", 3 * 50 * 40)
+    monkeypatch.setattr("enplace_studio.model.history.UNDO_BYTES", 3 * 50 * 40)
     document = chain_document()
     assert document.undo_stack.undoLimit() == 40
     for number in range(41):
@@ -502,12 +502,12 @@ def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
         if not number:  # what a new edit replaces is not dropped for want of room
             document.undo_stack.undo()
             document.place([0], 1)
-            assert document.states()[0].title == "as opened"
+            assert document.undo_stack.states()[0].title == "as opened"
             document.undo_stack.undo()
             document.place([0], 0)
-    assert document.states()[0].title == "earlier"
+    assert document.undo_stack.states()[0].title == "earlier"
     while document.undo_stack.canUndo():
         document.undo_stack.undo()
-    assert len(document.states()) == 41
+    assert len(document.undo_stack.states()) == 41
     document.place([1], 1)
-    assert [state.title for state in document.states()][:-1] == ["earlier"]
+    assert [state.title for state in document.undo_stack.states()][:-1] == ["earlier"]

@@ -220,7 +220,7 @@ def test_exported_constraints_can_be_imported_and_undone(window, monkeypatch, tm
 
 def import_constraints(window, path, **rows):
     path.write_text(json.dumps({"format": "enplace-constraints/1", **rows}))
-    window.studio.files.import_constraints(path)
+    window.studio.exchange.import_constraints(path)
     window.studio.files.wait()
 
 
@@ -260,7 +260,7 @@ def test_constraints_that_cannot_be_are_refused_and_change_nothing(window, tmp_p
 def test_an_edit_made_while_constraints_are_read_is_kept(window, tmp_path):
     path = tmp_path / "team.json"
     path.write_text('{"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]}')
-    window.studio.files.import_constraints(path)
+    window.studio.exchange.import_constraints(path)
     window.document.place([1], 1)
     window.studio.files.wait()
     assert window.document.problem.pins == {0: 1, 1: 1}
@@ -269,7 +269,7 @@ def test_an_edit_made_while_constraints_are_read_is_kept(window, tmp_path):
 def test_constraints_of_a_model_that_is_closed_meanwhile_are_dropped(window, tmp_path):
     path = tmp_path / "team.json"
     path.write_text('{"format": "enplace-constraints/1", "pin": [["a", "GPU:1"]]}')
-    window.studio.files.import_constraints(path)
+    window.studio.exchange.import_constraints(path)
     other = start_project(profile_of({"a": 1}), cluster_of(2))
     window.document.open(other)
     window.studio.files.wait()

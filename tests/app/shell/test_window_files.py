@@ -79,7 +79,7 @@ def test_work_recovered_in_another_folder_is_saved_in_its_own_file(
     window, make_window, monkeypatch, tmp_path, how
 ):
     monkeypatch.chdir(tmp_path)
-    window.studio.files.save_to(Path("mine.enplace"))
+    window.studio.saving.save_to(Path("mine.enplace"))
     window.studio.files.wait()
     if how == "opened":
         open_path(window, Path("mine.enplace"))
@@ -93,7 +93,7 @@ def test_work_recovered_in_another_folder_is_saved_in_its_own_file(
     answer(monkeypatch, BUTTON.Open)
     again.studio.files.offer_recovery()
     again.studio.files.wait()
-    again.studio.files.save()
+    again.studio.saving.save()
     again.studio.files.wait()
     assert again.document.path == tmp_path / "mine.enplace"
     assert session.open_file(tmp_path / "mine.enplace").project.problem.pins == {2: 0}
@@ -104,7 +104,7 @@ def test_a_file_changed_while_it_is_opened_is_not_overwritten_unasked(
     window, monkeypatch, tmp_path
 ):
     path, texts = tmp_path / "mine.enplace", []
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     read = session.open_file
 
@@ -118,14 +118,14 @@ def test_a_file_changed_while_it_is_opened_is_not_overwritten_unasked(
     window.studio.files.wait()
     window.document.place([2], 0)
     monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
 
 
 def test_a_question_shows_a_name_that_looks_like_markup_as_it_is(window, monkeypatch, tmp_path):
     path, formats = tmp_path / "<h1>mine.enplace", []
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     window.menus.fill_recent()
     tips = [action.toolTip() for action in window.menus.recent_menu.actions()]
@@ -133,7 +133,7 @@ def test_a_question_shows_a_name_that_looks_like_markup_as_it_is(window, monkeyp
     path.unlink()
     window.document.place([2], 0)
     monkeypatch.setattr(QMessageBox, "exec", lambda box: formats.append(box.textFormat()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert formats == [Qt.TextFormat.PlainText]
 
@@ -142,19 +142,19 @@ def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
     window, monkeypatch, tmp_path
 ):
     path, texts = tmp_path / "mine.enplace", []
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     other = path.read_bytes() + b" "
     path.write_bytes(other)
     window.document.place([2], 0)
     monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
     assert path.read_bytes() == other
 
     monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Overwrite"))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert not window.document.modified
     backups = window.studio.recovery.backups.folder
@@ -165,12 +165,12 @@ def test_a_file_that_another_program_deleted_is_made_again_only_after_asking(
     window, tmp_path, monkeypatch
 ):
     path, texts = tmp_path / "mine.enplace", []
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     path.unlink()
     window.document.place([2], 0)
     monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert texts == [
         "Another program or window has deleted or moved mine.enplace since you opened it."
@@ -178,7 +178,7 @@ def test_a_file_that_another_program_deleted_is_made_again_only_after_asking(
     assert not path.exists()
     assert window.document.modified
     monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Save here again"))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert path.exists()
     assert not window.document.modified
@@ -195,7 +195,7 @@ def test_work_whose_folder_is_out_of_reach_is_saved_elsewhere_and_stays_until_th
 ):
     files, folder, texts = window.studio.files, tmp_path / "shared", []
     folder.mkdir()
-    files.save_to(folder / "mine.enplace")
+    window.studio.saving.save_to(folder / "mine.enplace")
     files.wait()
     take_away(folder)
     window.document.place([2], 0)
@@ -205,7 +205,7 @@ def test_work_whose_folder_is_out_of_reach_is_saved_elsewhere_and_stays_until_th
         click(box, "Save here again")
 
     monkeypatch.setattr(QMessageBox, "exec", save_here)
-    files.save()
+    window.studio.saving.save()
     files.wait()
     assert texts == [
         "Another program or window has deleted or moved mine.enplace since you opened it."
@@ -216,7 +216,7 @@ def test_work_whose_folder_is_out_of_reach_is_saved_elsewhere_and_stays_until_th
         QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "new.enplace"), "")
     )
     monkeypatch.setattr(QMessageBox, "exec", lambda box: click(box, "Save as…"))
-    files.save()
+    window.studio.saving.save()
     files.wait()
     assert window.document.path == tmp_path / "new.enplace"
     assert not window.document.modified
@@ -225,7 +225,7 @@ def test_work_whose_folder_is_out_of_reach_is_saved_elsewhere_and_stays_until_th
 def test_a_file_out_of_reach_is_explained_when_it_is_opened(window, tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
-    window.studio.files.save_to(folder / "mine.enplace")
+    window.studio.saving.save_to(folder / "mine.enplace")
     window.studio.files.wait()
     take_away(folder)
     open_path(window, folder / "mine.enplace")
@@ -244,13 +244,13 @@ def test_nothing_is_written_to_a_named_pipe_that_nobody_reads(window, tmp_path, 
     files, path = window.studio.files, tmp_path / "pipe.json"
     os.mkfifo(path)
     window.document.place([2], 0)
-    files.save_to(path)
+    window.studio.saving.save_to(path)
     files.wait()
     assert "named pipe" in window.banner.text
     assert window.document.modified
     window.banner.hide()
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(path), ""))
-    files.ask_export_plan()
+    window.studio.exchange.ask_export_plan()
     files.wait()
     assert "named pipe" in window.banner.text
     assert window.banner.isVisible()
@@ -259,11 +259,11 @@ def test_nothing_is_written_to_a_named_pipe_that_nobody_reads(window, tmp_path, 
 def test_a_name_that_is_too_long_is_refused_in_one_line(window, tmp_path):
     files, path = window.studio.files, tmp_path / f"{'n' * 300}.enplace"
     window.document.place([2], 0)
-    files.save_to(path)
+    window.studio.saving.save_to(path)
     files.wait()
     assert window.banner.text.endswith("cannot write: File name too long; choose a shorter name.")
     assert window.document.modified
-    files.save_to(tmp_path / "mine.enplace")
+    window.studio.saving.save_to(tmp_path / "mine.enplace")
     files.wait()
     open_path(window, path)
     assert window.banner.text.endswith("cannot read: File name too long; check the path.")
@@ -274,7 +274,7 @@ def test_a_refusal_of_the_system_while_a_file_is_read_is_one_line(window, tmp_pa
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(session, "open_file", refuse)
-    window.studio.files.save_to(tmp_path / "mine.enplace")
+    window.studio.saving.save_to(tmp_path / "mine.enplace")
     window.studio.files.wait()
     open_path(window, tmp_path / "theirs.json")
     assert window.banner.text.endswith(
@@ -287,7 +287,7 @@ def test_a_file_replaced_after_a_crash_is_not_overwritten_without_asking(
     window, tmp_path, monkeypatch, later_s
 ):
     path, texts = tmp_path / "mine.enplace", []
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     window.document.place([2], 0)
     copy = tmp_path / "copy.enplace"
@@ -304,7 +304,7 @@ def test_a_file_replaced_after_a_crash_is_not_overwritten_without_asking(
     assert window.document.modified
     assert window.document.path == path
     monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert texts == ["Another program or window has changed mine.enplace since you opened it."]
     assert path.read_bytes() == kept
@@ -312,7 +312,7 @@ def test_a_file_replaced_after_a_crash_is_not_overwritten_without_asking(
 
 def test_a_recovered_project_is_saved_in_its_file_without_a_question(window, tmp_path, monkeypatch):
     path, document = tmp_path / "mine.enplace", window.document
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     document.place([2], 0)
     copy = tmp_path / "copy.enplace"
@@ -322,14 +322,14 @@ def test_a_recovered_project_is_saved_in_its_file_without_a_question(window, tmp
     window.studio.files._ask_to_recover([(copy, "its work", copy.stat().st_mtime)])
     window.studio.files.wait()
     monkeypatch.setattr(QMessageBox, "exec", lambda box: pytest.fail(box.text()))
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert not document.modified
 
 
 def test_work_is_saved_even_if_what_it_replaces_cannot_be_kept(window, tmp_path, monkeypatch):
     path = tmp_path / "mine.enplace"
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
 
     def fail(self, path):
@@ -337,7 +337,7 @@ def test_work_is_saved_even_if_what_it_replaces_cannot_be_kept(window, tmp_path,
 
     monkeypatch.setattr(Backups, "add_copy", fail)
     window.document.place([2], 0)
-    window.studio.files.save()
+    window.studio.saving.save()
     window.studio.files.wait()
     assert not window.document.modified
     assert "mine.enplace is saved; what it replaced is not kept" in window.banner.text.lower()
@@ -351,7 +351,7 @@ def test_work_is_not_overwritten_if_it_cannot_be_kept(window, tmp_path, monkeypa
         raise FileError("cannot write: No space left on device; free some space on the disk")
 
     monkeypatch.setattr(Backups, "add_copy", fail)
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     assert path.read_text() == "somebody's work"
     assert "theirs.enplace is not overwritten" in window.banner.text.lower()
@@ -359,11 +359,11 @@ def test_work_is_not_overwritten_if_it_cannot_be_kept(window, tmp_path, monkeypa
 
 def test_what_is_done_while_a_save_is_written_stays_unsaved(window, tmp_path):
     files, document, path = window.studio.files, window.document, tmp_path / "mine.enplace"
-    files.save_to(path)
+    window.studio.saving.save_to(path)
     document.save_query("precious", "type:MatMul")
     files.wait()
     assert document.modified
-    files.save()
+    window.studio.saving.save()
     files.wait()
     assert not document.modified
     assert session.open_file(path).view["queries"] == {"precious": "type:MatMul"}
@@ -372,15 +372,15 @@ def test_what_is_done_while_a_save_is_written_stays_unsaved(window, tmp_path):
 def test_save_as_belongs_to_the_new_file_even_if_the_work_goes_on(window, tmp_path, monkeypatch):
     files, document = window.studio.files, window.document
     old, new = tmp_path / "old.enplace", tmp_path / "new.enplace"
-    files.save_to(old)
+    window.studio.saving.save_to(old)
     files.wait()
     kept = old.read_bytes()
-    files.save_to(new)
+    window.studio.saving.save_to(new)
     document.place([2], 0)
     files.wait()
     assert (document.path, document.modified) == (new, True)
     monkeypatch.setattr(QMessageBox, "exec", lambda box: pytest.fail(box.text()))
-    files.save()
+    window.studio.saving.save()
     files.wait()
     assert not document.modified
     assert session.open_file(new).project.problem.pins == {2: 0}
@@ -389,7 +389,7 @@ def test_save_as_belongs_to_the_new_file_even_if_the_work_goes_on(window, tmp_pa
 
 def test_a_save_that_ends_after_another_model_was_opened_is_not_its_file(window, tmp_path):
     files, document = window.studio.files, window.document
-    files.save_to(tmp_path / "mine.enplace")
+    window.studio.saving.save_to(tmp_path / "mine.enplace")
     document.open(document.project)
     files.wait()
     assert (document.path, document.seen) == (None, None)
@@ -397,7 +397,7 @@ def test_a_save_that_ends_after_another_model_was_opened_is_not_its_file(window,
 
 def test_what_a_killed_writer_left_beside_a_project_is_removed_as_it_is_opened(window, tmp_path):
     path = tmp_path / "mine.enplace"
-    window.studio.files.save_to(path)
+    window.studio.saving.save_to(path)
     window.studio.files.wait()
     left = tmp_path / ".mine.enplace.999999999.0123456789ab.tmp"
     left.touch()

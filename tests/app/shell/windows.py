@@ -51,7 +51,7 @@ def open_path(window, path):
 
 
 def import_plan(window, path):
-    window.studio.files.import_plan(path)
+    window.studio.exchange.import_plan(path)
     window.studio.files.wait()
 
 

@@ -8,7 +8,8 @@ from PySide6.QtWidgets import QWidget
 from enplace.text import ms
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
-from enplace_studio.model.document import Document, State
+from enplace_studio.model.document import Document
+from enplace_studio.model.history import State
 from enplace_studio.widgets.panel import Need, Panel
 from enplace_studio.widgets.search_list import Row, RowList
 from enplace_studio.widgets.tables import copy_on_request
@@ -59,7 +60,7 @@ class HistoryView(Panel):
         if not self.isVisible():
             return
         now = self._document.undo_stack.index()
-        states = self._document.states()
+        states = self._document.undo_stack.states()
         self.list.fill([_row(number, state, now) for number, state in enumerate(states)])
         self.list.setCurrentRow(now)
         self.list.scrollToItem(self.list.item(now))
@@ -70,7 +71,7 @@ class HistoryView(Panel):
         return [(row.title, *row.columns) for row in self.list.rows]
 
     def _go(self) -> None:
-        self._document.go_to(self.list.currentRow())
+        self._document.undo_stack.go_to(self.list.currentRow())
 
 
 def _row(number: int, state: State, now: int) -> Row:

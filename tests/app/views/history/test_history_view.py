@@ -76,7 +76,7 @@ def test_a_history_longer_than_its_pane_keeps_the_heights_of_its_rows(opener, qt
 
 
 def titles_of(document):
-    return [state.title for state in document.states()]
+    return [state.title for state in document.undo_stack.states()]
 
 
 def test_views_see_only_the_state_that_was_chosen(opener, qtbot):

@@ -1,0 +1,148 @@
+"""Saving the project, and writing any other file that the user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+
+from enplace.errors import EnplaceError, FileError
+from enplace.files.reading import refuse_pipe
+from enplace.writers import write_project
+from enplace_studio.files import session
+from enplace_studio.files.file_work import PROJECTS, FileWork, do_nothing, version_of
+from enplace_studio.files.recovery import Recovery
+from enplace_studio.files.session import RecentFiles
+from enplace_studio.model.document import Document
+from enplace_studio.model.open_project import FileVersion
+
+_Button = QMessageBox.StandardButton
+
+
+class Saving(FileWork):
+    """Saves the project, and asks what to do about unsaved work and overwritten files."""
+
+    def __init__(
+        self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
+    ) -> None:
+        super().__init__(document, parent)
+        self._recent, self._recovery = recent, recovery
+
+    def may_leave(self, again: Callable[[], object]) -> bool:
+        """Return whether nothing is unsaved, or the user discards it.
+
+        If the user chooses to save, ``again`` is called once it is saved.
+        """
+        if not self._document.modified:
+            return True
+        answer = QMessageBox.question(
+            self.window(),
+            "Unsaved work",
+            "Save the changes to this project first?",
+            _Button.Save | _Button.Discard | _Button.Cancel,
+            _Button.Save,
+        )
+        if answer == _Button.Save:
+            self.save(again)
+        if answer == _Button.Discard:
+            self._recovery.keep_discarded()
+        return answer == _Button.Discard
+
+    def save(self, then: Callable[[], object] = do_nothing) -> None:
+        """Save the project, then call ``then``; ask for a file name if it has none."""
+        path = self._document.path
+        if path is None:
+            self.save_as(then)
+        elif self._is_own(path) or self._ask_to_overwrite(path, then):
+            self.save_to(path, then)
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether a file holds what was read from it or written to it here."""
+        return path == self._document.path and version_of(path) == self._document.seen
+
+    def _ask_to_overwrite(self, path: Path, then: Callable[[], object]) -> bool:
+        """Ask what to do about a file that another program changed; true to write it anyway."""
+        is_gone = not os.path.exists(path)
+        done = "deleted or moved" if is_gone else "changed"
+        here = "Save here again" if is_gone else "Overwrite"
+        chosen = self._choose(
+            "The file is gone" if is_gone else "The file has changed",
+            f"Another program or window has {done} {path.name} since you opened it.",
+            "Save your work in another file, or here again?"
+            if is_gone
+            else "Save your work in another file to keep both, or overwrite the file? What is "
+            "overwritten stays in File › Open a backup.",
+            "Save as…",
+            here,
+        )
+        if chosen == "Save as…":
+            self.save_as(then)
+        return chosen == here
+
+    def save_as(self, then: Callable[[], object] = do_nothing) -> None:
+        name = self._ask_save("Save the project", ".enplace", PROJECTS)
+        if name:
+            self.save_to(Path(name), then)
+
+    def save_to(self, path: Path, then: Callable[[], object] = do_nothing) -> None:
+        """Write the project to a file, then call ``then``."""
+        path, document = path.absolute(), self._document
+        if document.project is None:
+            return
+        project = session.to_project(document.project, document.view)
+        work, n_opened, is_own = document.work, document.n_opened, self._is_own(path)
+        backups = self._recovery.backups
+
+        def write() -> tuple[FileVersion | None, str]:
+            fault = ""
+            refuse_pipe(path)
+            try:
+                backups.add_copy(path)
+            except EnplaceError as error:
+                if not is_own:
+                    raise FileError(
+                        f"{path.name} is not overwritten, for its content cannot be kept "
+                        f"({error}); save your work in another file"
+                    ) from None
+                fault = str(error)  # the new version matters more
+            write_project(path, project)
+            return version_of(path), fault
+
+        def finish(version: FileVersion | None, fault: str) -> None:
+            if document.n_opened == n_opened:
+                document.mark_saved(path, version, work)
+            self._recent.add(path)
+            self.done.emit(f"Saved {path.name}")
+            if fault:
+                self.failed.emit(f"{path.name} is saved; what it replaced is not kept: {fault}")
+            then()
+
+        self.background.start(write, lambda found: finish(*found), self._fail)
+
+    # Any other file
+
+    def ask_write(
+        self, title: str, suffix: str, write: Callable[[Path], object], file_filter: str = ""
+    ) -> None:
+        """Ask for a file name and write the file in a thread."""
+        name = self._ask_save(title, suffix, file_filter or f"(*{suffix})")
+        if name:
+            path = Path(name)
+
+            def write_file() -> None:
+                refuse_pipe(path)
+                write(path)
+
+            self.background.start(
+                write_file, lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
+            )
+
+    def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
+        problem = self._document.problem
+        suggested = (problem.profile.name.replace("/", "-") if problem else "") + suffix
+        name, chosen = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        if ";;" in file_filter and chosen:
+            suffix = chosen.partition("*")[2].rstrip(")")
+        return name if not name or Path(name).suffix else name + suffix

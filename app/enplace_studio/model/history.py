@@ -1,0 +1,161 @@
+"""The states of the open project, from one to another by undo and redo.
+
+An edit's way to the screen: :meth:`History.add` pushes a step on Qt's stack, which calls ``redo``
+of the step, as it calls ``undo`` and ``redo`` later on. They only note the state that they lead
+to. When Qt is done, be it with one step or with many, it emits ``indexChanged``, and the history
+says with ``moved`` which state is to be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QUndoCommand, QUndoStack
+
+from enplace.values.schedule import Schedule
+from enplace_studio.model import edits
+from enplace_studio.model.open_project import OpenProject
+
+FEWEST_STEPS, MOST_STEPS, UNDO_BYTES, STEP_BYTES_PER_OP = 25, 250, 500 << 20, 50
+"""Fewest and most edits that can be undone, the memory they may take, and what one keeps for each
+op: its device, pin and times, and the transfers."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A state of the history: the edit that led to it, and the schedule then."""
+
+    title: str
+    schedule: Schedule | None
+
+
+class History(QUndoStack):
+    """The undo stack of a project; each step keeps the states before and after it.
+
+    Attributes
+    ----------
+    now : OpenProject or None
+        The state that is open.
+    """
+
+    moved = Signal(object, object)
+    """Emitted with the :class:`OpenProject` that was open, and the one that is from now on."""
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self.now: OpenProject | None = None
+        self.reached: OpenProject | None = None
+        """The state that Qt's steps lead to; the open one, but while Qt goes through the steps."""
+        self._is_cut = False
+        """Whether the oldest steps have been dropped."""
+        self._keeps_shown = True
+        """Whether a plan that a job has brought since stays on the screen."""
+        self.indexChanged.connect(self._on_index_changed)
+
+    def start(self, project: OpenProject | None) -> None:
+        """Forget all steps, and begin with a project as it was opened."""
+        self.now = self.reached = project
+        self._is_cut = False
+        self.clear()  # only an empty stack may get another limit
+        self.setUndoLimit(_most_steps(project))
+
+    def add(self, new: OpenProject, title: str, drag: int | None = None) -> None:
+        """Make a step from the open state to a new one; steps of one drag become one."""
+        oldest = self.command(0) if self.canUndo() else None
+        self.push(_Step(self, new, title, drag))
+        self._is_cut |= oldest is not None and self.command(0) is not oldest
+
+    def states(self) -> list[State]:
+        """Return every state, the oldest first; undone ones included."""
+        steps = self._steps()
+        first = State(
+            "earlier" if self._is_cut else "as opened",
+            schedule_of(steps[0].old if steps else self.now),
+        )
+        return [first, *(State(step.text(), schedule_of(step.new)) for step in steps)]
+
+    def go_to(self, index: int) -> None:
+        """Undo or redo until a state of :meth:`states`; it is shown as it was."""
+        self._keeps_shown = False
+        self.setIndex(index)
+        self._keeps_shown = True
+
+    def renew(self, new: OpenProject) -> None:
+        """Put a changed state in the place of the open one; it is no step that can be undone."""
+        if (old := self.now) is not None:
+            self._swap(old, new)
+            self.moved.emit(old, new)
+
+    def renew_all(self, change: Callable[[OpenProject], OpenProject]) -> None:
+        """Change every state; it is no step that can be undone."""
+        old, both = self.now, ((step.old, step.new) for step in self._steps())
+        for state in dict.fromkeys([old, *chain.from_iterable(both)]):
+            if state is not None:
+                self._swap(state, change(state))
+        self.moved.emit(old, self.now)
+
+    def _swap(self, old: OpenProject, new: OpenProject) -> None:
+        """Let undo and redo lead to another state than so far."""
+        if self.now is old:
+            self.now = self.reached = new
+        for step in self._steps():
+            step.old = new if step.old is old else step.old
+            step.new = new if step.new is old else step.new
+
+    def _steps(self) -> list[_Step]:
+        steps = map(self.command, range(self.count()))
+        return [step for step in steps if isinstance(step, _Step)]
+
+    def _on_index_changed(self) -> None:
+        """Show the state reached, with what jobs have brought since it was made."""
+        old, new = self.now, self.reached
+        if old is None or new is None or new is old:
+            return
+        if more := old.arrived[len(new.arrived) :]:
+            shown = old.current.plan if old.current and self._keeps_shown else None
+            caught_up = edits.with_arrivals(new, more, shown)
+            self._swap(new, caught_up)
+            new = caught_up
+        self.now = self.reached = new
+        self.moved.emit(old, new)
+
+
+class _Step(QUndoCommand):
+    """A step of undo."""
+
+    def __init__(self, history: History, new: OpenProject, title: str, drag: int | None) -> None:
+        super().__init__(title)
+        assert history.now is not None
+        self.old, self.new = history.now, new
+        self._history, self._drag = history, drag
+
+    def id(self) -> int:
+        return -1 if self._drag is None else 1  # Qt merges steps of one id that is not −1
+
+    def mergeWith(self, other: QUndoCommand) -> bool:
+        if not isinstance(other, _Step) or other._drag != self._drag:
+            return False
+        self.new = other.new
+        self.setText(other.text())
+        return True
+
+    def redo(self) -> None:
+        self._history.reached = self.new
+
+    def undo(self) -> None:
+        self._history.reached = self.old
+
+
+def schedule_of(project: OpenProject | None) -> Schedule | None:
+    """Return the schedule that is shown of a project."""
+    return project.current.schedule if project and project.current else None
+
+
+def _most_steps(project: OpenProject | None) -> int:
+    """Return how many edits can be undone: fewer for a large model, as each keeps a schedule."""
+    n_ops = project.problem.profile.n_ops if project else 0
+    affordable = UNDO_BYTES // (STEP_BYTES_PER_OP * max(n_ops, 1))
+    return min(max(affordable, FEWEST_STEPS), MOST_STEPS)
