@@ -10,7 +10,7 @@ from typing import TypeVar
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from matplotlib.figure import Figure
-from PySide6.QtCore import QEventLoop, QPoint, QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
@@ -31,8 +31,6 @@ from enplace_studio.views.timeline.timeline_view import TimelineView
 TARGET = "20 ms or less"
 SIDE_BY_SIDE, COMPARE_TARGET = ("heft", "m-etf", "celeritas", "expert"), "25 ms or less"
 WAIT_MS = 500
-SETTLE_S = 8.0
-"""Time for another process to lay the graph out."""
 _View = TypeVar("_View", bound=QWidget)
 
 
@@ -57,7 +55,7 @@ def main(report: Report) -> None:
     wide = _show(TimelineView(eight), 300)
     _measure(report, "timeline, 8 devices", wide.canvas, eight, frames)
     graph = _show(GraphView(document), 800)
-    _settle()
+    graph.model.wait()
     _measure(report, "graph", graph.canvas, document, frames)
     four = _compare(report, document, frames)
     report.picture(_picture(frames), "Times of frames by view: quartiles, fastest and slowest")
@@ -122,14 +120,6 @@ def _show(view: _View, height: int) -> _View:
     QTest.qWaitForWindowExposed(view)
     QTest.qWait(WAIT_MS)  # the critical path appears a moment later
     return view
-
-
-def _settle() -> None:
-    """Wait for timers and other processes."""
-    end = time.perf_counter() + SETTLE_S
-    loop = QEventLoop()
-    while time.perf_counter() < end:
-        loop.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 50)
 
 
 def _measure(

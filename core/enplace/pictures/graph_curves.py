@@ -55,19 +55,22 @@ def long_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
     return (dy > 2.4 * CARD_H) | (dx > 4 * CARD_W)
 
 
-def edge_curves(arrangement: Arrangement, edges: GroupEdges) -> FloatArray:
-    """Find a calm line for each edge: straight for neighbours, else curved.
+def edge_curves(arrangement: Arrangement, edges: GroupEdges) -> list[FloatArray]:
+    """Return the way of each edge, or a calm line if it has none: straight for neighbours.
 
     Returns
     -------
-    float array, shape (n_edges, 4, 2)
-        The end points of a cubic curve, and between them its control points.
+    list of float array, shape (3 * n_curves + 1, 2)
+        The points of joined cubic curves, each with two control points before its end.
     """
     a = arrangement
     cards = list(zip(*(each.tolist() for each in (a.x, a.y, a.width, a.height)), strict=True))
-    ends = zip(edges.source.tolist(), edges.target.tolist(), strict=True)
-    curves = [_curve(cards[a], cards[b]) for a, b in ends]
-    return np.array(curves, dtype=np.float64).reshape(-1, 4, 2)
+    routes = a.routes or (None,) * len(edges.bytes)
+    ends = zip(edges.source.tolist(), edges.target.tolist(), routes, strict=True)
+    return [
+        np.array(_curve(cards[source], cards[target])) if route is None else route
+        for source, target, route in ends
+    ]
 
 
 def _curve(start: Card, end: Card) -> list[tuple[float, float]]:

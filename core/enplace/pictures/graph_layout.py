@@ -20,6 +20,7 @@ from enplace.names.groups import PART, Grouping
 from enplace.names.passes import UPDATE
 from enplace.names.ports import Ports
 from enplace.names.titles import number_key, unique_leaves
+from enplace.values.arrays import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
 CARD_W, CARD_H = 74.0, 42.0
@@ -39,7 +40,7 @@ _MANY_LINES = 8
 _LEAST_COLUMNS = 4
 _CHAIN = 1.3  # below this number of edges per card, cards are arranged line after line, like text
 _NARROW = 1.8  # ... or cards per layer
-_SWEEPS = 6
+_FAN = 12  # with more edges in or out of a box, the picture gets crowded
 _LONG_LABEL = 20
 _ESTIMATE_SLACK = 6.0
 _DERIVED_SHARE = 0.25
@@ -423,62 +424,38 @@ def make_boxes(grouping: Grouping, ports: Ports | None = None, of_ops: bool = Fa
 
 
 def layered(boxes: Boxes, edges: GroupEdges) -> Arrangement:
-    """Arrange layers by longest path, ordered by barycentre sweeps (Sugiyama 1981)."""
-    layer = _layers_with_ports(boxes, edges)
-    place = np.zeros(len(layer))
-    for members in _members(layer):
-        place[members] = np.arange(len(members)) - (len(members) - 1) / 2
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        giver, taker = (edges.source, edges.target) if down else (edges.target, edges.source)
-        for members in _members(layer)[:: 1 if down else -1]:
-            place[members] = _ordered(members, place, giver, taker)
-    middle = place * (boxes.width.max() + GAP)
-    high = [boxes.height[members].max() + LAYER_GAP for members in _members(layer)]
-    top = np.cumsum([0.0, *high])[layer]
-    return from_centres(boxes, middle, top + boxes.height / 2)
+    """Arrange boxes in layers, with ways for the edges; with 400 boxes, this takes 0.2 s."""
+    from enplace.pictures.layering import lay_out  # its solver takes a while to import
 
-
-def _layers_with_ports(boxes: Boxes, edges: GroupEdges) -> IntArray:
-    """Find the layer of each box: ports of inputs first, those of outputs last."""
-    n = int((boxes.side == 0).sum())
-    inner = (edges.source < n) & (edges.target < n)
-    layer = boxes.side.astype(np.int64)
-    layer[:n] = layers_of(
-        n, GroupEdges(edges.source[inner], edges.target[inner], edges.bytes[inner])
+    kept = nearest_edges(edges)
+    middles, routes = lay_out(
+        np.column_stack([edges.source[kept], edges.target[kept]]),
+        np.column_stack([boxes.width, boxes.height]),
+        boxes.side,
+        (GAP, LAYER_GAP),
     )
-    layer[boxes.side > 0] += layer[:n].max()
-    return np.asarray(layer - layer.min())
-
-
-def _members(layer: IntArray) -> list[IntArray]:
-    return [np.flatnonzero(layer == number) for number in range(int(layer.max(initial=0)) + 1)]
-
-
-def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntArray) -> FloatArray:
-    """Order a layer by the mean place of each member's neighbours."""
-    degree = np.bincount(taker, minlength=len(place))
-    pull = np.bincount(taker, weights=place[giver], minlength=len(place))
-    wanted = np.where(degree > 0, pull / np.maximum(degree, 1), place)[members]
-    places = np.empty(len(members))
-    places[np.argsort(wanted, kind="stable")] = np.arange(len(members)) - (len(members) - 1) / 2
-    return places
-
-
-def from_centres(
-    boxes: Boxes, x: FloatArray, y: FloatArray, routes: Sequence[FloatArray | None] = ()
-) -> Arrangement:
-    """Arrange boxes around given centres, with the ways of edges."""
-    left, top = x - boxes.width / 2, y - boxes.height / 2
-    corner = np.array([left.min(), top.min()])
+    corners = middles - np.column_stack([boxes.width, boxes.height]) / 2
+    corner = corners.min(axis=0)
+    found = iter(routes)
     return Arrangement(
-        x=left - corner[0],
-        y=top - corner[1],
+        x=corners[:, 0] - corner[0],
+        y=corners[:, 1] - corner[1],
         width=boxes.width,
         height=boxes.height,
         texts=boxes.texts,
-        routes=tuple(None if route is None else route - corner for route in routes),
+        routes=tuple(next(found) - corner if is_kept else None for is_kept in kept.tolist()),
     )
+
+
+def nearest_edges(edges: GroupEdges) -> BoolArray:
+    """Find the edges to lay out: of a box with a large fan, only those to the nearest boxes."""
+    kept = np.ones(len(edges.bytes), dtype=bool)
+    far = np.abs(edges.target - edges.source)
+    for end in (edges.source, edges.target):
+        order = np.lexsort((far, end))
+        place = np.arange(len(order)) - np.searchsorted(end[order], end[order])
+        kept[order[place >= _FAN]] = False
+    return kept
 
 
 def unique_texts(grouping: Grouping) -> tuple[str, ...]:

@@ -73,13 +73,13 @@ def _edges(
     faint = long_edges(places, edges)
     shown = np.flatnonzero(~quiet_edges(places, edges))
     for edge in shown[np.argsort(cut[shown], kind="stable")].tolist():
-        (ax, ay), (bx, by), (cx, cy), (dx, dy) = curves[edge].tolist()
+        start, *rest = (f"{x:.0f} {y:.0f}" for x, y in curves[edge].tolist())
         ends = grouping.names[edges.source[edge]], grouping.names[edges.target[edge]]
         tip = f"{ends[0]} → {ends[1]}: {size(float(edges.bytes[edge]))}"
         yield (
             f'<path class="{"cut" if cut[edge] else "edge"}" stroke-width="{widths[edge]:.1f}" '
             f'opacity="{0.45 if faint[edge] else 0.9}" '
-            f'd="M{ax:.0f} {ay:.0f}C{bx:.0f} {by:.0f} {cx:.0f} {cy:.0f} {dx:.0f} {dy:.0f}">'
+            f'd="M{start}C{" ".join(rest)}">'
             f"<title>{escape(tip)}</title></path>"
         )
 

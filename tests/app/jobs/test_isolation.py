@@ -4,7 +4,6 @@ import subprocess
 
 from enplace.processes.worker import python_module, safe_environment
 from enplace_studio.jobs import solver as jobs
-from enplace_studio.layout import layout_process
 from evil_folder import evil_folder, first_message
 
 __all__ = ["evil_folder"]
@@ -12,11 +11,6 @@ __all__ = ["evil_folder"]
 
 def test_the_solver_runs_no_code_from_the_current_folder(evil_folder):
     assert first_message(jobs.PROGRAM).do == "hello"
-    assert not evil_folder.exists()
-
-
-def test_the_layout_runs_no_code_from_the_current_folder(evil_folder):
-    assert "KeyError" in first_message(layout_process.PROGRAM, {}).details["why"]
     assert not evil_folder.exists()
 
 

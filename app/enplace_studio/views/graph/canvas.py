@@ -9,13 +9,11 @@ from typing import Any
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
-    QHideEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QResizeEvent,
-    QShowEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QWidget
@@ -89,14 +87,15 @@ class Canvas(TipWidget):
     def _restart(self) -> None:
         """Forget what belongs to other cards: those that were pressed are gone."""
         self.cancel_gesture()
-        self._press = self.current = self.fitted = None
+        self._press = self.current = None
+        self.fitted = 0.0
 
     def _follow(self) -> None:
-        """Fit the cards, which have moved, or keep in view the one that the user has gone to."""
-        if self.current is not None and self.fitted is None:
-            self.reveal(self.current)
-        else:
+        """Fit the cards, which have moved, and keep in view the one that the user has gone to."""
+        if self.fitted is not None or self.current is None:
             self.fit_first()
+        if self.current is not None:
+            self.reveal(self.current)
 
     def fit_first(self) -> None:
         """Show the cards as one enters: as many as can be read."""
@@ -130,8 +129,8 @@ class Canvas(TipWidget):
 
     def reveal(self, node: int) -> None:
         """Make a card or port the current one and scroll it into view."""
+        self.current = node
         if self.scene is not None:
-            self.current = node
             if self.camera.reveal(self.scene.rects[node], QSizeF(self.size())):
                 self._look()
             self.update()
@@ -177,7 +176,8 @@ class Canvas(TipWidget):
     def _paint(self, painter: QPainter, part: QRectF) -> None:
         scene = self.model.painted
         if scene is None:
-            self._paint_empty(painter)
+            if self.model.level is None:
+                self._paint_empty(painter)
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setTransform(self.camera.transform())
@@ -385,12 +385,6 @@ class Canvas(TipWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.resized.emit()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        self.model.set_watched(True)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        self.model.set_watched(False)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.update()

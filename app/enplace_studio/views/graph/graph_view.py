@@ -296,5 +296,6 @@ class GraphView(Panel):
 
     def drawing(self) -> Drawing | None:
         """Return the whole graph with its legend, whatever part of it is on screen."""
+        self.model.wait()
         scene = self.model.scene
         return None if scene is None else draw_scene(scene, self.devices.legend())

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.names.group_facts import crossing
 from enplace.names.groups import Grouping
-from enplace.names.ports import MOST_PORTS, Port
+from enplace.names.ports import Port
 from enplace.pictures import graph_layout as layout
 from enplace.values.problem import THROUGHPUT, BoolArray
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
-from enplace_studio.layout.layout_process import LayoutProcess
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import QueryError, find_ops
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
@@ -25,13 +25,11 @@ from enplace_studio.views.graph.graph_facts import (
     make_facts,
     plan_stages,
 )
-from enplace_studio.views.graph.level import MOST_OPS, GraphLevel, inner_level, whole_level
+from enplace_studio.views.graph.level import GraphLevel, inner_level, whole_level
 from enplace_studio.views.graph.paint import Marks
 from enplace_studio.views.graph.scene import Scene, make_scene
 from enplace_studio.widgets.theme import theme
 
-MOST_BOXES = MOST_OPS + 2 * MOST_PORTS
-"""With more, the layout would keep the user waiting."""
 LINE_SHARES = (1.25, 1.0, 0.8, 0.65, 0.5)
 """Lengths of lines to try, relative to the width of the canvas at scale 1."""
 EASY_TO_READ = 0.68
@@ -67,9 +65,7 @@ class GraphModel(QObject):
         self._last: Scene | None = None
         self._width, self._height = 800.0, 600.0
         self._query = ""
-        self._boxes: layout.Boxes | None = None  # those that wait for their layout
-        self._watched = False
-        self._layout = LayoutProcess(self)
+        self._layout = Background(QObject(self))  # nobody waits for it: no busy cursor
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
         # Runs once after all signals of a change; each would request the stages.
@@ -145,16 +141,12 @@ class GraphModel(QObject):
 
     @property
     def is_arranging(self) -> bool:
-        """Whether the cards will move once more, when better places are found."""
-        return self._layout.is_running
+        """Whether the cards are about to appear in their places."""
+        return self._layout.is_busy
 
-    def set_watched(self, watched: bool) -> None:
-        """Lay out only while the graph is on screen."""
-        self._watched = watched
-        if watched:
-            self._start_layout()
-        else:
-            self._layout.stop()
+    def wait(self) -> None:
+        """Block until the cards are in their places."""
+        self._layout.wait()
 
     def set_size(self, width: float, height: float) -> None:
         """Arrange the cards for a canvas of another size, in pixels at scale 1."""
@@ -182,34 +174,15 @@ class GraphModel(QObject):
         return max(made, key=scale_of)
 
     def _arrange(self) -> None:
-        self._layout.stop()
-        self._boxes = None
+        self._layout.forget()
         level = self.level
         if level is None:
             self._show(None)
         elif level.in_lines:
             self._show(self._arrange_in_lines(level))
         else:
-            self._arrange_in_layers(level)
-
-    def _arrange_in_layers(self, level: GraphLevel) -> None:
-        """Show layers at once, and better ones, with ways for the edges, when they are found."""
-        boxes = layout.make_boxes(level.grouping, level.ports, level.of_ops)
-        self._show(layout.layered(boxes, level.edges))
-        if level.n_nodes <= MOST_BOXES:
-            self._boxes = boxes
-            self._start_layout()
-
-    def _start_layout(self) -> None:
-        level, boxes = self.level, self._boxes
-        if not self._watched or level is None or boxes is None:
-            return
-
-        def show(x: FloatArray, y: FloatArray, routes: list[FloatArray | None]) -> None:
-            self._boxes = None
-            self._show(layout.from_centres(boxes, x, y, routes))
-
-        self._layout.start(boxes, level.edges, show)
+            boxes = layout.make_boxes(level.grouping, level.ports, level.of_ops)
+            self._layout.start(partial(layout.layered, boxes, level.edges), self._show)
 
     def _show(self, arrangement: layout.Arrangement | None) -> None:
         self._arrangement = arrangement

@@ -103,13 +103,7 @@ def _path(curve: FloatArray) -> QPainterPath:
 
 @lru_cache(maxsize=2)  # an edit does not change them
 def _paths(arrangement: Arrangement, edges: GroupEdges) -> list[QPainterPath]:
-    """Return the way that an edge has in the arrangement, or a calm line of its own."""
-    curves = edge_curves(arrangement, edges)
-    routes = arrangement.routes or (None,) * len(curves)
-    return [
-        _path(curve if route is None else route)
-        for curve, route in zip(curves, routes, strict=True)
-    ]
+    return [_path(curve) for curve in edge_curves(arrangement, edges)]
 
 
 def _quiet(level: GraphLevel, arrangement: Arrangement) -> BoolArray:

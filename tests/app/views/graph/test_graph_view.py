@@ -617,6 +617,7 @@ def test_a_card_and_its_tip_name_stage_and_device(open_view, qtbot):
     assert (look.line, look.notes, look.short) == ("stage 4", ("GPU 1",), "4 · GPU 1")
     assert "stage 4: GPU 1, backward" in view.canvas.tip(group)
     view.model.open(group)
+    view.model.wait()
     assert "stage 4: GPU 1, backward" in view.canvas.tip(0)
 
 
@@ -824,6 +825,7 @@ def test_the_legend_names_only_number_keys_that_work(view):
 
 def test_a_group_opens_with_all_its_ops_in_view(view):
     view.canvas.open(0)
+    view.model.wait()
     assert view.model.level.of_ops
     assert view.canvas.visible().contains(view.model.scene.bounds)
 

@@ -1,16 +1,12 @@
-import sys
 from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QObject
 
 from enplace.names.group_facts import GroupEdges, group_edges
 from enplace.names.groups import group_ops, subgroups
 from enplace.pictures import graph_layout as layout
-from enplace.processes.worker import WorkerProgram
-from enplace_studio.layout import layout_process
 from enplace_studio.views.graph.scene import card_rects
 from problems import profile_of
 
@@ -109,37 +105,19 @@ def boxes(n, side=()):
     return replace(made, side=np.array([*side, *[0] * (n - len(side))]))
 
 
-def test_the_layout_runs_in_a_worker(qtbot):
+def test_edges_go_from_the_bottom_of_a_box_to_the_top_of_another():
     edges = random_edges(20, 40)
-    parent, answers = QObject(), []
-    process = layout_process.LayoutProcess(parent)
-    process.start(boxes(20), edges, lambda *places: answers.append(places))
-    qtbot.waitUntil(lambda: bool(answers))
-    ((x, y, routes),) = answers
-    assert (y[edges.source] < y[edges.target]).all()
-    assert len(x) == len(boxes(20).texts)
-    for edge, route in enumerate(routes):
-        assert abs(route[0, 0] - x[edges.source[edge]]) <= layout.WIDE_CARD_W / 2 + 1
-        assert y[edges.source[edge]] < route[0, 1] < route[-1, 1] < y[edges.target[edge]]
+    found = layout.layered(boxes(20), edges)
+    for edge, route in enumerate(found.routes):
+        source, target = edges.source[edge], edges.target[edge]
+        assert 0 <= route[0, 0] - found.x[source] <= layout.WIDE_CARD_W
+        assert found.y[source] < route[0, 1] < route[-1, 1] <= found.y[target] + 1e-6
 
 
 def test_of_a_box_with_a_large_fan_only_the_nearest_edges_are_laid_out():
     edges = GroupEdges(np.zeros(40, dtype=np.int64), np.arange(1, 41), np.ones(40, dtype=np.int64))
-    kept = layout_process.nearest_edges(edges)
+    kept = layout.nearest_edges(edges)
     assert edges.target[kept].tolist() == list(range(1, 13))
-
-
-@pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(3600)"])
-def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, program):
-    monkeypatch.setattr(
-        layout_process, "PROGRAM", WorkerProgram((sys.executable, "-c", program), "layout")
-    )
-    parent, answers = QObject(), []
-    process = layout_process.LayoutProcess(parent)
-    process._timer.setInterval(400)
-    process.start(boxes(3), random_edges(3, 5), lambda *places: answers.append(places))
-    qtbot.waitUntil(lambda: not process.is_running)
-    assert not answers
 
 
 def test_ports_lie_above_and_below_all_cards():

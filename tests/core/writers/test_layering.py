@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace_studio.layout.layering import lay_out
+from enplace.pictures.layering import lay_out
 
 WIDTH, HEIGHT = 132.0, 42.0
 GAP = (10.0, 40.0)

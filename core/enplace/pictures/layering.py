@@ -10,13 +10,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, eye_array
 from scipy.sparse.csgraph import connected_components
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from enplace.values.profile import FloatArray, IntArray
+
 Layers = list[list[int]]
 
 _FLAT = 0.01
@@ -82,7 +81,7 @@ def find_ranks(edges: IntArray, side: IntArray) -> IntArray:
     weight = np.concatenate([np.ones(len(edges)), np.zeros(2 * len(cards)), [_FLAT]])
     cost = np.bincount(low, weight, n + 2) - np.bincount(high, weight, n + 2)
     found = linprog(cost, A_ub=_differences(high, low, n + 2), b_ub=-least)
-    rank = np.round(found.x - found.x[top]).astype(np.int64)[at]
+    rank: IntArray = np.round(found.x - found.x[top]).astype(np.int64)[at]
     lone = np.bincount(edges.ravel(), minlength=n) == 0
     _spread(rank, np.flatnonzero(lone & (side == 0)), np.flatnonzero(side))
     return rank

@@ -1,1 +1,0 @@
-"""Positions of the graph's cards, computed in a worker."""
