@@ -11,6 +11,9 @@ from enplace.text import UNPRINTABLE, instead
 MAX_TEXT_LENGTH = 1 << 20
 """Most characters of one text."""
 
+_MOST_SHOWN = 60
+"""Most characters of a value or key in a message."""
+
 _T = TypeVar("_T")
 _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
 
@@ -101,9 +104,8 @@ def only(obj: dict[str, Any], known: set[str], where: str) -> None:
         With the first unknown key and the known ones.
     """
     if unknown := sorted(set(obj) - known):
-        raise FileError(
-            f"{_at(where)}'{unknown[0]}' means nothing here; {instead(unknown[0], sorted(known))}"
-        )
+        key = unknown[0][:_MOST_SHOWN]
+        raise FileError(f"{_at(where)}'{key}' means nothing here; {instead(key, sorted(known))}")
 
 
 def is_object(value: Any, where: str) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
 
 
 def check_format(obj: dict[str, Any], name: str, version: int) -> None:

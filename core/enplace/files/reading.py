@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from typing import IO
 
 from enplace.errors import EnplaceError, FileError
-from enplace.files.json_memory import check_memory
-from enplace.files.json_text import JSON_START
 
 MAX_FILE_BYTES, MAX_ARCHIVE_BYTES = 256 << 20, 512 << 20
 """Largest text and largest archive, measured after unpacking."""
@@ -104,8 +102,6 @@ def _gunzip(packed: bytes, most_bytes: int) -> bytes:
         raise FileError("damaged gzip data; copy the file again") from None
     if len(content) > most:
         raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
-    if JSON_START.match(content):  # a recorded trace has limits of its own
-        check_memory(content, packed_bytes=len(packed), fix="unpack it first if you trust it")
     return content
 
 

@@ -9,8 +9,7 @@ from importlib.resources import files as resource_files
 from typing import Any
 
 from enplace.errors import ClusterError
-from enplace.files.json_memory import LITTLE_MEMORY_BYTES
-from enplace.files.json_text import parse_json
+from enplace.files.json_text import LITTLE_MEMORY_BYTES, parse_json
 from enplace.files.reading import naming, read_bytes
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import instead

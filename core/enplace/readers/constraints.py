@@ -13,8 +13,7 @@ from typing import Any
 
 from enplace.errors import FileError, PinConflictError
 from enplace.files.fields import check_format, is_object, only, shown, take
-from enplace.files.json_memory import LITTLE_MEMORY_BYTES
-from enplace.files.json_text import parse_json
+from enplace.files.json_text import LITTLE_MEMORY_BYTES, parse_json
 from enplace.files.reading import naming, read_bytes
 from enplace.values.problem import Problem, order_problem
 

@@ -43,7 +43,7 @@ def test_a_keras_model_of_many_empty_files_is_refused_before_they_are_listed(tmp
 
 
 def test_the_config_of_a_keras_model_takes_little_memory(tmp_path, monkeypatch):
-    path = keras_model(tmp_path, **{"config.json": b'{"a": [' + b"{}," * 2_000_000 + b"{}]}"})
+    path = keras_model(tmp_path, **{"config.json": b'{"a": [' + b"{}," * 7_000_000 + b"{}]}"})
     with pytest.raises(FileError, match=r"config\.json: would take over .* of memory"):
         source_of(str(path))
     monkeypatch.setattr(keras_file, "MAX_CONFIG_BYTES", 10)

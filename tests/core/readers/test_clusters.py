@@ -172,7 +172,7 @@ def test_an_unknown_cluster_is_refused(word: str, message: str) -> None:
 
 def test_a_cluster_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     path = tmp_path / "bomb.json"
-    path.write_bytes(b'{"devices": [' + b"1," * 10_000_000 + b"1]}")
+    path.write_bytes(b'{"devices": [' + b"{}," * 8_000_000 + b"1]}")
     with pytest.raises(EnplaceError, match=r"bomb\.json: would take over .* of memory"):
         read_cluster(path)
 

@@ -22,11 +22,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from enplace.errors import EnplaceError, FileError, PlanError
-from enplace.files import fields, json_memory, json_text, reading
+from enplace.files import fields, json_text, reading
 from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.readers import (
     Project,
+    archive,
     complete_plan,
     constrain,
     read_plan,
@@ -304,93 +305,50 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
         b'{"ops": "\\ud83d\\ude00' + b"a" * 800_000 + b'"}',
         b'{"ops": "' + rb"a,\"" * 1_000_000 + b'"}',
     ],
+    ids=["objects", "lists", "numbers", "keys", "wide", "escaped", "quotes"],
 )
-def test_packed_json_that_takes_much_memory_is_refused_before_it_is_parsed(
+def test_json_that_takes_much_memory_is_refused_before_it_is_parsed(
     valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, bomb: bytes
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 4 << 20)
-    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
     pack(path, members | {"profile.json": bomb})
-    with pytest.raises(FileError, match=r"would take over \d+.* MiB of memory"):
-        read_profile(path)
-    packed = path.with_suffix(".json.gz")
+    plain, packed = path.with_suffix(".json"), path.with_suffix(".json.gz")
+    plain.write_bytes(bomb)
     packed.write_bytes(gzip.compress(bomb))
-    with pytest.raises(FileError, match="far more than a real file of this size"):
-        read_profile(packed)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[" + b'{"a":1},' * 100_000 + b"1]",
-        b"{" + b",".join(b'"%x":1' % i for i in range(100_000)) + b"}",
-    ],
-    ids=["tiny objects", "many keys"],
-)
-def test_a_plain_file_that_takes_much_memory_is_refused_before_it_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
-) -> None:
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 4 << 20)
+    monkeypatch.setattr(json_text, "SMALL_JSON_BYTES", 100_000)
+    monkeypatch.setattr(json_text.parse_json, "__defaults__", (1 << 20,))
     monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
-    path = tmp_path / "p.json"
-    path.write_bytes(text)
-    with pytest.raises(FileError, match="far more than a real file of this size"):
-        read_profile(path)
+    for each in (path, plain, packed):
+        with pytest.raises(FileError, match="MiB of memory, far more than any real file"):
+            read_profile(each)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"name": "' + b"a" * 7_000_000 + b'"}',
-        b'{"name": "' + rb"a\"" * 3_000_000 + b'"}',
-        b'{"n": [' + b"1," * 4_000_000 + b'1], "name": "' + b"a" * 7_000_000 + b'"}',
-    ],
-    ids=["plain", "with quotes in it", "after a long list"],
-)
-def test_an_endless_text_is_refused_before_it_is_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+def test_large_json_within_its_memory_is_read_and_its_faults_are_located(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
+    monkeypatch.setattr(json_text, "SMALL_JSON_BYTES", 0)
+    assert json_text.parse_json(b'{"ops": [1, 2]}') == {"ops": [1, 2]}
+    with pytest.raises(FileError, match="line 1, column 14: not valid JSON"):
+        json_text.parse_json(b'{"ops": [1, 2')
+
+
+def test_small_json_takes_little_memory_whatever_it_holds() -> None:
+    """Only larger JSON is parsed in a process with little memory first."""
+    content = b"[" + b'{"":{}},' * (1 << 17) + b"1]"
+    tracemalloc.start()
+    try:
+        json_text.parse_json(content)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes / len(content) * json_text.SMALL_JSON_BYTES < json_text.LITTLE_MEMORY_BYTES
+
+
+def test_an_endless_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(text)
-    with pytest.raises(FileError, match="a text of over 1,048,576 characters; shorten it"):
+    path.write_bytes(b'{"ops": [], "edges": [], "name": "' + b"a" * 7_000_000 + b'"}')
+    with pytest.raises(FileError, match="name: a text of 7,000,000 characters; shorten it"):
         read_profile(path)
-
-
-@pytest.mark.parametrize("wide", ["\U0001f600".encode(), b"\\ud83d\\ude00"])
-def test_one_wide_character_must_not_multiply_the_memory_of_a_large_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: bytes
-) -> None:
-    monkeypatch.setattr(json_memory, "MAX_WIDE_BYTES", 1 << 20)
-    monkeypatch.setattr(json_text.json, "loads", refuse_large(json_text.json.loads))
-    path = tmp_path / "p.json"
-    path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'"' + wide + b'"]}')
-    with pytest.raises(FileError, match="far more than a real file of this size"):
-        read_profile(path)
-    path.write_bytes(b'{"ops": [' + b'"abcdefgh",' * 20_000 + b'""]}')
-    json_memory.check_memory(path.read_bytes())
-
-
-def test_a_text_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 1 << 20)
-    path = tmp_path / "p.json"
-    path.write_bytes(b'{"name": "' + b"[" * 1_000_000)
-    with pytest.raises(FileError, match="a text never ends"):
-        read_profile(path)
-
-
-@pytest.mark.parametrize("name", ["op", "\u5c42", "\U0001f600"], ids=["ascii", "wide", "widest"])
-def test_a_plan_of_any_size_that_we_write_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The memory that JSON may take grows with its size, and plans take most for theirs."""
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
-    ops = [f"{name}{i}" for i in range(300)]
-    problem = Problem(profile_of(dict.fromkeys(ops, 10)), cluster_of(2))
-    plan = plan_of(problem, dict.fromkeys(ops, 0))
-    write_plan(tmp_path / "plan.json", Result(simulate(problem, plan)))
-    assert read_plan(tmp_path / "plan.json", problem).missing == []
 
 
 def refuse_large(loads: Callable[..., Any]) -> Callable[..., Any]:
@@ -433,12 +391,12 @@ def test_arrays_that_grow_in_memory_are_refused_before_they_are_read(
 ) -> None:
     """A byte in the file is eight in memory."""
     path, members = valid_archive
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 8 << 20)
+    monkeypatch.setattr(archive, "MAX_MEMORY_BYTES", 8 << 20)
     names = ("edge_op", "device_0") if member == "profile" else ("device_0", "position_0")
     bomb = io.BytesIO()
     np.savez(bomb, **dict.fromkeys(names, np.zeros(1 << 20, np.uint8)))
     pack(path, members | {"project.json": b"{}", f"{member}.npz": bomb.getvalue()})
-    with pytest.raises(FileError, match="would take over 20 MiB of memory"):
+    with pytest.raises(FileError, match=r"would take over 8\.0 MiB of memory"):
         read_project(path)
 
 
@@ -854,16 +812,6 @@ def test_a_project_that_packs_too_well_is_written_unpacked(
     assert len(read_project(tmp_path / "p.enplace").plans) == 50
 
 
-def test_a_profile_that_packs_too_well_is_written_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The names of a million layers that are alike take 30 times their packed size as JSON."""
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
-    profile = profile_of({f"layer_{n}": 1.0 for n in range(300)})
-    write_profile(tmp_path / "p.enplace", profile)
-    assert same(profile, read_profile(tmp_path / "p.enplace"))
-
-
 def test_a_project_that_could_not_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -874,8 +822,7 @@ def test_a_project_that_could_not_be_read_again_is_not_written(
     many = Project(PROFILE, plans=tuple((f"plan {i}", plan) for i in range(5001)))
     with pytest.raises(FileError, match="holds 5,001 plans; remove some"):
         write_project(path, many)
-    monkeypatch.setattr(json_memory, "LITTLE_MEMORY_BYTES", 0)
-    monkeypatch.setattr(json_memory, "MAX_PACKED_GROWTH", 0)
+    monkeypatch.setattr(archive, "MAX_MEMORY_BYTES", 0)
     with pytest.raises(FileError, match="too large to be read again"):
         write_project(path, Project(PROFILE))
     assert path.read_bytes() == before

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from enplace.errors import FileError
-from enplace.files.json_memory import LITTLE_MEMORY_BYTES
-from enplace.files.json_text import parse_json
+from enplace.files.json_text import LITTLE_MEMORY_BYTES, parse_json
 from enplace.files.reading import LARGE_RATIO, SMALL_BYTES, gather, naming
 
 SUFFIX = ".keras"
@@ -60,4 +59,4 @@ def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
             if len(text) > MAX_CONFIG_BYTES:
                 raise FileError(f"{each.filename}: larger than any real one; do not trust it")
             with naming(each.filename):
-                parse_json(text, packed_bytes, LITTLE_MEMORY_BYTES)
+                parse_json(text, LITTLE_MEMORY_BYTES)
