@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QWidget
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.files.writing import write_atomically
-from enplace.frameworks.registry import exporters
+from enplace.frameworks.registry import exporters, framework_of
 from enplace.placers.references import result_for
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
 from enplace.readers.clusters import cluster_from
@@ -73,7 +73,8 @@ class Exchange(FileWork):
         project, known_us = self._document.project, self._known_us(entry)
         exporter = exporters()[form]
         model = None if project is None or entry.cluster is not None else project.model
-        return lambda: exporter.text(result_for(exporter, entry.schedule, model, known_us))
+        alone = framework_of(entry.schedule.problem.measured_profile).alone
+        return lambda: exporter.text(result_for(exporter, entry.schedule, model, alone, known_us))
 
     def _known_us(self, entry: PlanEntry) -> float | None:
         """Return the bound that is known by now."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QComboBox, QFileDialog
 
-from enplace.frameworks import devices
+from enplace.errors import ClusterError
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import usual_framework
 from enplace.text import count
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
@@ -16,9 +18,18 @@ _CPUS = {"cpu:2": "2 logical CPU devices", "cpu:4": "4 logical CPU devices", "cp
 _FILE = "A cluster file with hosts…"
 
 
-def usual_devices() -> dict[str, str]:
+def usual_devices(framework: Framework) -> dict[str, str]:
     """List the worker's names of devices and their titles, the likeliest first."""
-    return {**_GPUS, **_CPUS} if devices.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
+    listed = _GPUS | _CPUS if framework.usual_devices() in _GPUS else _CPUS | _GPUS
+    return {text: title for text, title in listed.items() if _has(framework, text)}
+
+
+def _has(framework: Framework, devices: str) -> bool:
+    try:
+        framework.check_devices(devices)
+    except ClusterError:
+        return False
+    return True
 
 
 class DeviceChoice(QComboBox):
@@ -27,11 +38,20 @@ class DeviceChoice(QComboBox):
     def __init__(self) -> None:
         super().__init__()
         self.setAccessibleName("Devices")
-        for text, title in usual_devices().items():
-            self.addItem(title, text)
-        self.addItem(_FILE)
         self.activated.connect(self._activated)
-        self._last = 0
+        self._framework: Framework | None = None
+        self.offer(usual_framework())
+
+    def offer(self, framework: Framework) -> None:
+        """List the devices that a framework may have, if another one's are listed."""
+        if framework is self._framework:
+            return
+        self._framework, self._last = framework, 0
+        self.clear()
+        for text, title in usual_devices(framework).items():
+            self.addItem(title, text)
+        if framework.server is not None:
+            self.addItem(_FILE)
 
     @property
     def text(self) -> str:

@@ -151,6 +151,8 @@ class OpenModel(QDialog):
             _offer(self.loss, source.framework.losses)
             _offer(self.optimizer, source.framework.optimizers)
             _offer(self.gpu, source.framework.gpus)
+            if source.framework.runs:
+                self.devices.offer(source.framework)
         is_recorded = kind is not None and kind.is_recorded
         self._show_measuring(kind is not None and not is_recorded)
         self.profile_button.setText("Open" if is_recorded else "Profile")

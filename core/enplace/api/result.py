@@ -15,7 +15,7 @@ from enplace.api.plot import plot_timeline
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.files.writing import write_atomically
-from enplace.frameworks.registry import exporters, why_no_export
+from enplace.frameworks.registry import exporters, framework_of, why_no_export
 from enplace.inputs import PathLike
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
@@ -128,7 +128,8 @@ class Result(PlainResult):
             raise EnplaceError(f"{why}; a table of the plan is 'csv'")
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem
-        shown = result_for(known[format], self.schedule, model, self.step_bound_us)
+        alone = framework_of(self.schedule.problem.measured_profile).alone
+        shown = result_for(known[format], self.schedule, model, alone, self.step_bound_us)
         write_atomically(path, known[format].text(shown))
 
     def plot(self, ax: Axes | None = None) -> Axes:

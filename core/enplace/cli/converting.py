@@ -239,7 +239,7 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
     from enplace.files.writing import write_atomically
-    from enplace.frameworks.registry import exporters, why_no_export
+    from enplace.frameworks.registry import exporters, framework_of, why_no_export
     from enplace.machine import simulate
     from enplace.placers.references import result_for
 
@@ -250,7 +250,8 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
     schedule = simulate(problem, chosen)
-    result = result_for(exporters()[form], schedule, model)
+    alone = framework_of(problem.measured_profile).alone
+    result = result_for(exporters()[form], schedule, model, alone)
     content = exporters()[form].text(result).encode()
     write_atomically(output, content)
     return Answer(

@@ -76,14 +76,13 @@ def profile(
     MODEL is a training script (.py) or module, or a saved model or graph. A script is run
     unchanged until it trains. A recorded trace holds the measurement already, so nothing runs.
     """
-    from enplace.frameworks.devices import usual_devices
     from enplace.frameworks.jobs import measure_profile
     from enplace.readers.calibration import about_gap
     from enplace.writers import write_profile
 
     source = find_source(model, trust)
     check_outputs((output,), source.path)
-    where = None if source.is_recorded else devices or usual_devices()
+    where = None if source.is_recorded else devices or source.framework.usual_devices()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
         measured = measure_profile(
             source, where or "", steps, warm_ups, batch_sizes or (), report, stopped

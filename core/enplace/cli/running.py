@@ -246,7 +246,7 @@ def tune(
     "--framework",
     type=FRAMEWORK,
     metavar="NAME",
-    help="The framework that runs the plans. [default: the first that is installed]",
+    help="The framework that runs the plans. [default: the first that is installed and can]",
 )
 def serve(cluster: str, task: str, framework: str | None) -> Answer:
     """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
@@ -254,13 +254,14 @@ def serve(cluster: str, task: str, framework: str | None) -> Answer:
     TASK is, for example, /job:worker/task:0. Run this on each host, with the same cluster file,
     before you run the plan on one of them.
     """
-    from enplace.frameworks.registry import frameworks, usual_framework
+    from enplace.frameworks.registry import frameworks, server_framework
     from enplace.processes.wire import Message
     from enplace.processes.worker import do_job
 
-    chosen = frameworks()[framework] if framework else usual_framework()
+    chosen = frameworks()[framework] if framework else server_framework()
     if chosen.server is None:
-        raise EnplaceError(f"{chosen.name} runs no models; choose another framework")
+        lacks = "serves no tasks" if chosen.runs else "runs no models"
+        raise EnplaceError(f"{chosen.name} {lacks}; choose another framework")
     job = Message("serve", {"cluster": cluster, "task": task})
     do_job(chosen.server, [job], lambda message, _: click.echo(message, err=True))
     return Answer({}, "")

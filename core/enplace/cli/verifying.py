@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.models import device_options
+from enplace.cli.models import FRAMEWORK, device_options
 from enplace.cli.options import FILE
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
+from enplace.errors import EnplaceError
 from enplace.text import finite, ms, percent, seconds, table
 
 if TYPE_CHECKING:
@@ -20,30 +21,39 @@ if TYPE_CHECKING:
 
 
 @command("verify")
+@click.option(
+    "--framework",
+    type=FRAMEWORK,
+    metavar="NAME",
+    help="The framework that runs the models. [default: the first that is installed]",
+)
 @device_options
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="report.html", help="Write the report."
 )
-def verify(devices: str | None, output: str) -> Answer:
+def verify(framework: str | None, devices: str | None, output: str) -> Answer:
     """Check on this machine that plans run as planned and as fast as predicted.
 
-    Without --devices, this is about the GPUs of this machine (two logical ones, if it has one) or,
-    if it has none, two logical CPUs.
+    Without --devices, this is about the GPUs of this machine or, if it has none, its CPU; a single
+    one is divided into two logical devices, if the framework can.
     Small models that ship with Enplace are profiled, placed by four methods and run, as 'profile',
     'place' and 'run' would do it. The report is one web page; send it with a bug report. Exit
     status 1 if a plan did not run as planned.
     """
     from enplace.files.writing import write_atomically
     from enplace.frameworks import verifying
-    from enplace.frameworks.registry import usual_framework
+    from enplace.frameworks.registry import frameworks, usual_framework
     from enplace.frameworks.verification_page import verification_html
 
+    chosen = frameworks()[framework] if framework else usual_framework()
+    if not chosen.runs:
+        raise EnplaceError(f"{chosen.name} runs no models; choose another framework")
     check_outputs((output,))
     began_s = time.monotonic()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
         found = verifying.verify(
-            usual_framework(),
-            devices or verifying.devices_to_verify(),
+            chosen,
+            devices or verifying.devices_to_verify(chosen),
             report=report,
             cancelled=stopped,
         )

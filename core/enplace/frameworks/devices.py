@@ -22,10 +22,9 @@ _NVIDIA_DRIVERS = (
 )
 
 
-def usual_devices() -> str:
-    """Return the devices on which a model is most likely profiled here."""
-    has_driver = any(path.exists() for path in _NVIDIA_DRIVERS)
-    return "gpu:all" if has_driver or visible_cards() else "cpu:2"
+def has_gpus() -> bool:
+    """Return whether this machine seems to have GPUs that a framework can use."""
+    return any(path.exists() for path in _NVIDIA_DRIVERS) or bool(visible_cards())
 
 
 def devices_for(cluster: Cluster, measured: Measurement) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from enplace.errors import ClusterError
+from enplace.frameworks.devices import LOCAL, has_gpus
 from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
 
@@ -68,11 +70,15 @@ class Framework:
     recognise : callable
         Takes a path that exists; returns the path of the model, and its kind. Raises
         :class:`enplace.errors.FileError` if it is not a model of this framework.
+    runs : bool
+        Whether it runs and measures models; one that does not only reads their graphs.
     server : WorkerProgram or None
-        Serves one task of a cluster of several hosts; None if this framework runs no models.
+        Serves one task of a cluster of several hosts; None if it runs on one host only.
+    has_logical_devices : bool
+        Whether it divides a CPU or a GPU into several devices.
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
-        the arguments of :func:`enplace.apply`. Empty without ``server``.
+        the arguments of :func:`enplace.apply`. Empty if it runs no models.
     losses, optimizers : tuple of str
         Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
     gpus : tuple of str
@@ -96,7 +102,9 @@ class Framework:
     models: str
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
+    runs: bool = False
     server: WorkerProgram | None = None
+    has_logical_devices: bool = False
     applier: str = ""
     losses: tuple[str, ...] = ()
     optimizers: tuple[str, ...] = ()
@@ -113,9 +121,32 @@ class Framework:
         return importlib.util.find_spec(self.module) is not None
 
     @property
-    def runs_models(self) -> bool:
-        """Whether it runs and measures models; one that does not only reads their graphs."""
-        return self.server is not None
+    def alone(self) -> str:
+        """What happens without a plan, as a heading."""
+        return f"{self.name if self.runs else 'the model'} alone: everything on one GPU"
+
+    def usual_devices(self) -> str:
+        """Return the devices on which a model is most likely profiled here."""
+        return "gpu:all" if has_gpus() else "cpu:2" if self.has_logical_devices else "cpu:1"
+
+    def check_devices(self, text: str) -> None:
+        """Refuse devices that this framework cannot have, whatever the machine.
+
+        Raises
+        ------
+        ClusterError
+            With the reason.
+        """
+        local = LOCAL.fullmatch(text.strip())
+        if local is None and self.server is None:
+            raise ClusterError(f"'{text}': {self.name} runs on one host; use gpu:all, for example")
+        if local is None or self.has_logical_devices:
+            return
+        if local[3] or (local[1].lower() == "cpu" and local[2] != "1"):
+            raise ClusterError(
+                f"'{text}': {self.name} does not divide a device into logical ones; use cpu:1 or "
+                f"whole GPUs"
+            )
 
     def opens(self, kind: str) -> bool:
         """Return whether it opens models of a kind."""

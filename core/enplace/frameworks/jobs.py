@@ -35,6 +35,7 @@ def profile_job(
     Without ``steps``, the profile holds the graph with the sizes that are known, and no times. With
     ``batch_sizes``, it is estimated from these: :mod:`enplace.frameworks.evaluation`.
     """
+    _check_devices(source, devices)
     details = {
         "source": source.to_json(),
         "devices": devices,
@@ -70,6 +71,7 @@ def run_job(
     data_parallel : {"", "quick", "always"}
         When to time the model under data parallelism, too.
     """
+    _check_devices(source, devices)
     details = {
         "source": source.to_json(),
         "devices": devices,
@@ -83,6 +85,11 @@ def run_job(
     }
     profile = profile_message(problem.measured_profile)
     return profile, plan_message("run", plan, details)
+
+
+def _check_devices(source: Source, devices: str) -> None:
+    if not source.is_recorded:
+        source.framework.check_devices(devices)
 
 
 def data_parallel_job(source: Source, devices: str, steps: int) -> Job:

@@ -18,7 +18,7 @@ from enplace.writers.registry import Exporter
 def frameworks() -> dict[str, Framework]:
     """Return every framework, by the name of its folder; those that run models come first."""
     found = {name: _import(name).FRAMEWORK for name in _folders(tuple(package.__path__))}
-    return dict(sorted(found.items(), key=lambda each: not each[1].runs_models))
+    return dict(sorted(found.items(), key=lambda each: not each[1].runs))
 
 
 @lru_cache(maxsize=2)  # the studio's menus ask at every edit
@@ -36,6 +36,12 @@ def usual_framework() -> Framework:
     return next((each for each in known if each.is_installed), known[0])
 
 
+def server_framework() -> Framework:
+    """Return the usual framework that serves tasks."""
+    serving = [each for each in _running() if each.server is not None]
+    return next((each for each in serving if each.is_installed), serving[0])
+
+
 def framework_in_use() -> Framework:
     """Return the framework that this process has imported, if any; else the usual one."""
     return next((each for each in _running() if each.module in sys.modules), usual_framework())
@@ -43,7 +49,7 @@ def framework_in_use() -> Framework:
 
 def _running() -> list[Framework]:
     """Return the frameworks that run models."""
-    return [each for each in frameworks().values() if each.runs_models]
+    return [each for each in frameworks().values() if each.runs]
 
 
 def framework_of_kind(kind: str) -> Framework:
@@ -54,9 +60,9 @@ def framework_of_kind(kind: str) -> Framework:
 
 
 def framework_of(profile: Profile) -> Framework:
-    """Return the framework of the model that a profile was measured on, if known; else a guess."""
-    source = profile.measured.source
-    if (known := frameworks().get(source.get("framework_name", ""))) is not None:
+    """Return the framework that a profile names; a guess where it names none."""
+    source, named = profile.measured.source, profile.measured.framework
+    if (known := frameworks().get(source.get("framework_name", "") or named)) is not None:
         return known
     kind = source.get("kind")
     return framework_of_kind(kind) if kind in kinds() else usual_framework()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from enplace import __version__
 from enplace.errors import CancelledError, EnplaceError
-from enplace.frameworks.devices import usual_devices
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import Replicas, measure_profile
 from enplace.frameworks.measured import SHARED_TURNS, MeasuredRun, median_us
@@ -249,13 +248,14 @@ class Verification:
         return found
 
 
-def devices_to_verify() -> str:
-    """Return the usual devices; two GPUs if there may be a single card, so that plans split.
+def devices_to_verify(framework: Framework) -> str:
+    """Return the usual devices; two logical GPUs if there may be one card, so that plans split.
 
-    They are logical if there is one. Without NVML, nobody knows how many there are.
+    Without NVML, the number of cards is unknown.
     """
-    usual = usual_devices()
-    return "gpu:2" if usual == "gpu:all" and len(visible_cards()) < 2 else usual
+    usual = framework.usual_devices()
+    may_be_one = usual == "gpu:all" and len(visible_cards()) < 2
+    return "gpu:2" if framework.has_logical_devices and may_be_one else usual
 
 
 def verify(
@@ -279,6 +279,7 @@ def verify(
     CancelledError
         If cancelled.
     """
+    framework.check_devices(devices)
     if not framework.is_installed:
         raise EnplaceError(f"verify runs models, but {framework.state}")
     profiles: list[Profile] = []

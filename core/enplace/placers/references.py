@@ -1,4 +1,4 @@
-"""The plans that others are compared with: an expert's, and what TensorFlow does alone."""
+"""The plans that others are compared with: an expert's, and everything on one GPU."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from enplace.values.schedule import Schedule
 from enplace.writers import Exporter
 
 EXPERT, ALONE = "expert", "single"
-TITLES = {EXPERT: "an expert's plan", ALONE: "TensorFlow alone: everything on one GPU"}
+FREE = "an expert's plan"
 OBEYING = "an expert's plan with the same constraints"
 
 
 def result_for(
-    exporter: Exporter, schedule: Schedule, model: Problem | None, known_us: float | None = None
+    exporter: Exporter,
+    schedule: Schedule,
+    model: Problem | None,
+    alone: str,
+    known_us: float | None = None,
 ) -> Result:
     """Return a schedule with what a file format shows of it, and nothing else that takes time.
 
@@ -30,12 +34,14 @@ def result_for(
     ----------
     model : Problem or None
         What other plans are made for; None to compare with none.
+    alone : str
+        Title of the plan with everything on one GPU, as the model's framework would run it.
     known_us : float, optional
         A bound on the step time that is known already.
     """
     result = with_bound(schedule, known_us) if exporter.shows_bound else Result(schedule)
     if exporter.shows_references and model is not None:
-        result = replace(result, references=reference_schedules(model))
+        result = replace(result, references=reference_schedules(model, alone))
     return result
 
 
@@ -54,21 +60,21 @@ def reference_schedule(
 def alone_schedule(
     problem: Problem, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
-    """Return the schedule of TensorFlow alone, which knows nothing of the constraints."""
+    """Return the schedule of everything on one GPU, whatever the constraints."""
     free = Problem(problem.measured_profile, problem.cluster)
     return reference_schedule(free, ALONE, cancelled)
 
 
-def reference_schedules(problem: Problem) -> dict[str, Schedule]:
+def reference_schedules(problem: Problem, alone: str) -> dict[str, Schedule]:
     """Return the schedules of all such plans that there are, by what they are.
 
     An expert who has to obey the constraints is another one: the difference is their price.
     """
     free = Problem(problem.measured_profile, problem.cluster)
-    found = {TITLES[EXPERT]: reference_schedule(free, EXPERT)}
+    found = {FREE: reference_schedule(free, EXPERT)}
     if problem.is_constrained:
         found[OBEYING] = reference_schedule(problem, EXPERT)
-    found[TITLES[ALONE]] = alone_schedule(problem)
+    found[alone] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule is not None}
 
 

@@ -166,6 +166,7 @@ def _measured(data: dict[str, Any], nodes: list[dict[str, Any]], cluster: Cluste
         op_devices={node["name"]: node["device"] for node in nodes},
         op_kernels={node["name"]: node["n_kernels"] for node in nodes if node["n_kernels"]},
         gpu=take(machine, "gpu_name", str, "machine", ""),
+        framework="tensorflow",
         cluster=cluster,
         peak_bytes={
             device.name: whole(peaks, allocator, "memory.allocator_peak_bytes")

@@ -12,7 +12,7 @@ from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 
 _OLD_VERSION = "tensorflow"
-"""Key of the framework's version in files that know no other framework."""
+"""Key of the framework's version, and its name, in files that know no other framework."""
 
 Object = dict[str, Any]
 
@@ -33,6 +33,7 @@ def measurement_from_json(data: Object, where: str = "measured") -> Measurement:
         fields["source"] = _source(given, "source", where)
     if _OLD_VERSION in given:
         fields.setdefault("framework_version", _text(given, _OLD_VERSION, where))
+        fields.setdefault("framework", _OLD_VERSION)
     other = {k: v for k, v in given.items() if k not in {*_READ, "source", _OLD_VERSION}}
     return Measurement(**fields, other=other)
 
@@ -178,6 +179,7 @@ _READ: dict[str, Read] = {
     "warm_ups": _count,
     "gpu": _text,
     "framework_version": _text,
+    "framework": _text,
     "placement": _text,
     "tf32": _flag,
     "config": _mapping,

@@ -120,6 +120,8 @@ class Measurement:
         Traced steps, and the steps before them that do not count.
     gpu, framework_version, placement : str
         The GPU's model, the framework's version, and how the profiled step was placed.
+    framework : str
+        The name of the framework's folder, if ``source`` does not say it.
     tf32 : bool or None
         Whether matrix products may use TF32.
     config : mapping
@@ -160,6 +162,7 @@ class Measurement:
     warm_ups: int | None = None
     gpu: str = ""
     framework_version: str = ""
+    framework: str = ""
     placement: str = ""
     tf32: bool | None = None
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -165,7 +165,7 @@ def test_a_library_that_crashes_or_hangs_on_a_file_ends_its_worker_only():
 
 
 def test_it_is_no_framework_for_scripts_and_servers(enplace, folder):
-    assert not FRAMEWORK.runs_models
+    assert not FRAMEWORK.runs
     assert "ONNX" not in (usual_framework().name, framework_in_use().name)
     done = enplace("serve", "c.json", "task", "--framework", "onnx")
     assert done.status == 2

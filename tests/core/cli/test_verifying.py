@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from enplace.frameworks import devices, verifying
+from enplace.frameworks.registry import usual_framework
 from enplace.frameworks.tensorflow import framework
 from enplace.frameworks.verifying import METHODS
 from enplace.placers import Progress
@@ -215,4 +216,4 @@ def test_a_single_card_is_verified_as_two_logical_gpus(enplace, monkeypatch):
 def test_a_card_that_nvml_does_not_report_is_split_too(monkeypatch, tmp_path):
     install(monkeypatch)
     monkeypatch.setattr(devices, "_NVIDIA_DRIVERS", (tmp_path,))
-    assert verifying.devices_to_verify() == "gpu:2"
+    assert verifying.devices_to_verify(usual_framework()) == "gpu:2"

@@ -6,6 +6,7 @@ import pytest
 
 from enplace.frameworks import devices
 from enplace.frameworks.nvml import driver_version, matched, visible_cards
+from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from fake_nvml import GIB, gpu, install
 
 PAIR = gpu(uuid="GPU-aa", free_gib=90), gpu(uuid="GPU-bb", free_gib=40)
@@ -98,8 +99,8 @@ def test_gpus_are_the_usual_devices_even_without_the_driver_in_proc_as_in_wsl(
 ):
     monkeypatch.setattr(devices, "_NVIDIA_DRIVERS", (tmp_path / "missing", tmp_path / "wsl"))
     install(monkeypatch, *PAIR)
-    assert devices.usual_devices() == "gpu:all"
+    assert FRAMEWORK.usual_devices() == "gpu:all"
     install(monkeypatch)
-    assert devices.usual_devices() == "cpu:2"
+    assert FRAMEWORK.usual_devices() == "cpu:2"
     (tmp_path / "wsl").touch()  # without the package that reads NVML
-    assert devices.usual_devices() == "gpu:all"
+    assert FRAMEWORK.usual_devices() == "gpu:all"

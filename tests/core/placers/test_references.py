@@ -7,8 +7,8 @@ from enplace.placers import place
 from enplace.placers.references import (
     ALONE,
     EXPERT,
+    FREE,
     OBEYING,
-    TITLES,
     reference_schedule,
     reference_schedules,
     result_for,
@@ -20,17 +20,17 @@ from problems import cluster_of, profile_of
 PROFILE = profile_of({"a": 10.0, "b": 10.0}, [("a", "b", 8)])
 
 
-def test_tensorflow_alone_uses_one_gpu_whatever_a_person_demands():
-    found = reference_schedules(Problem(PROFILE, cluster_of(2), pins={1: 1}))
-    assert found[TITLES[ALONE]].plan.device.tolist() == [0, 0]
+def test_a_framework_alone_uses_one_gpu_whatever_a_person_demands():
+    found = reference_schedules(Problem(PROFILE, cluster_of(2), pins={1: 1}), ALONE)
+    assert found[ALONE].plan.device.tolist() == [0, 0]
 
 
 def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
-    free = reference_schedules(Problem(PROFILE, cluster_of(2)))
-    assert list(free) == [TITLES[EXPERT], TITLES[ALONE]]
-    held = reference_schedules(Problem(PROFILE, cluster_of(2), pins={0: 1, 1: 0}))
+    free = reference_schedules(Problem(PROFILE, cluster_of(2)), ALONE)
+    assert list(free) == [FREE, ALONE]
+    held = reference_schedules(Problem(PROFILE, cluster_of(2), pins={0: 1, 1: 0}), ALONE)
     assert held[OBEYING].plan.device.tolist() == [1, 0]
-    assert held[TITLES[EXPERT]].makespan_us == free[TITLES[EXPERT]].makespan_us
+    assert held[FREE].makespan_us == free[FREE].makespan_us
 
 
 def test_a_cancelled_reference_is_none():
@@ -47,7 +47,7 @@ def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monke
     monkeypatch.setattr("enplace.placers.references.reference_schedules", fail)
     problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
     schedule = place(problem, "single").schedule
-    assert result_for(exporters()[form], schedule, problem).schedule is schedule
+    assert result_for(exporters()[form], schedule, problem, ALONE).schedule is schedule
 
 
 def test_a_plan_is_compared_with_the_fastest_way_to_use_one_device():

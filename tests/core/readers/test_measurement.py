@@ -103,7 +103,8 @@ def test_a_wrong_type_is_refused_with_the_name_of_the_field(
 
 
 def test_the_key_of_old_files_for_the_version_is_read() -> None:
-    assert measurement_from_json({"tensorflow": "2.15"}) == Measurement(framework_version="2.15")
+    read = measurement_from_json({"tensorflow": "2.15"})
+    assert read == Measurement(framework="tensorflow", framework_version="2.15")
 
 
 def test_a_backward_op_that_does_not_exist_is_refused() -> None:

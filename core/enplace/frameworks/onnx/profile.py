@@ -108,6 +108,7 @@ def _measured(graph: Graph, gpu: Gpu) -> Measurement:
         estimated=gpu.title,
         estimated_speed=gpu.speed,
         function=graph.name[:_MOST_CHARACTERS],
+        framework="onnx",
         framework_version=onnx.__version__,
         batch_shapes=tuple(shapes),
         config=config,

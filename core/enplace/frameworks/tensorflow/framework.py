@@ -140,6 +140,8 @@ FRAMEWORK = Framework(
     module="tensorflow",
     extra="tensorflow",
     worker=handler_program("enplace.frameworks.tensorflow.worker:work", "TensorFlow", explain_end),
+    runs=True,
+    has_logical_devices=True,
     server=handler_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
     ),

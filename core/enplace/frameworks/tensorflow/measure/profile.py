@@ -92,6 +92,7 @@ def profile_step(
         links=tuple(links),
         steps=steps,
         warm_ups=warm_ups,
+        framework="tensorflow",
         framework_version=tf.__version__,
         function=step.function,
         left_out=tuple(step.left_out),

@@ -231,6 +231,7 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
         edge_op=columns[2],
         edge_bytes=columns[3],
         measured=Measurement(
+            framework="tensorflow",
             step_time_us=_span_us(rows),
             op_devices={
                 called[n]: t.device.removeprefix("/device:")
