@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.core.machine.slow_simulator import simulate_slowly
 
 from benchmarks.report import Report, median_s, publish, seconds_of, spread
 from benchmarks.synthetic import HEADS, transformer
 from enplace.machine import critical_path, simulate
-from enplace.machine.reference import simulate_slowly
 from enplace.placers import PlaceOptions, place
 from enplace.readers.clusters import presets
 from enplace.values.plan import Plan

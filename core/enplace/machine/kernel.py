@@ -2,7 +2,8 @@
 
 The machine model is that of the design: devices run one op per lane without pre-emption, a tensor
 is sent once to each device that needs it, a transfer occupies every channel of its link.
-``reference.py`` implements the same in plain Python; tests require equal results to the last bit.
+``slow_simulator.py`` of the tests implements the same in plain Python; its results are equal to the
+last bit.
 
 Time advances in rounds; there may be several at one instant. In a round, (1) everything that is due
 ends: ops by number, then transfers by number; (2) devices with a free lane start ready ops: those

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.machine.schedule_faults import find_faults
 from tests.core.placers.problems import problems
 
 from documents import document_of
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
-from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace_studio.files import session
 from enplace_studio.model.ordering import (

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.core.machine.schedule_faults import find_faults
 from tests.problems import cluster_of, clusters, planned_problems, profile_of, profiles
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
-from enplace.machine.verify import find_faults
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.machine.schedule_faults import find_faults
+from tests.core.machine.slow_simulator import simulate_slowly
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import ClusterError, DeadlockError, PlanError
 from enplace.machine import critical_path, simulate
-from enplace.machine.reference import simulate_slowly
-from enplace.machine.verify import find_faults
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem

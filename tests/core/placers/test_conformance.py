@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.machine.schedule_faults import find_faults
 from tests.core.placers.problems import (
     ONE_LARGE,
     TIGHT,
@@ -18,7 +19,6 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.machine.verify import find_faults
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
 from enplace.placing.options import ROUNDS, SOLVER
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY

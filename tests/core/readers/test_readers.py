@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.machine.schedule_faults import find_faults
 
 from enplace.errors import EnplaceError, EnplaceWarning, FileError, PlanError
 from enplace.machine import simulate
 from enplace.machine.host_links import send_us
-from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.readers import read_profile, recorded_plan, with_costs_of
 from enplace.readers.calibration import GAP_LIMITS_US, about_gap

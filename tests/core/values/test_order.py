@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.machine.schedule_faults import find_faults
 from tests.core.placers.problems import problems
 from tests.core.values.splits.test_splits import training_step
 
 from enplace.bounds.proofs import Proof, Proofs
 from enplace.errors import OrderError, ProblemError
 from enplace.machine import simulate
-from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.values.arrays import inverse
 from enplace.values.plan import Plan, follow_graph

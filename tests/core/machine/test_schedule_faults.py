@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from tests.core.machine.schedule_faults import find_faults
 
 from enplace.errors import DeadlockError
 from enplace.machine import simulate
-from enplace.machine.verify import find_faults
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
