@@ -1,5 +1,6 @@
 # make run    open the studio on the bundled sample
 # make test   install everything, check the code, run the tests
+# make test-long   the same at length, as once a week: every test, many examples, fuzz and kills
 # make docs   build the manual
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test docs test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: run test test-long docs test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
@@ -42,7 +43,12 @@ test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
 	$(check_the_code)
 	$(compile_kernels)
-	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# What `make test` tests, with ten times as many examples of each property; the tests marked "long",
+# which repeat what others test; then broken files and kills by the thousand. Hours; CI runs it weekly.
+test-long: override PYTEST_ARGS += --long
+test-long: test fuzz kills
 
 # The manual, with the pages that come from the program; a warning or a broken link is an error.
 docs: PACKAGE_LISTS += packaging/debian-bench.txt

@@ -12,13 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import settings
 
+from properties import load_profile
 from warm_tensorflow import WarmPython
-
-# Compiling a kernel takes seconds, so examples have no deadline. In CI they are always the same.
-settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ, max_examples=50)
-settings.load_profile("enplace")
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -27,6 +23,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE_MS = 60_000
 """Longer than the slowest machine takes to end a thread."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run all tests, with many examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    load_profile(long=config.getoption("long"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that repeat, at length, what others have tested."""
+    if config.getoption("long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

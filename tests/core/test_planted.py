@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks import planted as benchmark
@@ -16,7 +16,6 @@ from enplace.machine import simulate
 
 # An op that sends to two devices over one channel.
 @example(5, 3, 2.0, 1.0, 2, 10.0, 1, "", 1.0, True, np.inf, 0)
-@settings(max_examples=40)
 @given(
     st.integers(1, 20),
     st.integers(1, 4),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.core.machine.schedule_faults import find_faults
 from tests.problems import cluster_of, clusters, planned_problems, profile_of, profiles
@@ -20,14 +20,12 @@ from enplace.values.problem import Problem
 from enplace.values.result import Result
 
 
-@settings(deadline=None, max_examples=50)
 @given(planned=planned_problems())
 def test_no_random_schedule_beats_the_bound(planned):
     problem, plan = planned
     assert lower_bound_us(problem) <= simulate(problem, plan).makespan_us * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=50)
 @given(planned=planned_problems())
 def test_the_bound_of_a_huge_graph_holds_and_is_no_better(planned):
     problem = planned[0]
@@ -58,14 +56,12 @@ def shortest_us(problem):
     return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
-@settings(deadline=None, max_examples=30)
 @given(profile=profiles(max_ops=5), cluster=clusters())
 def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     problem = Problem(profile, cluster)
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=25)
 @given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
 def test_no_schedule_that_fits_tight_memory_beats_the_bound(profile, cluster, data):
     capacities = st.sampled_from([30, 60, 90, 120, 200])

@@ -1,7 +1,7 @@
 """The compiled search for heads, against the readable one."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from tests.core.bounds.reference import find_heads_slowly
 from tests.core.placers.problems import problems
 
@@ -11,7 +11,6 @@ from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
 
-@settings(deadline=None, max_examples=50)
 @given(problem=problems(max_ops=8))
 def test_heads_equal_the_reference(problem):
     for costs in least_costs(problem):

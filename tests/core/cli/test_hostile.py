@@ -9,14 +9,16 @@ import stat
 import subprocess
 import sys
 import zipfile
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import OPS, machine, model
 
-from enplace.errors import CancelledError
+from enplace.cli import run
+from enplace.errors import CancelledError, EnplaceError
 from enplace.names.rules import read_rules
-from enplace.readers import read_profile
+from enplace.readers import read_plan, read_plan_cluster, read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.values.problem import Problem
 
@@ -103,11 +105,46 @@ def assert_refused(done, name):
     assert done.out == ""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def problem_of(profile, cluster):
+    return Problem(read_profile(profile), cluster_from(cluster, None))
+
+
+READERS = {
+    "profile": read_profile,
+    "plan": lambda path: read_plan(path, problem_of("p.json", "c.json")),
+    "cluster of a plan": read_plan_cluster,
+    "cluster": lambda path: cluster_from(path, None),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_file_is_refused_in_one_line(enplace, folder, kind, command):
+def test_a_hostile_file_is_refused_in_one_line(folder, kind, reader):
     (folder / "bad.json").write_bytes(HOSTILE[kind])
-    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    with pytest.raises(EnplaceError) as refusal:
+        READERS[reader]("bad.json")
+    why = str(refusal.value)
+    assert "bad.json" in why
+    assert why.isprintable()
+    assert len(why) < 1000
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A plan of the model in ``p.json`` on the cluster in ``c.json``."""
+    profile, cluster, plan = (tmp_path_factory.mktemp("planned") / name for name in "pcq")
+    profile.write_text(json.dumps(model()))
+    cluster.write_text(json.dumps(machine()))
+    words = ["place", profile, "--cluster", cluster, "--method", "single", "-o", plan]
+    assert run(list(map(str, words))) == 0
+    return plan.read_bytes()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", ["garbage", "bomb", "escape", "cycle"])
+def test_every_command_refuses_a_hostile_file(enplace, folder, planned, kind, command):
+    (folder / "bad.json").write_bytes(HOSTILE[kind])
+    (folder / "plan.json").write_bytes(planned)
     arguments = [word.format("bad.json") for word in COMMANDS[command]]
     assert_refused(enplace(*arguments), "bad.json")
     assert not {"out.enplace", "out.csv"} & {path.name for path in folder.iterdir()}
@@ -226,12 +263,42 @@ def test_no_file_name_controls_the_terminal(enplace, folder):
         ("/proc/self/task/../fd/1", "ab"),
     ],
 )
-def test_output_to_an_open_stream_is_added_to_its_file(folder, name, mode):
+def test_output_to_an_open_stream_is_added_to_its_file(folder, stdout_to, name, mode):
     Path("link").symlink_to("/dev/stdout")
     Path("log").write_text("before\n")
-    words = ["place", "p.json", "--cluster", "c.json", "--method", "single", "-o", name]
-    with open("log", mode) as log:
+    with open("log", mode) as log, stdout_to(log):
+        words = ["place", "p.json", "--cluster", "c.json", "--method", "single", "-o", name]
+        assert run(words) == 0
+    check_stream(mode)
+
+
+def test_a_command_adds_its_output_to_the_file_that_a_shell_opened(folder):
+    Path("log").write_text("before\n")
+    words = ["place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "/dev/stdout"]
+    with open("log", "ab") as log:
         subprocess.run([sys.executable, "-m", "enplace", *words], stdout=log, check=True)
+    check_stream("ab")
+
+
+@pytest.fixture
+def stdout_to():
+    """A context in which this process writes its standard output to a file."""
+
+    @contextmanager
+    def redirect(file):
+        usual = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            with open(1, "w", closefd=False) as stdout, redirect_stdout(stdout):
+                yield
+        finally:
+            os.dup2(usual, 1)
+            os.close(usual)
+
+    return redirect
+
+
+def check_stream(mode):
     text = Path("log").read_text()
     assert text.startswith("before\n") == (mode == "ab")
     assert text.index('"enplace-plan/') < text.index("busy")
@@ -370,7 +437,7 @@ def test_rules_that_would_be_matched_for_minutes_are_refused(enplace, folder, mo
 
 def test_matching_rules_can_be_interrupted(folder):
     (folder / "some.rules").write_text("encoder -> 0\nloss -> 1\n")
-    problem = Problem(read_profile("p.json"), cluster_from("c.json", None))
+    problem = problem_of("p.json", "c.json")
 
     def press_ctrl_c():
         raise CancelledError("stopped")

@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.coarsen.reference import (
     fill_slowly,
@@ -17,8 +17,6 @@ from enplace.coarsen import batches, contract, merge_batches
 from enplace.coarsen.batches import MEMORY_SHARE
 from enplace.values.problem import Problem
 
-quick = settings(deadline=None, max_examples=50)
-
 
 def contracted(problem, vertex):
     """Return the graph of merged vertices."""
@@ -31,7 +29,6 @@ def contracted(problem, vertex):
     return graph
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
 def test_merging_leaves_no_cycle_and_loses_no_op(problem, target, critical):
     vertex = merge_batches(problem, target, critical=critical)
@@ -39,7 +36,6 @@ def test_merging_leaves_no_cycle_and_loses_no_op(problem, target, critical):
     assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
 def test_merging_equals_the_reference(problem, target, critical):
     vertex = merge_batches(problem, target, critical=critical)
@@ -51,7 +47,6 @@ def test_merging_equals_the_reference(problem, target, critical):
         assert merge_batches(problem, target, critical=critical).tolist() == vertex.tolist()
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
 def test_merged_ops_have_the_same_allowed_devices(problem, target, critical):
     vertex = merge_batches(problem, target, critical=critical)
@@ -60,7 +55,6 @@ def test_merged_ops_have_the_same_allowed_devices(problem, target, critical):
         assert len(np.unique(allowed[vertex == number], axis=0)) == 1
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 8), seed=st.integers(0, 9))
 def test_ops_on_different_devices_of_a_placement_stay_apart(problem, target, seed):
     drawn = np.random.default_rng(seed).integers(0, problem.cluster.n_devices, problem.n_units)
@@ -80,7 +74,6 @@ def random_graphs(draw):
     return line(costs, [(a, b, sizes[a]) for a, b in edges])
 
 
-@quick
 @given(profile=random_graphs(), target=st.integers(1, 10), critical=st.booleans())
 def test_the_target_is_reached_if_memory_and_devices_allow_it(profile, target, critical):
     vertex = merge_batches(Problem(profile, gpus(2)), target, critical=critical)
@@ -100,7 +93,6 @@ def test_merges_that_are_safe_only_separately_make_no_cycle():
     assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
 
 
-@settings(deadline=None, max_examples=60)
 @given(problem=problems(12), critical=st.booleans())
 def test_a_problem_can_still_be_placed_after_merging(problem, critical):
     """Contracting raises no error."""

@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.coarsen.reference import merge_chains_slowly, peaks_slowly
 from tests.core.placers.problems import gpus, line, problems
@@ -15,8 +15,6 @@ from enplace.placers import place
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
 
-quick = settings(deadline=None, max_examples=60)
-
 
 def allowed_work_us(problem):
     """Sum the times of the ops that each device may run."""
@@ -24,7 +22,6 @@ def allowed_work_us(problem):
     return np.where(allowed, problem.time_us, 0.0).sum(axis=0)
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 6))
 def test_contracting_conserves_times_and_bytes(problem, target):
     group = merge_batches(problem, target)
@@ -38,7 +35,6 @@ def test_contracting_conserves_times_and_bytes(problem, target):
     assert fine.tensor_bytes[sent].sum() == coarse.tensor_bytes.sum()
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 6))
 def test_the_memory_inside_groups_equals_the_reference(problem, target):
     group = merge_batches(problem, target)
@@ -49,7 +45,6 @@ def test_the_memory_inside_groups_equals_the_reference(problem, target):
     assert inside.tolist() == peaks_slowly(problem, group, order)
 
 
-@quick
 @given(problem=problems())
 def test_merging_chains_equals_the_reference(problem):
     group = merge_chains(problem)
@@ -58,7 +53,6 @@ def test_merging_chains_equals_the_reference(problem):
         assert merge_chains(problem).tolist() == group.tolist()
 
 
-@quick
 @given(problem=problems(), target=st.integers(1, 6))
 def test_a_plan_of_the_contracted_graph_expands_to_a_valid_plan(problem, target):
     group = merge_batches(problem, target)
@@ -71,7 +65,6 @@ def test_a_plan_of_the_contracted_graph_expands_to_a_valid_plan(problem, target)
     assert (back.position[profile.edge_source] < back.position[profile.edge_op]).all()
 
 
-@quick
 @given(problem=problems())
 def test_contracting_keeps_the_step_time_on_one_device(problem):
     """On one device the step time is the sum of all times, merged or not."""
@@ -92,7 +85,6 @@ def place_all(problem, device):
     return type(plan)(np.full(problem.profile.n_ops, device), plan.position.copy(), "all")
 
 
-@quick
 @given(problem=problems())
 def test_merging_chains_makes_no_cycle(problem):
     group = merge_chains(problem)

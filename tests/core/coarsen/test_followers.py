@@ -1,7 +1,7 @@
 """Leaders of free ops, against a readable reference."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from tests.core.placers.problems import problems
 
 from enplace.coarsen import find_leaders
@@ -26,7 +26,6 @@ def lead_slowly(problem, position):
     return [leader[op] for op in range(profile.n_ops)]
 
 
-@settings(deadline=None, max_examples=80)
 @given(problem=problems())
 def test_leaders_equal_those_of_the_reference(problem):
     position = natural_position(problem)

@@ -5,7 +5,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.coarsen.reference import tie_slowly
 from tests.core.placers.problems import gpus, line, problems
@@ -17,8 +17,6 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placing.settle import natural_position
 from enplace.values.cluster import LinkCost
 from enplace.values.problem import Problem
-
-quick = settings(deadline=None, max_examples=60)
 
 
 def every_op_alone(problem):
@@ -61,7 +59,6 @@ def cut_cost(graph, cost, segment_of):
     return cost[segment_of[graph.source] != segment_of[graph.target]].sum()
 
 
-@quick
 @given(problem=problems())
 def test_cpd_topo_equals_algorithm_1(problem):
     graph = every_op_alone(problem)
@@ -81,7 +78,6 @@ def test_cpd_topo_finishes_a_branch_before_the_next():
     assert cpd_topo(graph, cost).tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
 
 
-@quick
 @given(
     problem=problems(max_ops=9), reach=st.integers(1, 5), limit=st.sampled_from([800, 3000, 10**9])
 )
@@ -113,7 +109,6 @@ def test_breakpoints_cost_as_little_as_the_best_of_all_cuts(problem, reach, limi
     assert cut_cost(graph, cost, by_node(found)) == best
 
 
-@quick
 @given(problem=problems(), reach=st.integers(1, 8))
 def test_fusion_is_an_acyclic_partition_that_conserves_time_and_bytes(problem, reach):
     profile = problem.profile
@@ -139,7 +134,6 @@ def test_fusion_is_an_acyclic_partition_that_conserves_time_and_bytes(problem, r
     assert graph.edge_bytes.sum() == sum(int(profile.tensor_bytes[t]) for t, _ in crossing)
 
 
-@quick
 @given(problem=problems())
 def test_a_leader_comes_before_other_consumers_of_its_followers(problem):
     profile, position = problem.profile, natural_position(problem)
@@ -159,7 +153,6 @@ def test_a_chain_of_constants_joins_its_first_real_consumer():
     assert leader.tolist() == [3, 3, 2, 3, 4]
 
 
-@quick
 @given(problem=problems(), ratio=st.sampled_from([0.0, 1.0]), share=st.floats(0, 1))
 def test_ties_join_whole_units_up_to_a_limit(problem, ratio, share):
     tied = tie_heavy_edges(problem, ratio, share)
@@ -175,7 +168,6 @@ def test_ties_join_whole_units_up_to_a_limit(problem, ratio, share):
             assert work[members].sum() <= share * work.sum() * (1 + 1e-9)
 
 
-@quick
 @given(
     problem=problems(), ratio=st.sampled_from([0.0, 1.0]), share=st.sampled_from([0.3, 0.6, 1.0])
 )

@@ -1,6 +1,6 @@
 """The compiled walk along the critical path, against a readable one."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from tests.problems import planned_problems
 
 from enplace.machine import critical_path, simulate
@@ -83,7 +83,6 @@ class SlowWalk:
         )
 
 
-@settings(deadline=None, max_examples=50)
 @given(planned=planned_problems())
 def test_the_critical_path_equals_the_reference(planned):
     schedule = simulate(*planned)

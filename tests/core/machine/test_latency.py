@@ -6,7 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.placers.latency import reference
 
@@ -88,7 +88,6 @@ def placed(draw):
     return replace(problem, profile=profile), plan.device
 
 
-@settings(deadline=None)
 @given(placed=placed())
 def test_subgraphs_are_contiguous_and_finish(placed):
     problem, device = placed
@@ -107,7 +106,6 @@ def test_subgraphs_are_contiguous_and_finish(placed):
             assert below & above <= inside
 
 
-@settings(deadline=None)
 @given(planned=planned_problems(), seed=st.integers(0, 9))
 def test_the_latency_is_at_least_the_longest_path(planned, seed):
     problem, plan = planned
@@ -119,7 +117,6 @@ def test_the_latency_is_at_least_the_longest_path(planned, seed):
     assert latency_us(problem, plan.device) >= ahead.max() - 1e-9
 
 
-@settings(deadline=None)
 @given(placed=placed(), seed=st.integers(0, 99))
 def test_the_fast_evaluator_equals_the_reference(placed, seed):
     problem, device = placed

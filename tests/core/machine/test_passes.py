@@ -2,14 +2,13 @@
 
 import networkx as nx
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.problems import profiles
 
 from enplace.machine.way_back import raise_along_edges
 
 
-@settings(deadline=None, max_examples=60)
 @given(profile=profiles(), seed=st.integers(0, 99))
 def test_each_value_becomes_the_largest_of_all_ancestors(profile, seed):
     value = np.random.default_rng(seed).integers(0, 9, profile.n_ops)

@@ -1,7 +1,7 @@
 """Upward ranks of a placement, against a readable reference."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from tests.problems import planned_problems
 
 from enplace.machine.layout import build_machine
@@ -26,7 +26,6 @@ def rank_slowly(problem, device):
     return rank_us
 
 
-@settings(deadline=None, max_examples=60)
 @given(planned=planned_problems())
 def test_ranks_equal_those_of_the_reference(planned):
     problem, plan = planned

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from tests.core.machine.schedule_faults import find_faults
 
 from enplace.errors import DeadlockError
@@ -72,7 +72,6 @@ def test_the_hand_made_schedule_has_no_fault(schedule):
     assert find_faults(schedule) == []
 
 
-@settings(deadline=None, max_examples=60)
 @given(planned=planned_problems())
 def test_simulated_schedules_have_no_fault_under_any_policy(planned):
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import cpd_topo, group_graph, mean_link
@@ -84,7 +84,6 @@ def reference_adjust(problem, graph, order):
     return [device[node] for node in range(graph.n_groups)]
 
 
-@settings(deadline=None, max_examples=80)
 @given(problem=problems())
 def test_the_kernel_equals_the_reference(problem):
     graph = group_graph(problem, np.arange(problem.profile.n_ops))

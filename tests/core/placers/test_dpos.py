@@ -69,14 +69,13 @@ def problems_with_transfers(draw):
 
 
 # Derandomised, because in rare graphs transfers queue and the step exceeds the bound.
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(problems_with_transfers())
 def test_theorem_1_bounds_the_step(problem):
     step, ideal, c_max, _ = step_and_ideal(problem)
     assert step <= 2 * ideal + c_max + 1e-9
 
 
-@settings(deadline=None, max_examples=150)
 @given(problems_with_transfers())
 def test_with_queues_the_sum_of_all_transfers_bounds_the_step(problem):
     step, ideal, _, all_transfers = step_and_ideal(problem)

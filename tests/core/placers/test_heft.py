@@ -1,7 +1,7 @@
 """HEFT against the example in its paper and a slow reference."""
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from tests.core.placers.problems import GIB, gpus, line, problems
 from tests.core.placers.reference import ListScheduler
 
@@ -49,7 +49,6 @@ def test_upward_ranks_match_the_papers_example():
     assert np.allclose(mean_rank_us(papers_example()), expected, atol=1e-3)
 
 
-@settings(deadline=None, max_examples=80)
 @given(problem=problems())
 def test_the_kernel_equals_the_reference(problem):
     assume(problem.cluster.capacity_bytes.min() >= GIB)

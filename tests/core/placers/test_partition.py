@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.core.placers.problems import gpus, line, problems
 from tests.core.processes.test_worker import is_gone
 
@@ -49,7 +49,6 @@ def test_parts_are_balanced_by_memory_if_they_would_not_fit(method):
     assert simulate(problem, place(problem, method).plan).fits
 
 
-@settings(deadline=None, max_examples=60)
 @given(problem=problems())
 def test_the_graph_is_symmetric_and_its_weights_are_positive(problem):
     node, graph = weighted_graph(problem)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.bounds import lower_bound_us
@@ -15,7 +15,6 @@ from enplace.values.problem import Problem
 from enplace.values.result import Result
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(10))
 def test_every_schedule_satisfies_the_program(problem):
     """The easy half of Theorem 3.1: a valid plan satisfies all constraints but memory."""

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line
 
@@ -68,7 +68,6 @@ def test_stages_fit_in_memory_if_possible():
     assert stages == [LayerStage(0, 0, 1), LayerStage(1, 2, 1)]
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=6),
     st.lists(st.integers(0, 5), min_size=5, max_size=5),

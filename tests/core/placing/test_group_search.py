@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problem_on_small_gpus, problems, profiles
 
@@ -118,7 +118,6 @@ def test_a_group_starts_on_the_device_of_most_of_its_ops():
     assert majority(group, device, np.array([0, 1])).tolist() == [1, 0]
 
 
-@settings(deadline=None, max_examples=100)
 @given(problems(), st.integers(0, 99))
 def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
     search = GroupSearch(problem, "mcmc", PlaceOptions())
@@ -169,7 +168,6 @@ def find_nodes_slowly(profile, group, together):
     return [sorted(set(rows)).index(row) for row in rows]
 
 
-@settings(deadline=None, max_examples=60)
 @given(profile=profiles(), seed=st.integers(0, 99))
 def test_nodes_equal_those_of_the_reference(profile, seed):
     draw = np.random.default_rng(seed)

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
@@ -24,7 +24,6 @@ def slow_free_from(lists, ready, duration):
 work = st.tuples(st.integers(0, 2), st.integers(0, 300), st.integers(0, 9))
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.5, 3.0]))
 def test_gaps_of_many_blocks_are_found(seed, spread):
     rng = np.random.default_rng(seed)
@@ -42,7 +41,6 @@ def test_gaps_of_many_blocks_are_found(seed, spread):
         ends.insert(at, start + duration)
 
 
-@settings(deadline=None)
 @given(st.lists(work, max_size=150))
 def test_the_earliest_gap_is_found(tasks):
     slots, busy = empty_slots(3), [[], [], []]

@@ -55,7 +55,7 @@ PROFILE = profile_of(
 PROBLEM = Problem(PROFILE, cluster_of(2))
 PLAN = plan_of(PROBLEM, {"in": 0, "left": 0, "right": 1, "out": 0})
 
-slow_disk = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def same(a: Profile, b: Profile) -> bool:
@@ -72,7 +72,7 @@ def schema(name: str) -> Any:
     return json.loads((resource_files("enplace_resources") / f"{name}.schema.json").read_bytes())
 
 
-@slow_disk
+@one_folder
 @given(profile=profiles())
 @pytest.mark.parametrize("suffix", [".enplace", ".json"])
 def test_a_written_profile_reads_back_the_same(
@@ -571,7 +571,7 @@ def test_pickles_are_not_loaded(valid_archive: tuple[Path, dict[str, bytes]]) ->
 # Projects
 
 
-@slow_disk
+@one_folder
 @given(case=planned_problems())
 def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
@@ -639,7 +639,7 @@ def test_a_damaged_project_is_refused(
 # Plans
 
 
-@slow_disk
+@one_folder
 @given(case=planned_problems())
 def test_a_written_plan_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
@@ -757,7 +757,7 @@ def test_a_plan_of_another_graph_is_refused_with_missing_and_new_ops(tmp_path: P
 
 
 @given(case=planned_problems())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@one_folder
 def test_a_completed_plan_keeps_its_placements_and_is_valid(
     tmp_path: Path, case: tuple[Problem, Plan]
 ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
 from tests.core.solvers.warm import warm_solvers
@@ -21,6 +21,7 @@ from enplace.solvers.cp import solve_cp
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.problem import Problem
 from problems import GIB, cluster_of, plan_of, profile_of
+from properties import examples
 
 pytest.importorskip("ortools")
 
@@ -55,7 +56,7 @@ def ticking():
     return Stopwatch(lambda: 1e-3 * next(looks))
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@examples(8)
 @given(problem=problems(8))
 @warm_solvers()
 def test_no_schedule_that_fits_beats_the_bound(problem):
@@ -74,7 +75,7 @@ def test_no_schedule_that_fits_beats_the_bound(problem):
             simulate(problem, one.plan)
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@examples(12)
 @given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
 @warm_solvers()
 def test_the_bound_is_below_a_plan_that_just_fits(problem, method):

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import networkx as nx
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.values.arrays import (
@@ -17,8 +17,6 @@ from enplace.values.arrays import (
     topological_order,
     upward_rank,
 )
-
-quick = settings(deadline=None, max_examples=50)
 
 
 @st.composite
@@ -45,7 +43,6 @@ def test_edges_are_listed_by_node_in_the_order_in_which_they_were_given():
     assert (offsets.tolist(), targets.tolist()) == ([0, 1, 1, 4, 4], [3, 1, 0, 1])
 
 
-@quick
 @given(dag=dags())
 def test_an_order_is_topological_and_ranks_are_the_longest_paths(dag):
     n, out_ptr, target, ends = dag

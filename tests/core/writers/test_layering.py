@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.pictures.layering import lay_out
@@ -55,7 +55,6 @@ graphs = st.integers(1, 14).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs)
 def test_boxes_keep_their_distance_and_edges_keep_off_them(graph):
     n, edges = graph

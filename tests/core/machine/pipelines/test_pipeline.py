@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
@@ -94,7 +94,6 @@ def test_the_slowest_stage_counts_long_before_it_is_the_last_to_finish():
     assert found.time_per_sample_us == pytest.approx(10)
 
 
-@settings(deadline=None, max_examples=60)
 @given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
 def test_inference_takes_the_largest_load_per_sample(planned, transfers):
     """Any placement will do, as the stages of one device alternate."""
@@ -104,7 +103,6 @@ def test_inference_takes_the_largest_load_per_sample(planned, transfers):
     assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
 
 
-@settings(deadline=None, max_examples=40)
 @given(planned=planned_problems(), kind=st.sampled_from(KINDS), cut=st.integers(0, 20))
 def test_stages_wait_for_their_inputs_and_their_device(planned, kind, cut):
     problem, plan = planned
@@ -129,7 +127,6 @@ def test_stages_wait_for_their_inputs_and_their_device(planned, kind, cut):
     assert sum(len(slots) for slots in found.computing) == 7 * len(found.stages)
 
 
-@settings(deadline=None, max_examples=40)
 @given(planned=planned_problems())
 def test_the_stages_of_a_device_add_up_to_its_load(planned):
     problem, plan = on_own_chips(planned[0]), planned[1]
@@ -305,7 +302,6 @@ def test_an_odd_number_of_stages_keeps_the_pace_of_the_busiest_device():
     assert found.makespan_us == pytest.approx(29 * MANY, rel=0.05)
 
 
-@settings(deadline=None, max_examples=40)
 @given(planned=planned_problems(), cut=st.integers(0, 20), transfers=st.sampled_from(TRANSFERS))
 def test_training_keeps_the_pace_of_the_busiest_device(planned, cut, transfers):
     problem, plan = on_own_chips(planned[0]), planned[1]
@@ -322,7 +318,6 @@ STAGE = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9))
 """Time forward, time backward, and time of the gradients of weights; there are none if it is 0."""
 
 
-@settings(deadline=None, max_examples=60)
 @given(stages=st.lists(STAGE, min_size=2, max_size=5), m=st.integers(1, 12))
 @example(stages=[(4, 4, 0), (1, 3, 0), (2, 1, 4), (2, 2, 0)], m=3)
 @example(stages=[(4, 4, 4), (1, 2, 0), (4, 1, 2), (1, 3, 0)], m=8)
@@ -343,7 +338,6 @@ def test_zero_bubble_is_never_slower_than_1f1b_and_holds_no_more_samples(stages,
     assert max(found.in_flight) <= max(in_turn.in_flight)
 
 
-@settings(deadline=None, max_examples=25)
 @given(planned=planned_problems(), kind=st.sampled_from(["1f1b", "zb-h1", "gpipe"]))
 def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
     problem, plan = planned[0], replace(planned[1], replicas=())

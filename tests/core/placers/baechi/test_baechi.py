@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.core.placers.problems import GIB, gpus, line, problems
 from tests.core.placers.reference import EarliestFirst
@@ -20,6 +20,7 @@ from enplace.placing.stopwatch import Stopwatch
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
+from properties import examples
 
 
 def edge_costs(costs, edges, **extra):
@@ -127,7 +128,6 @@ def test_half_duplex_devices_send_one_tensor_at_a_time():
     assert schedule.makespan_us == 18
 
 
-@settings(deadline=None, max_examples=80)
 @given(problem=problems(), data=st.data())
 def test_the_kernel_equals_the_reference(problem, data):
     """Favourite children are arbitrary or absent; memory is ample."""
@@ -141,7 +141,7 @@ def test_the_kernel_equals_the_reference(problem, data):
     assert (device.tolist(), start.tolist()) == expected
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(problem=problems(), window=st.integers(1, 30))
 def test_with_any_window_each_child_is_the_favourite_of_one_parent(problem, window):
     favourite, decided = favourite_children(problem, PlaceOptions(), window)

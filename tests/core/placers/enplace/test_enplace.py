@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from tests.core.placers.problems import gpus, line, problems
 from tests.core.solvers.warm import warm_solvers
 from tests.problems import cluster_of, profile_of
@@ -24,11 +24,12 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem
+from properties import examples
 
 ONE_ROUND = {"rounds": 1}
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@examples(12)
 @given(problem=problems())
 @warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
@@ -169,7 +170,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     assert found.plan.note.startswith(f"There was too little time for {later}")
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@examples(10)
 @given(problem=problems())
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
     with pytest.MonkeyPatch.context() as patch:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.core.placers.latency import reference
 from tests.core.placers.latency.drawn import fits, least_us, small_problems
 from tests.core.solvers.warm import warm_solvers
@@ -18,6 +18,7 @@ from enplace.solvers.milp import installed
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
+from properties import examples
 
 needs_solver = pytest.mark.skipif(not installed("HiGHS"), reason="HiGHS is not installed")
 PROGRAMS = {"latency-ip": 1, "latency-ip-q": 2}
@@ -33,7 +34,7 @@ def plan_by(method, problem):
 def test_a_proven_latency_is_the_least_of_all(method):
     subgraphs = PROGRAMS[method]
 
-    @settings(deadline=None, max_examples=12)
+    @examples(12)
     @given(problem=small_problems(5 - subgraphs // 2, least_us=0))
     @warm_solvers()
     def holds(problem):
@@ -51,7 +52,6 @@ def test_a_proven_latency_is_the_least_of_all(method):
     holds()
 
 
-@settings(deadline=None, max_examples=40)
 @given(problem=small_problems(7, least_us=0))
 def test_the_greedy_plan_fits_and_has_the_latency_it_claims(problem):
     plan = plan_by("greedy-latency", problem)

@@ -5,7 +5,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.placers.latency.drawn import least_us, small_problems
 from tests.core.solvers.warm import warm_solvers
@@ -46,7 +46,6 @@ def solver():
 
 @pytest.mark.parametrize(("q", "most"), [(1, 5), (2, 4)])
 def test_the_program_finds_the_least_latency(solver, q, most):
-    @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(most))
     @warm_solvers()
     def holds(problem):
@@ -60,7 +59,6 @@ def test_the_program_finds_the_least_latency(solver, q, most):
     holds()
 
 
-@settings(deadline=None)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
 def test_annealing_agrees_with_the_evaluator(problem, seed):
     groups, rng = build_groups(problem), np.random.default_rng(seed)
@@ -72,7 +70,6 @@ def test_annealing_agrees_with_the_evaluator(problem, seed):
     assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, of_op[:, 1]))
 
 
-@settings(deadline=None, max_examples=30)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
 def test_annealing_never_gets_worse_and_stays_within_memory(problem, seed):
     groups = build_groups(problem)
@@ -84,7 +81,6 @@ def test_annealing_never_gets_worse_and_stays_within_memory(problem, seed):
     assert (held <= groups.capacity_bytes).all()
 
 
-@settings(deadline=None)
 @given(problem=small_problems(8))
 def test_the_greedy_placement_fits_and_is_contiguous(problem):
     groups = build_groups(problem)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.solvers.warm import warm_solvers
 
@@ -29,6 +29,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
+from properties import examples
 
 RULES = [LoadRule(t, p, in_flight=False) for t in TRANSFERS for p in ("1f1b", "gpipe")]
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.transfers}-{r.pipeline}")
@@ -110,7 +111,6 @@ def test_gpipe_adds_the_largest_loads_of_both_passes():
     assert max_load_us(problem, device, LoadRule()) == 11 + 7
 
 
-@settings(deadline=None)
 @given(planned=planned_problems())
 def test_more_overlap_lowers_the_loads(planned):
     problem, plan = planned
@@ -127,7 +127,6 @@ def test_more_overlap_lowers_the_loads(planned):
 
 
 @each_rule
-@settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems())
 def test_no_partition_beats_the_exact_one(rule, problem):
     expected = least_us(problem, rule)
@@ -143,7 +142,7 @@ def test_no_partition_beats_the_exact_one(rule, problem):
 
 
 @each_rule
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(problem=tiny_problems(slower=(1.0, 3.0)), seed=st.integers(0, 9))
 def test_unit_loads_equal_op_loads_even_after_annealing(rule, problem, seed):
     graph = build_hypergraph(problem, rule)
@@ -155,7 +154,7 @@ def test_unit_loads_equal_op_loads_even_after_annealing(rule, problem, seed):
 
 
 @each_rule
-@settings(deadline=None, max_examples=4)
+@examples(4)
 @given(problem=tiny_problems(4, slower=(1.0, 3.0)))
 @warm_solvers()
 def test_no_placement_beats_that_of_the_program(rule, problem):
@@ -188,7 +187,6 @@ def least_with_replicas_us(problem, rule):
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:3]])
-@settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems(4))
 def test_no_replicas_beat_the_exact_ones(rule, problem):
     found = partition_exactly(problem, rule)
@@ -231,7 +229,7 @@ def test_the_slowest_link_decides_the_time_of_an_all_reduce():
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
-@settings(deadline=None, max_examples=6)
+@examples(6)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
 def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
     try:
@@ -259,7 +257,7 @@ def two_machines(n_each, network_us, within_us=1.0):
 
 
 @pytest.mark.parametrize("rule", [replace(r, two_level=True) for r in RULES[:3]])
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
 def test_no_two_level_partition_beats_the_exact_one(rule, problem, network_us):
     """The machines are ordered too: all edges between them have one direction."""
@@ -289,7 +287,7 @@ def least_over_machines_us(problem, rule):
     return least
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
 def test_unequal_machines_get_the_best_partition_in_any_order(problem, network_us):
     """One GPU on a slow network, and two with a fast link between them."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.placers.problems import problems
 from tests.problems import profile_of
@@ -68,7 +68,6 @@ def random_placement(problem, seed):
     return np.where(problem.unit_allowed, lots, -1.0).argmax(axis=1)[problem.unit]
 
 
-@settings(max_examples=50)
 @given(problems(), st.floats(0.01, 2.0), st.sampled_from([1e-9, 10.0]), st.integers(0, 99))
 def test_annealing_keeps_to_the_constraints_and_knows_what_it_gains(problem, weight, hot, seed):
     start = random_placement(problem, seed)

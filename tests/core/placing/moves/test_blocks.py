@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.problems import planned_problems
 
@@ -165,7 +165,6 @@ class Reference:
         return chosen
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     planned=planned_problems(),
     capacity_bytes=st.sampled_from([170, 2**30]),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 
@@ -20,8 +20,6 @@ from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import Problem
 
-quick = settings(deadline=None, max_examples=50)
-
 
 def simulated(problem, order, device):
     """Return makespan, finish times and excess memory of ``simulate_order``."""
@@ -33,7 +31,6 @@ def simulated(problem, order, device):
     )  # fmt: skip
 
 
-@quick
 @given(planned=planned_problems())
 def test_simulate_order_equals_the_simulator_on_separate_channels(planned):
     problem, plan = planned
@@ -48,7 +45,6 @@ def test_simulate_order_equals_the_simulator_on_separate_channels(planned):
     assert finish == pytest.approx(schedule.op_finish_us)
 
 
-@quick
 @given(planned=planned_problems())
 def test_the_excess_equals_that_of_the_memory_curves(planned):
     problem, plan = planned
@@ -70,7 +66,6 @@ def test_the_excess_equals_that_of_the_memory_curves(planned):
     assert excess == schedule.excess_bytes
 
 
-@quick
 @given(planned=planned_problems())
 def test_the_longest_tail_spans_the_schedule(planned):
     """Start plus tail of the first op on the critical path is the makespan."""
@@ -86,7 +81,6 @@ def test_the_longest_tail_spans_the_schedule(planned):
     assert (start + tails.op_us).max() == pytest.approx(last)
 
 
-@quick
 @given(planned=planned_problems())
 def test_window_moves_never_make_a_schedule_longer(planned):
     problem, plan = planned
@@ -142,7 +136,6 @@ def test_block_moves_use_the_idle_device(links, ranked):
     assert strict.makespan_us == 60.0
 
 
-@quick
 @given(
     planned=planned_problems(),
     rounds=st.sampled_from([0, 30]),

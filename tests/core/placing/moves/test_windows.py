@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.problems import cluster_of, planned_problems, profile_of
 
@@ -165,7 +165,6 @@ class Reference:
         return ops, [device[op] for op in ops]
 
 
-@settings(deadline=None, max_examples=60)
 @given(planned=planned_problems(), seed=st.integers(0, 99), part=st.floats(0, 1))
 def test_a_window_is_annealed_like_the_reference(planned, seed, part):
     problem, plan = planned

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.errors import SplitError
@@ -257,7 +257,6 @@ def chains_and_splits(draw):
     return graph(ops, sorted(edges)), splits
 
 
-@settings(deadline=None, max_examples=60)
 @given(chains_and_splits(), st.randoms())
 def test_splits_in_any_order_keep_work_bytes_and_names(drawn, chance):
     profile, splits = drawn

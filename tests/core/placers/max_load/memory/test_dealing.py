@@ -5,7 +5,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.machine.pipelines.loads import max_load_us
@@ -28,7 +28,6 @@ def chain_on(speeds, times, capacity_bytes=10**9, **sizes):
     return Problem(profile, cluster_of(n, speeds=speeds, capacity_bytes=capacity_bytes))
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     speeds=st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=2, max_size=4),
     times=st.lists(st.integers(1, 30), min_size=2, max_size=6),

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise, product
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
@@ -24,6 +24,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.writers import write_plan
 from problems import cluster_of, profile_of
+from properties import examples
 
 SIZES = st.lists(
     st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3)), min_size=2, max_size=5
@@ -119,7 +120,6 @@ def stage_bytes(layers, stage, again, samples):
     return 4 * len(stage) + (samples - 1) * (received if again else kept)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     layers=SIZES,
     capacity=st.integers(20, 60),
@@ -281,7 +281,6 @@ def splits_in_two(problem, recompute):
             yield (layer >= cut).astype(np.int64), again
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     layers=st.lists(
         st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5)), min_size=2, max_size=5
@@ -346,7 +345,7 @@ def fullest(problem, plan, rule):
     return find_fullest(problem, plan.device, rule, plan.replicas, plan.recompute, plan.pace_us)
 
 
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(layers=SMALL, capacity=st.integers(12, 24))
 @example(layers=[(1, 4, 0), (1, 6, 0), (1, 1, 2), (1, 2, 0)], capacity=14)
 def test_the_integer_program_counts_samples_in_flight(layers, capacity):
@@ -368,7 +367,7 @@ def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
     assert plan.proven
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(layers=SIZES, capacity=st.integers(12, 30), network_us=st.sampled_from([1.5, 3.0]))
 @example(layers=[(1, 1, 3), (1, 1, 0), (1, 5, 0), (1, 2, 1)], capacity=12, network_us=3.0)
 @example(
@@ -457,7 +456,7 @@ def least_that_fits_simulated(problem, rule):
     return best
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(
     layers=LAYERS,
     capacity=st.integers(15, 150),

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from enplace.machine.pipelines.loads import max_load_us
@@ -37,7 +37,6 @@ def starts(draw):
     return problem, graph, draw_placement(graph, np.random.default_rng(draw(st.integers(0, 9))))
 
 
-@settings(deadline=None, max_examples=30)
 @given(start=starts())
 def test_every_step_is_the_best_reassignment(start):
     _, graph, device = start
@@ -47,7 +46,6 @@ def test_every_step_is_the_best_reassignment(start):
     assert score(graph, after) == pytest.approx(best)
 
 
-@settings(deadline=None, max_examples=30)
 @given(start=starts())
 def test_a_descent_ends_where_no_reassignment_helps(start):
     problem, graph, device = start

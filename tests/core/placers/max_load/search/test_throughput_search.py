@@ -6,7 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.solvers.warm import warm_solvers
 
@@ -129,14 +129,12 @@ def check(problem, found, expected):
         assert any(np.array_equal(found.device, each) for each in placements(problem))
 
 
-@settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
 @warm_solvers()
 def test_no_placement_beats_the_noncontiguous_search(solver, problem):
     check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
 
 
-@settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
 @warm_solvers()
 def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
@@ -146,7 +144,6 @@ def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
         assert is_contiguous(problem, found.device)
 
 
-@settings(deadline=None)
 @given(planned=planned_problems())
 def test_unit_loads_equal_op_loads(planned):
     problem, plan = on_own_chips(planned[0]), planned[1]
@@ -157,7 +154,6 @@ def test_unit_loads_equal_op_loads(planned):
     np.testing.assert_allclose(loads, device_loads_us(problem, plan.device))
 
 
-@settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems(), seed=st.integers(0, 9))
 def test_annealing_stays_within_memory_and_never_gets_worse(problem, seed):
     graph = build_hypergraph(problem)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
@@ -155,7 +155,6 @@ def least_load_us(problem):
     return best
 
 
-@settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
 def test_no_partition_beats_the_search(problem):
     expected = least_load_us(problem)
@@ -184,7 +183,6 @@ def test_independent_chains_multiply_their_numbers_of_ideals():
 
 
 @given(st.integers(1, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
-@settings(deadline=None)
 def test_the_widest_level_gives_a_lower_bound_on_the_ideals(n_nodes, edges):
     edges = sorted((a, b) for a, b in edges if a < b < n_nodes)
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
@@ -238,7 +236,6 @@ def spy(solve_over, searched):
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
     st.integers(1, 2),
 )
-@settings(deadline=None, max_examples=30)
 def test_the_quick_bound_is_below_every_partition(times, n_gpus):
     """A time of 0 means that the op does not run on that kind of device."""
     times = [(gpu, cpu) for gpu, cpu in times if gpu or cpu] or [(1, 1)]
@@ -272,7 +269,6 @@ def test_a_stopped_search_returns_the_best_so_far():
     assert "stopped" in found.note
 
 
-@settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
 def test_every_claim_of_a_plan_is_true(problem):
     """A plan that claims a proof has the least possible load and fits."""
