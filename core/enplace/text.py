@@ -127,6 +127,14 @@ def rate(bytes_per_s: float) -> str:
     return f"{_number(value, digits, False).removesuffix('.0')} {unit}"
 
 
+def quantity(value: float, unit: str = "") -> str:
+    """Show a large number with a decimal prefix: ``3.9 GFLOP``, ``512``."""
+    prefixes = ["", "k", "M", "G", "T", "P"]
+    while abs(value) >= 999.5 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    return f"{value:.3g} {prefixes[0]}{unit}".strip()
+
+
 def factor(value: float) -> str:
     """A factor: ``1 ×``, ``1.5 ×``, ``0.25 ×``."""
     return f"{value:.3g} ×"

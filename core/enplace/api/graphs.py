@@ -11,8 +11,19 @@ import numpy as np
 from enplace.api.checks import checked
 from enplace.errors import ProfileError
 from enplace.text import elide_middle
+from enplace.values.columns import Column
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
+from enplace.values.profile import (
+    CONTROL,
+    KINDS,
+    MAX_BYTES,
+    MAX_TIME_US,
+    OP_COLUMNS,
+    Profile,
+    columns_of,
+    edge_columns,
+    make_profile,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -22,6 +33,9 @@ else:
     Graph = Any
 
 Attributes = Mapping[str, Any]
+
+_ALWAYS = ("persistent_bytes", "temporary_bytes", "type", "scope")
+"""Attributes that every node has; all others are absent where they say nothing."""
 
 MAX_LABEL = 120
 """Longer names are shortened in messages."""
@@ -67,23 +81,15 @@ def to_networkx(profile: Profile) -> Graph:
     if profile.measured.estimated:
         graph.graph["estimated"] = profile.measured.estimated
         graph.graph["estimated_speed"] = profile.measured.estimated_speed
+    columns = [(OP_COLUMNS[n], v) for n, v in columns_of(profile).items() if n != "time_us"]
     for op, name in enumerate(profile.op_names):
         times = zip(KINDS, profile.time_us[op].tolist(), strict=True)
         node = {f"{kind}_us": time for kind, time in times if time == time}
-        node["persistent_bytes"] = int(profile.persistent_bytes[op])
-        node["temporary_bytes"] = int(profile.temporary_bytes[op])
-        node |= {"type": profile.op_types[op], "scope": profile.scopes[op]}
-        if profile.colocation[op]:
-            node["colocation"] = profile.colocation[op]
+        for each, values in columns:
+            if each.key in _ALWAYS or not each.is_default(values[op]):
+                node[each.key] = each.type(values[op])
         graph.add_node(name, **node)
-    tensor = profile.edge_tensor
-    columns = (
-        profile.edge_source,
-        profile.edge_op,
-        profile.tensor_output[tensor],
-        profile.tensor_bytes[tensor],
-    )
-    for source, target, output, size in np.stack(columns, axis=1).tolist():
+    for source, output, target, size in profile.edges.tolist():
         ends = profile.op_names[source], profile.op_names[target]
         if not graph.has_edge(*ends):
             graph.add_edge(*ends, bytes=0, outputs={})
@@ -124,20 +130,15 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         for source, target, attributes in graph.edges(data=True)
         for output, size in _outputs(attributes, f"edge {_label(source)} -> {_label(target)}")
     ]
-    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    columns: dict[str, Any] = {
+        label: [node[each.key] for node in nodes] for label, each in OP_COLUMNS.items()
+    }
+    columns["time_us"] = np.array(columns["time_us"], dtype=np.float64).reshape(-1, 2)
     return make_profile(
         name or str(graph.graph.get("name") or "model"),
         op_names=[node["name"] for node in nodes],
-        op_types=[node["type"] for node in nodes],
-        scopes=[node["scope"] for node in nodes],
-        time_us=np.array([node["time_us"] for node in nodes], dtype=np.float64).reshape(-1, 2),
-        persistent_bytes=[node["persistent_bytes"] for node in nodes],
-        temporary_bytes=[node["temporary_bytes"] for node in nodes],
-        colocation=[node["colocation"] for node in nodes],
-        edge_source=source,
-        edge_output=output,
-        edge_op=target,
-        edge_bytes=size,
+        **columns,
+        **edge_columns(edges),
         measured=_measurement(graph.graph),
     )
 
@@ -160,15 +161,17 @@ def _node(node: Hashable, attributes: Attributes) -> dict[str, Any]:
     if all(time != time for time in times):
         wanted = " or ".join(f"'{kind}_us'" for kind in KINDS)
         raise ProfileError(f"{where} has no {wanted}; give it its compute time in µs")
-    return {
-        "name": name,
-        "time_us": times,
-        "type": _text(attributes, "type", where),
-        "scope": _text(attributes, "scope", where, name.rpartition("/")[0]),
-        "colocation": _text(attributes, "colocation", where),
-        "persistent_bytes": _bytes(attributes, "persistent_bytes", where, 0),
-        "temporary_bytes": _bytes(attributes, "temporary_bytes", where, 0),
-    }
+    values = {each.key: _value(attributes, each, where) for each in OP_COLUMNS.values()}
+    scope = _text(attributes, "scope", where, name.rpartition("/")[0])
+    return {**values, "name": name, "time_us": times, "scope": scope}
+
+
+def _value(attributes: Attributes, column: Column, where: str) -> Any:
+    if column.type is str:
+        return _text(attributes, column.key, where, column.default)
+    if column.type is int:
+        return _bytes(attributes, column.key, where, column.default)
+    return _number(attributes, column.key, where, column.default, column.most)
 
 
 def _outputs(attributes: Attributes, where: str) -> Iterator[tuple[int, int]]:

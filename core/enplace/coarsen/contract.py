@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -9,10 +12,11 @@ from scipy.sparse.csgraph import connected_components
 from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import IntArray, csr_offsets, inverse
+from enplace.values.columns import Merge
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import CONTROL, Profile, make_profile
+from enplace.values.profile import CONTROL, OP_COLUMNS, Profile, make_profile
 
 
 def contract(problem: Problem, group: IntArray) -> Problem:
@@ -37,20 +41,18 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     n = int(group.max()) + 1
     order = np.lexsort((inverse(problem.profile.topological_order), group))
     first = order[csr_offsets(group[order], n)[:-1]]
-    time_us = np.zeros((n, profile.time_us.shape[1]))
-    np.add.at(time_us, group, profile.time_us)
     source, target = group[profile.edge_source], group[profile.edge_op]
     leaves = source != target
     control = profile.tensor_output[profile.edge_tensor] == CONTROL
     contracted = make_profile(
         profile.name,
         op_names=[profile.op_names[op] for op in first.tolist()],
-        op_types=[profile.op_types[op] for op in first.tolist()],
-        scopes=[profile.scopes[op] for op in first.tolist()],
-        time_us=time_us,
-        persistent_bytes=_sums(profile.persistent_bytes, group, n),
-        temporary_bytes=_peak_inside(problem, group, order),
-        colocation=_together(problem, group, n),
+        **{
+            label: _FOUND[label](problem, group, order)
+            if each.merge is Merge.OWN
+            else _merged(each.merge, getattr(profile, label), group, first)
+            for label, each in OP_COLUMNS.items()
+        },
         edge_source=source[leaves],
         edge_output=np.where(control, CONTROL, profile.edge_tensor)[leaves],
         edge_op=target[leaves],
@@ -88,14 +90,18 @@ def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:
     )
 
 
-def _sums(values: IntArray, group: IntArray, n: int) -> IntArray:
-    total = np.zeros(n, dtype=np.int64)
+def _merged(merge: Merge, values: Any, group: IntArray, first: IntArray) -> Any:
+    """Find what each group has of a column."""
+    if merge is Merge.FIRST:
+        return [values[op] for op in first.tolist()]
+    total = np.zeros((len(first), *values.shape[1:]), dtype=values.dtype)
     np.add.at(total, group, values)
     return total
 
 
-def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
+def _together(problem: Problem, group: IntArray, order: IntArray) -> list[str]:
     """Name each group's colocation group: groups that have ops of one placement unit share it."""
+    n = int(group[order[-1]]) + 1
     units = n + problem.unit
     size = n + problem.n_units
     links = coo_array((np.ones(len(group)), (group, units)), shape=(size, size))
@@ -107,6 +113,13 @@ def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
 def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
     """Find the most bytes that a group needs besides variables and the tensors that leave it."""
     return _peaks(build_machine(problem), group, order, inverse(order))
+
+
+_FOUND: dict[str, Callable[[Problem, IntArray, IntArray], Any]] = {
+    "temporary_bytes": _peak_inside,
+    "colocation": _together,
+}
+"""Columns of groups that are more than a sum."""
 
 
 @kernel

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from enplace.text import count, percent
 from enplace.text import size as size_text
 from enplace.values.measurement import Deviation, Evaluation
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import FloatArray, IntArray, Profile, growing
 
 METHOD = "order-place"
 FEW_STEPS = 5
@@ -122,17 +123,20 @@ def estimate(
     def line(values: Sequence[FloatArray | IntArray]) -> FloatArray:
         return extrapolated(batch_sizes, np.array(values, dtype=np.float64), batch_size)
 
-    time_us = line([profile.time_us[at] for profile, at in zip(small, order, strict=True)])
+    columns: dict[str, Any] = {
+        label: each.rounded(
+            line([getattr(p, label)[at] for p, at in zip(small, order, strict=True)])
+        )
+        for label, each, _ in growing(graph)
+    }
     # An op only has a time for the kind of device that it ran on last.
-    time_us[np.isnan(small[-1].time_us[order[-1]])] = np.nan
-    temporary = line([p.temporary_bytes[at] for p, at in zip(small, order, strict=True)])
+    columns["time_us"][np.isnan(small[-1].time_us[order[-1]])] = np.nan
     held = [_bytes_of_tensors(graph, profile) for profile in small]
     by_line = line(held)
     _check_batch(graph, held, by_line, batch_sizes, batch_size)
     return replace(
         graph,
-        time_us=time_us,
-        temporary_bytes=np.rint(temporary).astype(np.int64),
+        **columns,
         tensor_bytes=np.where(np.isfinite(by_line), np.rint(by_line), graph.tensor_bytes).astype(
             np.int64
         ),

@@ -25,12 +25,13 @@ import numpy as np
 from enplace.errors import ProblemError
 from enplace.names.passes import named_backward, writes_variable
 from enplace.placers.references import ALONE, reference_schedule
+from enplace.values.arrays import where_op
 from enplace.values.cluster import Cluster
 from enplace.values.cluster_variants import with_devices
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import CONTROL, Profile
+from enplace.values.profile import CONTROL, Profile, growing
 from enplace.values.schedule import Schedule
-from enplace.values.splits import carries_samples, share_of_time
+from enplace.values.splits import carries_samples, share
 
 INSIDE = "heft"
 """The method that places a replica on several GPUs."""
@@ -139,13 +140,14 @@ def share_of_batch(profile: Profile, number: int) -> Profile:
     """Return the profile of a step with an nth of the samples."""
     carries, fed = _samples(profile)
     works = carries | fed
-    share = np.where(works, 1.0 / number, 1.0)
-    time_us = share_of_time(profile, profile.time_us, share[:, None])
     whole = ~carries[profile.tensor_op]
-    tensor_bytes = np.where(whole, profile.tensor_bytes, -(-profile.tensor_bytes // number))
-    temporary = np.where(works, -(-profile.temporary_bytes // number), profile.temporary_bytes)
     return replace(
-        profile.with_costs(time_us), tensor_bytes=tensor_bytes, temporary_bytes=temporary
+        profile,
+        **{
+            label: where_op(works, share(profile, label, values, number), values)
+            for label, _, values in growing(profile)
+        },
+        tensor_bytes=np.where(whole, profile.tensor_bytes, -(-profile.tensor_bytes // number)),
     )
 
 

@@ -38,7 +38,7 @@ from enplace.readers.split_list import splits_from_json
 from enplace.text import size
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.profile import Profile
+from enplace.values.profile import OP_COLUMNS, Profile
 from enplace.values.splits import Split, split_profile
 
 NAME, VERSION = "enplace", 1
@@ -66,23 +66,23 @@ _HEADER = re.compile(
 PROFILE_MEMBERS = ("enplace.json", "profile.json", "profile.npz")
 PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
 
-TEXTS = ("op_names", "op_types", "scopes", "colocation")
-DTYPES = {"time_us": "<f8"}
-WHOLE = ("|u1", "<i4", "<i8")
-"""Types of whole numbers in a file; in memory all are int64."""
-
-_TYPES = {*DTYPES.values(), *WHOLE}
+TEXTS = ("op_names", *(name for name, each in OP_COLUMNS.items() if each.type is str))
+FLOATS = {name: 1 + bool(each.width) for name, each in OP_COLUMNS.items() if each.type is float}
+"""Arrays that do not hold whole numbers, with their dimensions."""
 
 ARRAYS = (
-    "time_us",
-    "persistent_bytes",
-    "temporary_bytes",
-    "tensor_op",
-    "tensor_output",
-    "tensor_bytes",
-    "edge_tensor",
-    "edge_op",
+    *(name for name, each in OP_COLUMNS.items() if each.type is not str),
+    *("tensor_op", "tensor_output", "tensor_bytes", "edge_tensor", "edge_op"),
 )
+FLOAT, WHOLE = "<f8", ("|u1", "<i4", "<i8")
+"""Types of numbers in a file; in memory all whole numbers are int64."""
+
+_TYPES = {FLOAT, *WHOLE}
+
+
+def may_lack(name: str) -> bool:
+    """Whether files may lack a column, as older ones do, because all ops have its default."""
+    return name in OP_COLUMNS and not OP_COLUMNS[name].always
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,8 @@ def _profile_from(members: _Members) -> Profile:
     header = is_object(_json(members, "enplace.json"), "enplace.json")
     check_format({"format": header.get("format", "")}, NAME, VERSION)
     data = is_object(_json(members, "profile.json"), "profile.json")
-    texts = {key: take(data, key, list, "profile.json") for key in TEXTS}
+    there = [key for key in TEXTS if key in data or not may_lack(key)]
+    texts = {key: take(data, key, list, "profile.json") for key in there}
     for key, values in texts.items():
         if not all(isinstance(value, str) for value in values):
             raise FileError(f"profile.json.{key}: must hold texts only; export the profile again")
@@ -405,37 +406,37 @@ def _arrays(members: _Members, name: str, wanted: Sequence[str]) -> dict[str, An
     packed = _member(members, name)
     with naming(name):
         content = _unzip(packed, tuple(f"{key}.npy" for key in wanted), members.packed_bytes)
-    for key in wanted:
+    there = [key for key in wanted if f"{key}.npy" in content or not may_lack(key)]
+    for key in there:
         if f"{key}.npy" not in content:
             raise FileError(f"{name}: '{key}.npy' is missing; export the file again")
     return {
-        key: _array(content[f"{key}.npy"], DTYPES.get(key, ""), f"{name}: {key}.npy")
-        for key in wanted
+        key: _array(content[f"{key}.npy"], FLOATS.get(key, 0), f"{name}: {key}.npy")
+        for key in there
     }
 
 
-def _array(content: bytes, dtype: str, where: str) -> Any:
+def _array(content: bytes, float_dimensions: int, where: str) -> Any:
     """Read an array after checking that its header matches the bytes that follow.
 
     Parameters
     ----------
-    dtype : str
-        Its type; empty for one of whole numbers, which is returned as int64.
+    float_dimensions : int
+        Its dimensions; 0 for a list of whole numbers, which is returned as int64.
     """
     head = _HEADER.match(content)
     if head is None:
         raise FileError(f"{where} is not an array; export the file again")
     shape = tuple(int(length) for length in head["shape"].split(b",") if length)
     body, found = content[head.end() :], head["type"].decode("latin-1")
-    known = found in ((dtype,) if dtype else WHOLE)
-    n_dimensions = 2 if dtype else 1
+    known = found in ((FLOAT,) if float_dimensions else WHOLE)
     if not (
         known
-        and len(shape) == n_dimensions
+        and len(shape) == (float_dimensions or 1)
         and len(body) == math.prod(shape) * np.dtype(found).itemsize
     ):
         raise FileError(f"{where} has a wrong type or size; export the file again")
     array = np.frombuffer(body, dtype=found)
     if head["fortran"] == b"True":
         array = array.reshape(shape[::-1]).T
-    return array.reshape(shape).astype(dtype or np.int64)
+    return array.reshape(shape).astype(FLOAT if float_dimensions else np.int64)

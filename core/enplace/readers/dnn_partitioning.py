@@ -101,7 +101,6 @@ def read_dnn_partitioning(content: Content) -> Profile:
         scopes=[_scope(name) for name in names],
         time_us=np.array([(node["gpu_us"], node["cpu_us"]) for node in nodes]),
         persistent_bytes=[node["size"] for node in nodes],
-        temporary_bytes=[0] * len(nodes),
         colocation=[node["colour"] for node in nodes],
         edge_source=[edge["source"] for edge in edges],
         edge_output=_outputs(edges),

@@ -25,7 +25,14 @@ from enplace.readers.colocation import colocation_groups
 from enplace.readers.registry import Content, reader
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, MAX_BYTES, MAX_TIME_US, Profile, make_profile
+from enplace.values.profile import (
+    CONTROL,
+    MAX_BYTES,
+    MAX_TIME_US,
+    Profile,
+    edge_columns,
+    make_profile,
+)
 
 NAME, VERSION = "tf-op-profile", 1
 
@@ -76,10 +83,7 @@ def read_gpu_profile(content: Content) -> Profile:
         persistent_bytes=[node["var_bytes"] for node in nodes],
         temporary_bytes=[node["temp_bytes"] for node in nodes],
         colocation=_colocation(nodes, edges),
-        edge_source=[edge[0] for edge in edges],
-        edge_output=[edge[1] for edge in edges],
-        edge_op=[edge[2] for edge in edges],
-        edge_bytes=[edge[3] for edge in edges],
+        **edge_columns([edge[:4] for edge in edges]),
         measured=_measured(data, nodes, cluster),
     )
     kernels = np.array([node["n_kernels"] for node in nodes])

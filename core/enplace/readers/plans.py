@@ -169,21 +169,7 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
 
 
 def _bare_profile(name: str, op_names: list[str]) -> Profile:
-    n_ops = len(op_names)
-    return make_profile(
-        name,
-        op_names=op_names,
-        op_types=[""] * n_ops,
-        scopes=[""] * n_ops,
-        time_us=np.ones((n_ops, len(KINDS))),
-        persistent_bytes=[0] * n_ops,
-        temporary_bytes=[0] * n_ops,
-        colocation=[""] * n_ops,
-        edge_source=[],
-        edge_output=[],
-        edge_op=[],
-        edge_bytes=[],
-    )
+    return make_profile(name, op_names=op_names, time_us=np.ones((len(op_names), len(KINDS))))
 
 
 def _load(path: str | os.PathLike[str]) -> dict[str, Any]:

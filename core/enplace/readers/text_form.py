@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,19 @@ from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
 from enplace.files.fields import check_format, is_object, number, only, shown, take, whole
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.registry import Content, reader
-from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
+from enplace.values.columns import Column
+from enplace.values.profile import (
+    CONTROL,
+    KINDS,
+    MAX_BYTES,
+    OP_COLUMNS,
+    Profile,
+    edge_columns,
+    make_profile,
+)
 
 NAME, VERSION = "enplace-profile", 1
-OP_KEYS = {
-    "name",
-    "type",
-    "scope",
-    "time_us",
-    "persistent_bytes",
-    "temporary_bytes",
-    "colocation",
-}
+OP_KEYS = {"name", *(column.key for column in OP_COLUMNS.values())}
 EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
 
 
@@ -56,20 +58,16 @@ def read_text_form(content: Content) -> Profile:
     edges = [
         _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
     ]
-    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    columns: dict[str, Any] = {
+        label: [op[column.key] for op in ops] for label, column in OP_COLUMNS.items()
+    }
+    columns["time_us"] = np.array(columns["time_us"], dtype=np.float64)
+    columns["colocation"] = colocation_texts(columns["colocation"])
     return make_profile(
         take(data, "name", str, "", "model"),
         op_names=[op["name"] for op in ops],
-        op_types=[op["type"] for op in ops],
-        scopes=[op["scope"] for op in ops],
-        time_us=np.array([op["time_us"] for op in ops], dtype=np.float64),
-        persistent_bytes=[op["persistent_bytes"] for op in ops],
-        temporary_bytes=[op["temporary_bytes"] for op in ops],
-        colocation=colocation_texts([op["colocation"] for op in ops]),
-        edge_source=source,
-        edge_output=output,
-        edge_op=target,
-        edge_bytes=size,
+        **columns,
+        **edge_columns(edges),
         measured=measurement_from_json(take(data, "measured", dict, "", {})),
     )
 
@@ -78,25 +76,33 @@ def _op(value: Any, where: str) -> dict[str, Any]:
     op = is_object(value, where)
     only(op, OP_KEYS, where)
     name = take(op, "name", str, where)
-    times = take(op, "time_us", dict, where)
-    only(times, set(KINDS), f"{where}.time_us")
-    return {
-        "name": name,
-        "type": take(op, "type", str, where, ""),
-        "scope": take(op, "scope", str, where, name.rpartition("/")[0]),
-        "time_us": [
-            number(times, kind, f"{where}.time_us", high=MAX_TIME_US)
-            if times.get(kind) is not None
-            else np.nan
-            for kind in KINDS
-        ],
-        "persistent_bytes": whole(op, "persistent_bytes", where, 0, high=MAX_BYTES),
-        "temporary_bytes": whole(op, "temporary_bytes", where, 0, high=MAX_BYTES),
-        "colocation": _groups(op, where),
+    values = {
+        each.key: _READ.get(each.key, _value)(each, op, where) for each in OP_COLUMNS.values()
     }
+    scope = take(op, "scope", str, where, name.rpartition("/")[0])
+    return {**values, "name": name, "scope": scope}
 
 
-def _groups(op: dict[str, Any], where: str) -> list[str]:
+def _value(column: Column, op: dict[str, Any], where: str) -> Any:
+    if column.type is str:
+        return take(op, column.key, str, where, column.default)
+    if column.type is int:
+        return whole(op, column.key, where, column.default, high=column.most)
+    value = op.get(column.key)
+    return np.nan if value is None else number(op, column.key, where, high=column.most)
+
+
+def _times(column: Column, op: dict[str, Any], where: str) -> list[float]:
+    times = take(op, column.key, dict, where)
+    place = f"{where}.{column.key}"
+    only(times, set(KINDS), place)
+    return [
+        number(times, kind, place, high=column.most) if times.get(kind) is not None else np.nan
+        for kind in KINDS
+    ]
+
+
+def _groups(_: Column, op: dict[str, Any], where: str) -> list[str]:
     value = op.get("colocation")
     groups = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(group, str) for group in groups):
@@ -104,6 +110,13 @@ def _groups(op: dict[str, Any], where: str) -> list[str]:
             f"{where}.colocation: must be a text, a list of texts or null, not {shown(value)}"
         )
     return [group for group in groups if group]
+
+
+_READ: dict[str, Callable[[Column, dict[str, Any], str], Any]] = {
+    "time_us": _times,
+    "colocation": _groups,
+}
+"""Keys that hold more than a text or a number."""
 
 
 def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:

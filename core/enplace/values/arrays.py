@@ -57,6 +57,12 @@ def sum_at(
     return sums.reshape(shape).astype(np.float64)
 
 
+def where_op(chosen: BoolArray, values: NDArray[Any], others: NDArray[Any]) -> Any:
+    """Return the values of the ops chosen and those of all others; arrays of a row for each op."""
+    rows = chosen.reshape(-1, *[1] * (values.ndim - 1))
+    return np.where(rows, values, others)
+
+
 def inverse(order: IntArray) -> IntArray:
     """Find the position of each number in a permutation."""
     position = np.empty(len(order), dtype=np.int64)

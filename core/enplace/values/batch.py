@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from enplace.values.arrays import IntArray
+from enplace.values.arrays import where_op
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, Profile
+from enplace.values.profile import CONTROL, Profile, growing
 from enplace.values.splits.rules import carries_samples
 
 
@@ -28,9 +27,13 @@ def with_batch(profile: Profile, factor: float) -> Profile:
     measured = profile.measured
     return replace(
         profile,
-        time_us=np.where(works[:, None], factor * profile.time_us, profile.time_us),
-        temporary_bytes=_grow(profile.temporary_bytes, works, factor),
-        tensor_bytes=_grow(profile.tensor_bytes, is_data, factor),
+        **{
+            label: where_op(works, each.rounded(factor * values), values)
+            for label, each, values in growing(profile)
+        },
+        tensor_bytes=np.where(
+            is_data, np.rint(factor * profile.tensor_bytes), profile.tensor_bytes
+        ).astype(np.int64),
         measured=Measurement(
             op_devices=measured.op_devices,
             cluster=measured.cluster,
@@ -38,7 +41,3 @@ def with_batch(profile: Profile, factor: float) -> Profile:
             estimated_speed=measured.estimated_speed,
         ),
     )
-
-
-def _grow(n_bytes: IntArray, which: NDArray[np.bool_], factor: float) -> IntArray:
-    return np.where(which, np.rint(factor * n_bytes), n_bytes).astype(np.int64)

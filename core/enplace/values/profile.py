@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from enplace.errors import (
     ProfileError,
     TensorMismatchError,
 )
-from enplace.text import UNPRINTABLE, count, ms, size
+from enplace.text import count, ms, size
 from enplace.values.arrays import (
     BoolArray,
     FloatArray,
@@ -32,6 +32,7 @@ from enplace.values.arrays import (
     freeze_arrays,
     topological_order,
 )
+from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US
 from enplace.values.measurement import Measurement
 
@@ -41,9 +42,14 @@ __all__ = [
     "MAX_BYTES",
     "MAX_NAME",
     "MAX_TIME_US",
+    "OP_COLUMNS",
     "FloatArray",
     "IntArray",
     "Profile",
+    "columns_of",
+    "edge_columns",
+    "growing",
+    "has_column",
     "make_profile",
     "with_control_edges",
 ]
@@ -67,19 +73,21 @@ class Profile:
     ----------
     name : str
         The model's name.
-    op_names, op_types, scopes : tuple of str, length n_ops
-        Unique name, the framework's type, and the name scope that people see.
+    op_names : tuple of str, length n_ops
+        Unique names.
+    tensor_op, tensor_output, tensor_bytes : int array, shape (n_tensors,)
+        Producer, output number (:data:`CONTROL` for control edges) and size of each tensor.
+    edge_tensor, edge_op : int array, shape (n_edges,)
+        The tensor that each edge carries, and the op that consumes it.
     time_us : float array, shape (n_ops, 2)
         Compute time on each of :data:`KINDS`; NaN where the op cannot run on that kind.
+    op_types, scopes : tuple of str, length n_ops
+        The framework's type, and the name scope that people see.
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
     colocation : tuple of str, length n_ops
         Ops with the same non-empty text must share a device.
-    tensor_op, tensor_output, tensor_bytes : int array, shape (n_tensors,)
-        Producer, output number (:data:`CONTROL` for control edges) and size of each tensor.
-    edge_tensor, edge_op : int array, shape (n_edges,)
-        The tensor that each edge carries, and the op that consumes it.
     measured : Measurement
         How the profile was measured.
 
@@ -91,24 +99,72 @@ class Profile:
 
     name: str
     op_names: tuple[str, ...]
-    op_types: tuple[str, ...]
-    scopes: tuple[str, ...]
-    time_us: FloatArray
-    persistent_bytes: IntArray
-    temporary_bytes: IntArray
-    colocation: tuple[str, ...]
     tensor_op: IntArray
     tensor_output: IntArray
     tensor_bytes: IntArray
     edge_tensor: IntArray
     edge_op: IntArray
+    _: KW_ONLY
+    op_types: tuple[str, ...] = column(
+        "type", str, "Its type, such as MatMul.", merge=Merge.FIRST, cut=Cut.SAME, always=True
+    )
+    scopes: tuple[str, ...] = column(
+        "scope",
+        str,
+        "Its scope, if the name does not tell.",
+        merge=Merge.FIRST,
+        cut=Cut.SAME,
+        always=True,
+    )
+    time_us: FloatArray = column(
+        "time_us",
+        float,
+        "A kind of device that the op cannot run on is absent.",
+        merge=Merge.SUM,
+        cut=Cut.OWN,
+        grows=True,
+        most=MAX_TIME_US,
+        width=len(KINDS),
+        always=True,
+    )
+    persistent_bytes: IntArray = column(
+        "persistent_bytes",
+        int,
+        "Memory that it holds for the whole step: variables, optimiser slots.",
+        merge=Merge.SUM,
+        cut=Cut.DEFAULT,
+        default=0,
+        always=True,
+        label="variables",
+        unit="bytes",
+    )
+    temporary_bytes: IntArray = column(
+        "temporary_bytes",
+        int,
+        "Memory that it needs only while it runs.",
+        merge=Merge.OWN,
+        cut=Cut.SHARE,
+        grows=True,
+        default=0,
+        always=True,
+        label="while it runs",
+        unit="bytes",
+    )
+    colocation: tuple[str, ...] = column(
+        "colocation",
+        str,
+        "Ops that share a group share a device.",
+        merge=Merge.OWN,
+        cut=Cut.OWN,
+        always=True,
+    )
     measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
         _check_lengths(self)
         if len(self.name) > MAX_NAME:
             raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
-        _check_names(self.op_names, self.op_types, self.scopes, self.colocation)
+        _check_names(self.op_names, *(getattr(self, label) for label in _TEXTS))
         _check_costs(self)
         _check_edges(self)
         _check_backward(self)
@@ -144,6 +200,12 @@ class Profile:
     @property
     def n_edges(self) -> int:
         return len(self.edge_op)
+
+    @property
+    def edges(self) -> IntArray:
+        """The source, output, consumer and bytes of each edge; shape (n_edges, 4)."""
+        output, size = (each[self.edge_tensor] for each in (self.tensor_output, self.tensor_bytes))
+        return np.stack([self.edge_source, output, self.edge_op, size], axis=1)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -213,21 +275,56 @@ class Profile:
         return replace(self, time_us=np.array(time_us, dtype=np.float64))
 
 
+OP_COLUMNS: dict[str, Column] = {
+    each.name: each.metadata["column"] for each in fields(Profile) if "column" in each.metadata
+}
+"""All that a profile holds of an op besides its name and its edges."""
+
+_TEXTS = [name for name, each in OP_COLUMNS.items() if each.type is str]
+
+
+def columns_of(profile: Profile) -> dict[str, Any]:
+    """Return all columns of a profile's ops by name, as :func:`make_profile` takes them."""
+    return {label: getattr(profile, label) for label in OP_COLUMNS}
+
+
+def has_column(profile: Profile, label: str) -> bool:
+    """Whether a column says anything of an op."""
+    return not all(map(OP_COLUMNS[label].is_default, getattr(profile, label)))
+
+
+def growing(profile: Profile) -> Iterator[tuple[str, Column, NDArray[Any]]]:
+    """Iterate over the columns that grow with the batch, with their values."""
+    return (
+        (label, each, getattr(profile, label)) for label, each in OP_COLUMNS.items() if each.grows
+    )
+
+
+def edge_columns(edges: Sequence[Sequence[int]] | IntArray) -> dict[str, IntArray]:
+    """Turn edges into arguments of :func:`make_profile`.
+
+    Parameters
+    ----------
+    edges : sequence of (source, output, consumer, bytes)
+    """
+    columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    return dict(zip(EDGE_COLUMNS, columns, strict=True))
+
+
+EDGE_COLUMNS = ("edge_source", "edge_output", "edge_op", "edge_bytes")
+
+
 def make_profile(
     name: str,
     *,
     op_names: Sequence[str],
-    op_types: Sequence[str],
-    scopes: Sequence[str],
-    time_us: FloatArray,
-    persistent_bytes: Sequence[int] | IntArray,
-    temporary_bytes: Sequence[int] | IntArray,
-    colocation: Sequence[str],
-    edge_source: Sequence[int] | IntArray,
-    edge_output: Sequence[int] | IntArray,
-    edge_op: Sequence[int] | IntArray,
-    edge_bytes: Sequence[int] | IntArray,
+    time_us: Any,
+    edge_source: Sequence[int] | IntArray = (),
+    edge_output: Sequence[int] | IntArray = (),
+    edge_op: Sequence[int] | IntArray = (),
+    edge_bytes: Sequence[int] | IntArray = (),
     measured: Measurement | None = None,
+    **columns: Any,
 ) -> Profile:
     """Build a profile from a plain list of edges.
 
@@ -237,19 +334,20 @@ def make_profile(
         As in :class:`Profile`: a row for each op, a column for each of :data:`KINDS`.
     edge_source, edge_output, edge_op, edge_bytes : int, length n_edges
         Producer, output number (:data:`CONTROL` for a control edge), consumer and bytes of each
-        edge. The other parameters are as in :class:`Profile`.
+        edge; see :func:`edge_columns`.
+    columns
+        The other columns of :class:`Profile`, as lists or arrays; those left out have their
+        default.
 
     Raises
     ------
     ProfileError
         If the graph or a cost cannot be used.
     """
-    source, output, target, size = _edge_arrays(
-        edge_source=edge_source,
-        edge_output=edge_output,
-        edge_op=edge_op,
-        edge_bytes=edge_bytes,
-    )
+    if unknown := columns.keys() - OP_COLUMNS.keys():
+        raise TypeError(f"a profile has no column '{min(unknown)}'")
+    given = (edge_source, edge_output, edge_op, edge_bytes)
+    source, output, target, size = _edge_arrays(dict(zip(EDGE_COLUMNS, given, strict=True)))
     _check_ends(op_names, source, target)
     order = np.lexsort((target, output, source))
     source, output, target, size = source[order], output[order], target[order], size[order]
@@ -269,18 +367,16 @@ def make_profile(
     return Profile(
         name=name,
         op_names=tuple(op_names),
-        op_types=tuple(op_types),
-        scopes=tuple(scopes),
-        time_us=_array("time_us", time_us, np.float64),
-        persistent_bytes=_array("persistent_bytes", persistent_bytes, np.int64),
-        temporary_bytes=_array("temporary_bytes", temporary_bytes, np.int64),
-        colocation=tuple(colocation),
         tensor_op=source[new],
         tensor_output=output[new],
         tensor_bytes=size[new],
         edge_tensor=tensor[keep].astype(np.int64),
         edge_op=target[keep],
         measured=measured or Measurement(),
+        **{
+            label: OP_COLUMNS[label].taken(label, values)
+            for label, values in {"time_us": time_us, **columns}.items()
+        },
     )
 
 
@@ -331,80 +427,46 @@ def with_control_edges(profile: Profile, pairs: tuple[tuple[int, int], ...]) -> 
     CycleError
         If ops would wait for each other.
     """
-    first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    tensor = profile.edge_tensor
+    control = [(a, CONTROL, b, 0) for a, b in pairs]
     return make_profile(
         profile.name,
         op_names=profile.op_names,
-        op_types=profile.op_types,
-        scopes=profile.scopes,
-        time_us=profile.time_us,
-        persistent_bytes=profile.persistent_bytes,
-        temporary_bytes=profile.temporary_bytes,
-        colocation=profile.colocation,
-        edge_source=np.concatenate([profile.edge_source, first]),
-        edge_output=np.concatenate([profile.tensor_output[tensor], np.full(len(pairs), CONTROL)]),
-        edge_op=np.concatenate([profile.edge_op, then]),
-        edge_bytes=np.concatenate([profile.tensor_bytes[tensor], np.zeros(len(pairs), np.int64)]),
+        **columns_of(profile),
+        **edge_columns(np.concatenate([profile.edges, np.array(control).reshape(-1, 4)])),
         measured=profile.measured,
     )
 
 
-def _edge_arrays(**columns: Sequence[int] | IntArray) -> list[IntArray]:
-    found = [_array(label, values, np.int64) for label, values in columns.items()]
+def _edge_arrays(columns: dict[str, Sequence[int] | IntArray]) -> list[IntArray]:
+    found = [number_array(label, values, np.int64) for label, values in columns.items()]
     if len({values.shape for values in found}) > 1 or found[0].ndim != 1:
         raise ProfileError(f"{', '.join(columns)} must have the same length")
     return found
-
-
-def _array(label: str, values: Any, dtype: type) -> NDArray[Any]:
-    """Copy a caller's numbers into an array, or name them in an error."""
-    try:
-        return np.array(values, dtype=dtype)
-    except (TypeError, ValueError, OverflowError):
-        raise ProfileError(f"{label} must hold numbers in rows of equal length") from None
 
 
 def _check_lengths(profile: Profile) -> None:
     n = profile.n_ops
     if n == 0:
         raise EmptyProfileError(f"profile '{profile.name}' has no ops; export the graph again")
-    for label in ("op_types", "scopes", "persistent_bytes", "temporary_bytes", "colocation"):
-        if len(getattr(profile, label)) != n:
-            raise ProfileError(f"{label} has {len(getattr(profile, label))} entries for {n} ops")
+    for label, each in OP_COLUMNS.items():
+        if getattr(profile, label) is None:
+            object.__setattr__(profile, label, each.default_for(n))
+        each.check_shape(label, getattr(profile, label), n)
     if profile.time_us.shape != (n, len(KINDS)):
         raise ProfileError(
             f"time_us has shape {profile.time_us.shape}, not {(n, len(KINDS))}; give each op a row "
             f"with its time on {' and on '.join(KINDS)}"
         )
-    for label in ("persistent_bytes", "temporary_bytes"):
-        if getattr(profile, label).ndim > 1:
-            raise ProfileError(f"{label} must have one number for each op")
     for labels in (("tensor_op", "tensor_output", "tensor_bytes"), ("edge_tensor", "edge_op")):
         if len({getattr(profile, label).shape for label in labels}) > 1:
             raise ProfileError(f"{', '.join(labels)} must have the same length")
 
 
 @lru_cache(maxsize=4)
-def _check_names(
-    op_names: tuple[str, ...],
-    op_types: tuple[str, ...],
-    scopes: tuple[str, ...],
-    colocation: tuple[str, ...],
-) -> None:
+def _check_names(op_names: tuple[str, ...], *columns: tuple[str, ...]) -> None:
     """Check the texts; cached, because profiles with other costs or edges share them."""
-    for op, texts in enumerate(zip(op_names, op_types, scopes, colocation, strict=True)):
-        if not texts[0]:
-            raise ProfileError(f"op number {op} has an empty name; give it one")
-        if any(map(UNPRINTABLE.search, texts)):
-            raise ProfileError(
-                f"op number {op}, {texts[0][:60]!a}: a text with unprintable characters; rename it"
-            )
-        if max(map(len, texts)) > MAX_NAME:
-            raise NameTooLongError(
-                f"op number {op}, '{texts[0][:60]}...': a text of over {MAX_NAME} characters; "
-                f"shorten it"
-            )
+    for op, texts in enumerate(zip(op_names, *columns, strict=True)):
+        check_texts(op, texts)
     if len(set(op_names)) < len(op_names):
         name, count = Counter(op_names).most_common(1)[0]
         raise DuplicateOpError(f"{count} ops are called '{name}'; op names must be unique")
@@ -423,16 +485,12 @@ def _check_costs(profile: Profile) -> None:
             f"op '{profile.op_names[op]}': a time of {value:g} us is impossible; "
             f"use 0 to {MAX_TIME_US:g} us"
         )
-    for label in ("persistent_bytes", "temporary_bytes"):
-        values = getattr(profile, label)
-        if (op := _first((values < 0) | (values > MAX_BYTES))) is not None:
-            raise CostError(
-                f"op '{profile.op_names[op]}': {label} of {values[op]} is impossible; "
-                f"use 0 to 2^62 bytes"
-            )
+    for label, each in OP_COLUMNS.items():
+        if each.type is not str and not each.width:
+            each.check(label, getattr(profile, label), profile.op_names)
     size = profile.tensor_bytes
-    held = (profile.persistent_bytes, profile.temporary_bytes, size)
-    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_BYTES:
+    held = [getattr(profile, label) for label, each in OP_COLUMNS.items() if each.unit == "bytes"]
+    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in (*held, size)) > MAX_BYTES:
         raise CostError(
             "all bytes together are over 2^62, more than any machine holds; correct them"
         )

@@ -17,7 +17,8 @@ from enplace.files.reading import naming
 from enplace.files.writing import write_atomically
 from enplace.readers.archive import (
     ARRAYS,
-    DTYPES,
+    FLOAT,
+    FLOATS,
     MAX_PLANS,
     NAME,
     TEXTS,
@@ -25,8 +26,9 @@ from enplace.readers.archive import (
     WHOLE,
     Project,
     check_members,
+    may_lack,
 )
-from enplace.values.profile import IntArray, Profile
+from enplace.values.profile import IntArray, Profile, has_column
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
 from enplace.writers.plan_facts import facts_to_json
@@ -79,9 +81,10 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
 @lru_cache(maxsize=1)  # the studio copies unsaved work after every edit
 def _profile_members(profile: Profile) -> dict[str, bytes]:
     header = {"format": f"{NAME}/{VERSION}"}
-    texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS}
+    written = [key for key in (*TEXTS, *ARRAYS) if not may_lack(key) or has_column(profile, key)]
+    texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS if key in written}
     texts["measured"] = measurement_to_json(profile.measured)
-    arrays = {key: getattr(profile, key) for key in ARRAYS}
+    arrays = {key: getattr(profile, key) for key in ARRAYS if key in written}
     return {
         "enplace.json": dump_json(header).encode(),
         "profile.json": dump_json(texts).encode(),
@@ -142,7 +145,7 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            little = array.astype(DTYPES.get(name) or _whole_type(array), copy=False)
+            little = array.astype(FLOAT if name in FLOATS else _whole_type(array), copy=False)
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, little, allow_pickle=False)
     return buffer.getvalue()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
 from enplace.text import cell_text
+from enplace.values.columns import Column
 from enplace.values.measurement import ESTIMATED
+from enplace.values.profile import OP_COLUMNS, has_column
 from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
@@ -32,7 +35,9 @@ def table_csv(result: Result) -> str:
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
     is_estimated = bool(schedule.problem.measured_profile.measured.estimated)
-    lines = [",".join([*COLUMNS, *[ESTIMATED] * is_estimated])]
+    more = [name for name, each in OP_COLUMNS.items() if each.table and has_column(profile, name)]
+    heads = [OP_COLUMNS[name].key for name in more]
+    lines = [",".join([*COLUMNS, *heads, *[ESTIMATED] * is_estimated])]
     for device, name in enumerate(names):
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
@@ -45,10 +50,18 @@ def table_csv(result: Result) -> str:
                 *(f"{float(time_us):.3f}" for time_us in times),
                 f"{int(profile.persistent_bytes[op])}",
                 f"{int(out_bytes[op])}",
+                *(_value(OP_COLUMNS[name], getattr(profile, name)[op]) for name in more),
                 *["yes"] * is_estimated,
             ]
             lines.append(",".join(cells))
     return "\n".join([*lines, ""])
+
+
+def _value(column: Column, value: Any) -> str:
+    """Write a value of a column; nothing if it says nothing."""
+    if column.is_default(value):
+        return ""
+    return _cell(value) if column.type is str else f"{value:.15g}"
 
 
 def _cell(name: str) -> str:

@@ -7,35 +7,29 @@ from typing import Any
 import numpy as np
 
 from enplace.readers.text_form import NAME, VERSION
-from enplace.values.profile import CONTROL, KINDS, Profile
+from enplace.values.profile import CONTROL, KINDS, OP_COLUMNS, Profile, columns_of
 from enplace.writers.measurement import measurement_to_json
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
     """Write a profile as plain data; ``time_us`` leaves out a kind that an op cannot run on."""
-    times = profile.time_us.tolist()
-    memory = zip(profile.persistent_bytes.tolist(), profile.temporary_bytes.tolist(), strict=True)
-    ops = [
-        {
-            "name": name,
-            "type": profile.op_types[op],
-            "scope": profile.scopes[op],
-            "time_us": {k: t for k, t in zip(KINDS, times[op], strict=True) if t == t},
-            "persistent_bytes": persistent,
-            "temporary_bytes": temporary,
-            "colocation": profile.colocation[op] or None,
-        }
-        for op, (name, (persistent, temporary)) in enumerate(
-            zip(profile.op_names, memory, strict=True)
-        )
+    columns = columns_of(profile).items()
+    rows = {OP_COLUMNS[label].key: np.asarray(values).tolist() for label, values in columns}
+    rows["time_us"] = [
+        {kind: time for kind, time in zip(KINDS, times, strict=True) if time == time}
+        for times in rows["time_us"]
     ]
-    tensor = profile.edge_tensor
-    columns = (
-        profile.edge_source,
-        profile.tensor_output[tensor],
-        profile.edge_op,
-        profile.tensor_bytes[tensor],
-    )
+    rows["colocation"] = [group or None for group in profile.colocation]
+    optional = {each.key: each for each in OP_COLUMNS.values() if not each.always}
+    ops = [
+        {"name": name}
+        | {
+            key: values[op]
+            for key, values in rows.items()
+            if key not in optional or not optional[key].is_default(values[op])
+        }
+        for op, name in enumerate(profile.op_names)
+    ]
     edges = [
         {
             "src": profile.op_names[source],
@@ -44,7 +38,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
             "bytes": size,
             "control": output == CONTROL,
         }
-        for source, output, target, size in np.stack(columns, axis=1).tolist()
+        for source, output, target, size in profile.edges.tolist()
     ]
     return {
         "format": f"{NAME}/{VERSION}",

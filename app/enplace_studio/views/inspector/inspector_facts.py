@@ -14,7 +14,7 @@ from enplace.values.device_names import device_label
 from enplace.values.measurement import ESTIMATED
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
-from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
+from enplace.values.profile import CONTROL, KINDS, OP_COLUMNS, IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import part_names
 from enplace.values.splits.rules import WEIGHTS, find_operands
@@ -205,10 +205,9 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
             fastest_us = float(times_us.min())
             shown = ms(fastest_us) if np.isfinite(fastest_us) else "cannot run"
             facts.append((f"on a {kind.upper()}{suffix}", shown))
-    if profile.persistent_bytes[op]:
-        facts.append(("variables", size(int(profile.persistent_bytes[op]))))
-    if profile.temporary_bytes[op]:
-        facts.append(("while it runs", size(int(profile.temporary_bytes[op]))))
+    for name, column in OP_COLUMNS.items():
+        if column.label and not column.is_default(value := getattr(profile, name)[op]):
+            facts.append((column.label, column.shown(value)))
     if schedule is not None:
         start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
         facts.append(("runs from", f"{ms(start)} to {ms(finish)}"))

@@ -27,7 +27,7 @@ from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
-from enplace.values.profile import Profile, make_profile
+from enplace.values.profile import Profile, edge_columns, make_profile
 
 SHARED_BYTES = 1 << 20
 """Ops that share a weight of this size or more share a device; of a smaller one each has a copy."""
@@ -75,7 +75,6 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
     reads = [list(dict.fromkeys(_reads(node))) for node in nodes]
     edges = _edges(graph, names, reads)
     persistent, ties = _weights(graph, nodes, reads)
-    columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     known, is_free = _find_known(graph, nodes, reads)
     times = [
         _FREE if free else _times(node, graph, gpu)
@@ -89,12 +88,8 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         scopes=exported_scopes(names, recorded, len(inputs), edges),
         time_us=np.array([_ON_HOST] * len(inputs) + times),
         persistent_bytes=[0] * len(inputs) + persistent,
-        temporary_bytes=[0] * len(names),
         colocation=colocation_groups(names, ties),
-        edge_source=columns[0],
-        edge_output=columns[1],
-        edge_op=columns[2],
-        edge_bytes=columns[3],
+        **edge_columns(edges),
         measured=_measured(graph, gpu),
     )
 

@@ -8,7 +8,7 @@ for the parts, and the outputs of the parts are joined for ops that need the who
 from enplace.values.splits.graph import (
     has_parts,
     part_names,
-    share_of_time,
+    share,
     split_profile,
     unsplit_names,
     whole_names,
@@ -32,7 +32,7 @@ __all__ = [
     "legal_dimensions",
     "part_names",
     "sample_dimension",
-    "share_of_time",
+    "share",
     "split_profile",
     "unsplit_names",
     "whole_names",

@@ -14,16 +14,28 @@ profile's element-wise ops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from enplace.errors import SplitError
 from enplace.text import listed
+from enplace.values.columns import Cut
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, KINDS, FloatArray, IntArray, Profile, make_profile
+from enplace.values.profile import (
+    CONTROL,
+    KINDS,
+    OP_COLUMNS,
+    FloatArray,
+    IntArray,
+    Profile,
+    columns_of,
+    edge_columns,
+    make_profile,
+)
 from enplace.values.splits.rules import (
     ELEMENTWISE,
     SHAPES,
@@ -61,11 +73,30 @@ def launch_us(profile: Profile) -> float:
     return profile.measured.launch_gap_us or LAUNCH_US
 
 
-def share_of_time(profile: Profile, time_us: FloatArray, share: float | FloatArray) -> FloatArray:
-    """Return the time of ops that do a share of their work, each launched as the whole op is."""
-    launch = np.minimum(time_us, launch_us(profile))
-    shared: FloatArray = launch + (time_us - launch) * share
-    return shared
+def share(profile: Profile, label: str, values: Any, parts: int) -> Any:
+    """Return what ops have in a column if each does one part of its work."""
+    column = OP_COLUMNS[label]
+    if label == "time_us":
+        launch = np.minimum(values, launch_us(profile))  # each part is launched as the op is
+        return launch + (values - launch) * (1 / parts)
+    if column.cut is Cut.SHARE:
+        return column.share(values, parts)
+    return values if column.cut is Cut.SAME else column.default
+
+
+def part_columns(profile: Profile, op: int, parts: int) -> dict[str, Any]:
+    """Return what each part of an op has in each column, in no colocation group."""
+    values = columns_of(profile).items()
+    return {label: share(profile, label, column[op], parts) for label, column in values}
+
+
+def new_columns(profile: Profile, op: int) -> dict[str, Any]:
+    """Return what a node that is added for an op has in each column besides its type and time."""
+    values = columns_of(profile)
+    return {
+        label: values[label][op] if each.cut is Cut.SAME else each.default
+        for label, each in OP_COLUMNS.items()
+    }
 
 
 def part_names(op: str, parts: int) -> list[str]:
@@ -152,30 +183,14 @@ class _Ops:
     """The ops and edges of the new graph, in the form that :func:`make_profile` takes."""
 
     names: list[str]
-    types: list[str]
-    scopes: list[str]
-    times: list[FloatArray]
-    persistent: list[int]
-    temporary: list[int]
-    colocation: list[str]
+    columns: dict[str, list[Any]]
     edges: list[tuple[int, int, int, int]] = field(default_factory=list)
 
-    def add(
-        self,
-        name: str,
-        kind: str,
-        scope: str,
-        time_us: FloatArray,
-        temporary: int = 0,
-        colocation: str = "",
-    ) -> int:
+    def add(self, name: str, values: Mapping[str, Any]) -> int:
+        """Add an op with its value in each column."""
         self.names.append(name)
-        self.types.append(kind)
-        self.scopes.append(scope)
-        self.times.append(time_us)
-        self.persistent.append(0)
-        self.temporary.append(temporary)
-        self.colocation.append(colocation)
+        for label, column in self.columns.items():
+            column.append(values[label])
         return len(self.names) - 1
 
 
@@ -199,53 +214,34 @@ class _Splitting:
         ops = np.flatnonzero(kept).tolist()
         self._new = _Ops(
             names=[profile.op_names[op] for op in ops],
-            types=[profile.op_types[op] for op in ops],
-            scopes=[profile.scopes[op] for op in ops],
-            times=list(profile.time_us[ops]),
-            persistent=profile.persistent_bytes[ops].tolist(),
-            temporary=profile.temporary_bytes[ops].tolist(),
-            colocation=[profile.colocation[op] for op in ops],
+            columns={
+                label: [values[op] for op in ops] for label, values in columns_of(profile).items()
+            },
         )
         self._parts = {op: self._add_parts(op) for op in self._split}
         self._joins: dict[tuple[int, int], int] = {}
 
     def run(self) -> Profile:
         profile, split, new = self._profile, self._split, self._new
-        columns = (
-            profile.edge_source,
-            profile.tensor_output[profile.edge_tensor],
-            profile.edge_op,
-            profile.tensor_bytes[profile.edge_tensor],
-        )
-        near = np.isin(columns[0], list(split)) | np.isin(columns[2], list(split))
-        self._connect_split_ops(columns, np.flatnonzero(near).tolist())
-        far = [column[~near] for column in columns]
-        more = np.array(new.edges, dtype=np.int64).reshape(-1, 4).T
-        kept = (self._number[far[0]], far[1], self._number[far[2]], far[3])
-        sources, outputs, targets, sizes = (
-            np.concatenate([a, b]) for a, b in zip(kept, more, strict=True)
-        )
+        edges = profile.edges
+        near = np.isin(edges[:, (0, 2)], list(split)).any(axis=1)
+        self._connect_split_ops(edges, np.flatnonzero(near).tolist())
+        kept = edges[~near]
+        kept[:, (0, 2)] = self._number[kept[:, (0, 2)]]
+        more = np.array(new.edges, dtype=np.int64).reshape(-1, 4)
         return make_profile(
             profile.name,
             op_names=new.names,
-            op_types=new.types,
-            scopes=new.scopes,
-            time_us=np.array(new.times),
-            persistent_bytes=new.persistent,
-            temporary_bytes=new.temporary,
-            colocation=new.colocation,
-            edge_source=sources,
-            edge_output=outputs,
-            edge_op=targets,
-            edge_bytes=sizes,
+            **new.columns,
+            **edge_columns(np.concatenate([kept, more])),
             measured=_measured_of_parts(profile, list(split.values())),
         )
 
-    def _connect_split_ops(self, columns: Sequence[IntArray], edges: Sequence[int]) -> None:
+    def _connect_split_ops(self, every: IntArray, edges: Sequence[int]) -> None:
         """Replace the edges that begin or end at split ops."""
         axes = self._cut_edges()
         for edge in edges:
-            source, output, target, size = (int(column[edge]) for column in columns)
+            source, output, target, size = every[edge].tolist()
             self._check_edges(0)
             if self._profile.op_types[target] in SHAPES:
                 continue
@@ -259,14 +255,19 @@ class _Splitting:
 
     def _add_parts(self, op: int) -> list[int]:
         profile, split = self._profile, self._split[op]
-        part_us = share_of_time(profile, profile.time_us[op], 1 / split.parts)
-        temporary = -(-int(profile.temporary_bytes[op]) // split.parts)
-        kind, scope, group = (x[op] for x in (profile.op_types, profile.scopes, profile.colocation))
+        values = part_columns(profile, op, split.parts)
+        group = profile.colocation[op]
         groups = part_names(group, split.parts) if group else [""] * split.parts
         return [
-            self._new.add(name, kind, scope, part_us, temporary, its_group)
+            self._new.add(name, values | {"colocation": its_group})
             for name, its_group in zip(part_names(split.op, split.parts), groups, strict=True)
         ]
+
+    def _add_node(self, name: str, op: int, op_type: str, n_bytes: int) -> int:
+        """Add a node that copies bytes for an op."""
+        values = new_columns(self._profile, op)
+        time_us = self._copying_us(op, n_bytes)
+        return self._new.add(name, values | {"op_types": op_type, "time_us": time_us})
 
     def _cut_edges(self) -> dict[int, str]:
         """Find the axis along which tensors of edges are cut for the parts of their consumers."""
@@ -305,8 +306,7 @@ class _Splitting:
     def _add_cut(self, source: int, output: int, target: int, size: int) -> int:
         profile = self._profile
         name = cut_name(profile.op_names[target], profile.op_names[source], output)
-        time_us = self._copying_us(target, 2 * size)
-        cut = self._new.add(name, "Split", profile.scopes[target], time_us)
+        cut = self._add_node(name, target, "Split", 2 * size)
         self._new.edges.append((*self._whole(source, output, size), cut, size))
         return cut
 
@@ -321,14 +321,10 @@ class _Splitting:
     def _add_join(self, source: int, output: int, size: int) -> int:
         profile, parts = self._profile, self._parts[source]
         summed = self._rule[source].output == SUM
-        share = size if summed else size // len(parts)
-        join = self._new.add(
-            join_name(profile.op_names[source], output),
-            "AddN" if summed else "ConcatV2",
-            profile.scopes[source],
-            self._copying_us(source, size + share * len(parts)),
-        )
-        self._new.edges += [(part, output, join, share) for part in parts]
+        part_bytes = size if summed else size // len(parts)
+        name, kind = join_name(profile.op_names[source], output), "AddN" if summed else "ConcatV2"
+        join = self._add_node(name, source, kind, size + part_bytes * len(parts))
+        self._new.edges += [(part, output, join, part_bytes) for part in parts]
         return join
 
     def _copying_us(self, op: int, n_bytes: int) -> FloatArray:

@@ -46,9 +46,18 @@ from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import CONTROL, KINDS, FloatArray, IntArray, Profile, make_profile
+from enplace.values.profile import (
+    CONTROL,
+    KINDS,
+    OP_COLUMNS,
+    IntArray,
+    Profile,
+    columns_of,
+    edge_columns,
+    make_profile,
+)
 from enplace.values.schedule import Schedule
-from enplace.values.splits.graph import LAUNCH_US, copy_us_per_byte
+from enplace.values.splits.graph import LAUNCH_US, copy_us_per_byte, new_columns, part_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,17 +276,15 @@ def _whole_profile(graph_def: GraphDef, shapes: Shapes, known: Profile) -> Profi
     ops = [known.index.get(node.name) for node in graph_def.node]
     nodes = [(node.name, node.op) for node in graph_def.node]
     edges, _ = find_edges(graph_def, shapes, _sizes_in(known))
-    time_us = [np.zeros(len(KINDS)) if op is None else known.time_us[op] for op in ops]
-    return _assemble(
-        graph_def,
-        shapes,
-        known,
-        scopes=traced_scopes(nodes, edges),
-        time_us=np.array(time_us),
-        persistent=[0 if op is None else int(known.persistent_bytes[op]) for op in ops],
-        temporary=[0 if op is None else int(known.temporary_bytes[op]) for op in ops],
-        measured=replace(known.measured, split_lengths={}),
-    )
+    no_time = np.zeros(len(KINDS))
+    columns = {
+        label: [each.default if op is None else values[op] for op in ops]
+        for label, each, values in ((n, OP_COLUMNS[n], v) for n, v in columns_of(known).items())
+    }
+    columns["scopes"] = traced_scopes(nodes, edges)
+    columns["time_us"] = [no_time if op is None else known.time_us[op] for op in ops]
+    measured = replace(known.measured, split_lengths={})
+    return _assemble(graph_def, shapes, known, columns, measured)
 
 
 def _cut_profile(cut: CutGraph, shapes: Shapes, whole: Profile, origin: IntArray) -> Profile:
@@ -285,34 +292,32 @@ def _cut_profile(cut: CutGraph, shapes: Shapes, whole: Profile, origin: IntArray
     measured, kernels = whole.measured, whole.measured.op_kernels
     launch_us = measured.launch_gap_us or measured.op_overhead_us or LAUNCH_US
     copy_us = copy_us_per_byte(whole, launch_us)
-    time_us: list[FloatArray] = []
-    persistent, temporary = [], []
+    columns: dict[str, list[Any]] = {label: [] for label in OP_COLUMNS}
     for node, op in zip(cut.graph_def.node, origin.tolist(), strict=True):
-        own_us, own_bytes = whole.time_us[op], int(whole.temporary_bytes[op])
+        own_us = whole.time_us[op]
         same = node.name == whole.op_names[op] and node.op == whole.op_types[op]
         is_copy = cut.origin[node.name].is_copy
-        persistent.append(int(whole.persistent_bytes[op]) if same else 0)
-        temporary.append(own_bytes if same else -(-own_bytes // cut.parts) if is_copy else 0)
         if same:
-            time_us.append(own_us)
+            values = {label: values[op] for label, values in columns_of(whole).items()}
         elif is_copy:
             least_us = np.minimum(own_us, launch_us)
-            time_us.append(least_us + (own_us - least_us) / cut.parts)
+            values = part_columns(whole, op, cut.parts)
+            values["time_us"] = least_us + (own_us - least_us) / cut.parts
         else:
             moved = sum(shapes[tensor].n_bytes or 0 for tensor in outputs_of(node.name, shapes))
             new_us = 0.0 if node.op == "Const" else launch_us + 2 * moved * copy_us
-            time_us.append(np.where(np.isnan(own_us), np.nan, new_us))
+            values = new_columns(whole, op)
+            values["time_us"] = np.where(np.isnan(own_us), np.nan, new_us)
+        for label, column in columns.items():
+            column.append(values[label])
     names = [node.name for node in cut.graph_def.node]
     old = [whole.op_names[op] for op in origin.tolist()]
     return _assemble(
         cut.graph_def,
         shapes,
         whole,
-        scopes=[whole.scopes[op] for op in origin.tolist()],
-        time_us=np.array(time_us),
-        persistent=persistent,
-        temporary=temporary,
-        measured=Measurement(
+        columns,
+        Measurement(
             op_kernels={n: kernels[o] for n, o in zip(names, old, strict=True) if o in kernels},
             launch_gap_us=measured.launch_gap_us,
             op_overhead_us=measured.op_overhead_us,
@@ -345,27 +350,19 @@ def _assemble(
     graph_def: GraphDef,
     shapes: Shapes,
     known: Profile,
-    scopes: Sequence[str],
-    time_us: FloatArray,
-    persistent: Sequence[int],
-    temporary: Sequence[int],
+    columns: Mapping[str, Any],
     measured: Measurement,
 ) -> Profile:
     edges, ties = find_edges(graph_def, shapes, _sizes_in(known))
-    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     names = [node.name for node in graph_def.node]
     return make_profile(
         known.name,
         op_names=names,
-        op_types=[node.op for node in graph_def.node],
-        scopes=scopes,
-        time_us=time_us,
-        persistent_bytes=persistent,
-        temporary_bytes=temporary,
-        colocation=colocation_groups(names, ties),
-        edge_source=source,
-        edge_output=output,
-        edge_op=target,
-        edge_bytes=size,
+        **{
+            **columns,
+            "op_types": [node.op for node in graph_def.node],
+            "colocation": colocation_groups(names, ties),
+        },
+        **edge_columns(edges),
         measured=measured,
     )

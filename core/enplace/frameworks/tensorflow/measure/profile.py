@@ -37,7 +37,7 @@ from enplace.names.scopes import traced_scopes
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, Profile, make_profile
+from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
 Report = Callable[[str, float | None], None]
 Edge = tuple[int, int, int, int]
@@ -160,7 +160,6 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
     number = {node.name: i for i, node in enumerate(nodes)}
     edges, ties = find_edges(step.graph_def, shapes, ops)
     persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
-    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     return make_profile(
         step.name,
         op_names=[node.name for node in nodes],
@@ -172,10 +171,7 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
         colocation=colocation_groups(
             [node.name for node in nodes], ties + _asked_for(nodes, number)
         ),
-        edge_source=source,
-        edge_output=output,
-        edge_op=target,
-        edge_bytes=size,
+        **edge_columns(edges),
         measured=replace(measured, split_lengths=split_lengths(step.graph_def, shapes)),
     )
 

@@ -27,7 +27,7 @@ from enplace.names.scopes import traced_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.limits import MAX_TIME_US
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, Profile, make_profile
+from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
 _LABEL = re.compile(r"(?:\[[^]]*\])*+(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
 _COPY = re.compile(r"(?P<name>.+?)(/ctrl)?/_\d+")
@@ -216,7 +216,6 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
             if is_tie:
                 ties.append((number[source], at))
     kernels = {called[n]: t.n_kernels for n, t in traces.items() if t.n_kernels and n in called}
-    columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     return make_profile(
         name,
         op_names=[called[node.name] for node in nodes],
@@ -226,10 +225,7 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
         persistent_bytes=_variables(nodes, traces),
         temporary_bytes=[traces.get(node.name, OpTrace()).temporary_bytes for node in nodes],
         colocation=colocation_groups([called[node.name] for node in nodes], ties),
-        edge_source=columns[0],
-        edge_output=columns[1],
-        edge_op=columns[2],
-        edge_bytes=columns[3],
+        **edge_columns(edges),
         measured=Measurement(
             framework="tensorflow",
             step_time_us=_span_us(rows),
