@@ -1,22 +1,27 @@
 """A view takes one folder and one line."""
 
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 import pytest
 from PySide6.QtCore import QSettings, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLabel, QMessageBox
+from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton
 
 from documents import chain_document
 from enplace_studio import views
 from enplace_studio.shell.actions import all_actions
 from enplace_studio.shell.palette import Palette
 from enplace_studio.shell.window import MainWindow
+from enplace_studio.views.view import View, ViewAction
 from enplace_studio.widgets.theme import theme
-from enplace_studio.widgets.view import View, ViewAction
+from turns import take_turns
 
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 FOLDER = "view_of_a_test"
 NAME = f"enplace_studio.views.{FOLDER}"
 
@@ -48,8 +53,42 @@ def folder(monkeypatch):
 
 
 @pytest.fixture
-def window(qapp, tmp_path, monkeypatch, folder):
+def template(monkeypatch, tmp_path):
+    """The folder of the view in CONTRIBUTING.md."""
+    guide = CONTRIBUTING.read_text()
+    page = guide[guide.index("## Add a view") : guide.index("## Write documentation")]
+    init, module = (dedent(code) for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    (tmp_path / "busiest").mkdir()
+    (tmp_path / "busiest" / "__init__.py").write_text(init)
+    (tmp_path / "busiest" / "busiest_view.py").write_text(module)
+    monkeypatch.setattr(views, "__path__", [*views.__path__, str(tmp_path)])
+    yield "busiest"
+    for name in [name for name in sys.modules if name.startswith(f"{views.__name__}.busiest")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def window(make_window, folder):
     """A window with one more line in the table of views."""
+    return make_window(folder)
+
+
+@pytest.fixture
+def make_window(qapp, tmp_path, monkeypatch):
+    made = []
+
+    def make(folder):
+        made.append(open_window(folder, tmp_path, monkeypatch))
+        return made[-1]
+
+    yield make
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Discard)
+    for window in made:
+        window.close()
+        window.deleteLater()
+
+
+def open_window(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
     theme.set_mode("light")
     settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
@@ -57,10 +96,7 @@ def window(qapp, tmp_path, monkeypatch, folder):
     monkeypatch.setattr(made.solver, "solve", lambda *_, **__: None)
     made.show()
     made.document.open(chain_document().project)
-    yield made
-    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Discard)
-    made.close()
-    made.deleteLater()
+    return made
 
 
 def describe(folder, monkeypatch, **change):
@@ -150,3 +186,23 @@ def test_a_layout_saved_without_the_view_does_not_apply(window, monkeypatch):
     with_it = window.panes._version
     monkeypatch.setattr(window.panes, "_docked", window.panes._docked[:-1])
     assert window.panes._version != with_it
+
+
+def test_the_view_in_the_guide_shows_the_plan_and_follows_an_edit(make_window, template):
+    window = make_window(template)
+    view, document = window.panes.views["busiest"], window.document
+    assert window.panes.docks["busiest"].isVisible()
+    assert [text.text() for text in view.column.findChildren(QLabel)] == [
+        "GPU 0 computes for 0.020 ms"
+    ]
+    view.column.findChildren(QPushButton)[0].click()
+    assert document.selection == {0, 1}
+    document.place([0, 1], 1)
+    take_turns()
+    assert [text.text() for text in view.column.findChildren(QLabel)] == [
+        "GPU 1 computes for 0.030 ms"
+    ]
+    document.open(None)
+    take_turns()
+    shown = [text.text() for text in view.column.findChildren(QLabel)]
+    assert shown == ["The busiest device of a plan appears here."]

@@ -1,4 +1,10 @@
-"""Turns of the event loop: what an edit changes is shown in parts, so that no part is a stall."""
+"""Turns of the event loop: what an edit changes is shown in parts, so that no part is a stall.
+
+The order: an edit's own signals come first, at once. Slots of :func:`call_later` follow one by one,
+a turn each, in the order in which they were asked for; for one signal, that is the order in which
+they were connected to it, which is that of the table of views. A slot that is asked for again while
+it waits goes to the end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,11 @@ from PySide6.QtCore import QObject, QTimer, SignalInstance
 
 
 class _Turn:
-    """A turn of the event loop, which one slot, or one edit, may have."""
+    """A turn of the event loop, which one slot, or one edit, may have.
+
+    It lasts for two rounds of the loop: in the first the window paints what has changed and takes
+    input, and what that causes is done in the second.
+    """
 
     def __init__(self) -> None:
         self._takers = 0
@@ -22,11 +32,7 @@ class _Turn:
 
     def take(self) -> None:
         self._takers += 1
-        QTimer.singleShot(0, self._wait)
-
-    def _wait(self) -> None:
-        """Let the window paint what has changed, and take input, before the next turn."""
-        QTimer.singleShot(0, self._end)
+        QTimer.singleShot(0, lambda: QTimer.singleShot(0, self._end))
 
     def _end(self) -> None:
         self._takers -= 1

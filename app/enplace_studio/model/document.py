@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -267,43 +268,40 @@ class Document(QObject):
 
     def place(self, ops: Collection[int], device: int, pin: bool = True) -> bool:
         """Run ops on a device; pin them there, or only move them."""
-        if not len(ops) or self.project is None:
-            return False
-        what, where = self.project.describe(ops), self.project.device_label(device)
-        return self._edit(
-            f"{'pin' if pin else 'move'} “{what}” to {where}",
-            lambda project: edits.place(project, ops, device, pin),
-            f"{'Pinned' if pin else 'Moved'} {what} to {where}",
+        return self._edit_ops(
+            f"{'pin' if pin else 'move'} “{{ops}}” to {{device}}",
+            partial(edits.place, pin=pin),
+            ops,
+            device,
+            notice=f"{'Pinned' if pin else 'Moved'} {{ops}} to {{device}}",
         )
 
     def pin_here(self, ops: Collection[int]) -> bool:
         """Pin ops to the devices the current plan gives them."""
-        return self._edit_ops("pin “{}”", lambda project: edits.pin_here(project, ops), ops)
+        return self._edit_ops("pin “{ops}”", edits.pin_here, ops)
 
     def unpin(self, ops: Collection[int]) -> bool:
-        return self._edit_ops("unpin “{}”", lambda project: edits.unpin(project, ops), ops)
+        return self._edit_ops("unpin “{ops}”", edits.unpin, ops)
 
     def forbid(self, ops: Collection[int], device: int) -> bool:
         """Keep ops off a device."""
-        if self.project is None:
-            return False
-        title = f"keep “{{}}” off {self.project.device_label(device)}"
-        return self._edit_ops(title, lambda project: edits.forbid(project, ops, device), ops)
+        return self._edit_ops("keep “{ops}” off {device}", edits.forbid, ops, device)
 
     def allow(self, ops: Collection[int], device: int) -> bool:
         """Undo a :meth:`forbid`."""
-        if self.project is None:
-            return False
-        title = f"allow “{{}}” on {self.project.device_label(device)}"
-        return self._edit_ops(title, lambda project: edits.allow(project, ops, device), ops)
+        return self._edit_ops("allow “{ops}” on {device}", edits.allow, ops, device)
 
     def colocate(self, ops: Collection[int]) -> bool:
         """Keep ops on one device from now on."""
-        return self._edit_ops("colocate “{}”", lambda project: edits.colocate(project, ops), ops)
+        return self._edit_ops("colocate “{ops}”", edits.colocate, ops)
 
     def separate(self, ops: Collection[int]) -> bool:
         """Remove ops from the groups that the user colocated."""
-        return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
+        return self._edit_ops("separate “{ops}”", edits.separate, ops)
+
+    def forget_order(self, ops: Collection[int]) -> bool:
+        """Let placers decide again when these ops run."""
+        return self._edit_ops("forget the order of “{ops}”", ordering.forget_order, ops)
 
     def reorder(self, ops: Collection[int], slot: Slot) -> bool:
         """Run ops just before or after another op of their device from now on."""
@@ -340,11 +338,6 @@ class Document(QObject):
         name = self.project.describe([other])
         why = f"it needs {name}" if earlier else f"{name} needs it"
         return f"it cannot run {'earlier' if earlier else 'later'}: {why}"
-
-    def forget_order(self, ops: Collection[int]) -> bool:
-        """Let placers decide again when these ops run."""
-        title = "forget the order of “{}”"
-        return self._edit_ops(title, lambda project: ordering.forget_order(project, ops), ops)
 
     def offer_stamp(self, ops: Collection[int]) -> bool:
         """Select all blocks like some ops, and offer to make the same choice for them."""
@@ -388,17 +381,11 @@ class Document(QObject):
 
     def lock(self, device: int) -> bool:
         """Keep a device as it is: pin everything on it."""
-        if self.project is None:
-            return False
-        where = self.project.device_label(device)
-        return self._edit(f"lock {where}", lambda project: constraints.lock(project, device))
+        return self._edit_device("lock", constraints.lock, device)
 
     def unlock(self, device: int) -> bool:
         """Undo a :meth:`lock`."""
-        if self.project is None:
-            return False
-        where = self.project.device_label(device)
-        return self._edit(f"unlock {where}", lambda project: constraints.unlock(project, device))
+        return self._edit_device("unlock", constraints.unlock, device)
 
     def switch_constraint(self, constraint: Constraint, on: bool) -> bool:
         """Switch a constraint on or off."""
@@ -579,11 +566,29 @@ class Document(QObject):
     # What all requests come to
 
     def _edit_ops(
-        self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
+        self,
+        title: str,
+        change: Callable[..., OpenProject],
+        ops: Collection[int],
+        *device: int,
+        notice: str = "",
     ) -> bool:
-        if not len(ops) or self.project is None:
+        """Change what holds for some ops; the texts name them ``{ops}``, and their ``{device}``."""
+        project = self.project
+        if not len(ops) or project is None:
             return False
-        return self._edit(title.replace("{}", self.project.describe(ops)), change)
+        names = {"ops": project.describe(ops), "device": "".join(map(project.device_label, device))}
+        return self._edit(
+            title.format(**names),
+            lambda project: change(project, ops, *device),
+            notice.format(**names),
+        )
+
+    def _edit_device(
+        self, verb: str, change: Callable[[OpenProject, int], OpenProject], device: int
+    ) -> bool:
+        where = self.project.device_label(device) if self.project else ""
+        return self._edit(f"{verb} {where}", lambda project: change(project, device))
 
     def _edit(
         self,

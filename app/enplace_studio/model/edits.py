@@ -219,7 +219,7 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     same = np.array_equal(pinned_to, project.problem.pinned_to)
     moved = move(project.current.plan, whole, device)
     pins = None if same else Pins(pinned_to)
-    # A drag has just simulated this for its preview.
+    # Simulates nothing after a drag, whose last preview has called it with the same arguments.
     known = moved_schedule(project.problem, project.current.schedule.plan, ops, device)
     after = constrain(project, pins=pins, plan=moved, known=known)
     if after.current and (after.current.plan.device[whole] != device).any():
@@ -545,6 +545,8 @@ def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
 
 def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
     """Simulate a plan with ops on another device, whatever is pinned.
+
+    The last schedule is kept: a drop asks for what the preview of the drag has just shown.
 
     Raises
     ------

@@ -18,9 +18,9 @@ from enplace_studio.shell.about import framework_names, show_about, show_framewo
 from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.settings_dialog import SettingsDialog
 from enplace_studio.views import all_views
+from enplace_studio.views.view import DEVICE_KEYS, View, ViewAction
 from enplace_studio.widgets.panel import SAVE_PICTURE
 from enplace_studio.widgets.theme import MODES, theme
-from enplace_studio.widgets.view import DEVICE_KEYS, View, ViewAction
 
 MENUS = ("File", "Edit", "Select", "Plan", "View", "Help")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")

@@ -19,7 +19,7 @@ from enplace_studio.shell.key_sheet import native_keys
 from enplace_studio.shell.menus import Menus
 from enplace_studio.shell.parts import Studio
 from enplace_studio.views import all_views
-from enplace_studio.widgets.view import Commanding
+from enplace_studio.views.view import Commanding
 
 FEWEST_LETTERS = 2
 """Ops are listed only once this much is typed: there are too many."""

@@ -14,9 +14,9 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QStyle
 
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.shell.docks import GRIP_HEIGHT, Dock
+from enplace_studio.views.view import View
 from enplace_studio.widgets.panel import NO_LIMIT, Need, Panel
 from enplace_studio.widgets.theme import theme
-from enplace_studio.widgets.view import View
 
 USUAL_WIDTH = 1440
 """The width of a window in which each side has the width that its views prefer."""

@@ -15,8 +15,8 @@ from enplace_studio.model.document import Document
 from enplace_studio.shell.docks import Dock
 from enplace_studio.shell.pane_sizes import Sharing
 from enplace_studio.views import all_views
+from enplace_studio.views.view import Pictured, View, Zoomable
 from enplace_studio.widgets.pictures import Drawing
-from enplace_studio.widgets.view import Pictured, View, Zoomable
 
 PREPARE_MS = 200
 _LAYOUT_KEY = "window/state"

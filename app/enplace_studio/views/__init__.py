@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from enplace_studio.widgets.view import View
+from enplace_studio.views.view import View
 
 FOLDERS = [
     "graph",

@@ -21,6 +21,16 @@ def test_the_window_has_its_turn_after_an_edit_and_between_two_slots(qtbot):
     assert calls == ["window", "first", "window", "second", "window"]
 
 
+def test_slots_are_called_in_the_order_in_which_they_were_asked_for(qtbot):
+    owner, calls = QObject(), []
+    slots = [call_later(owner, lambda n=n: calls.append(n)) for n in range(3)]
+    for number in (0, 1, 2, 0):  # what is asked for again goes to the end
+        slots[number].start()
+    take_turn()
+    qtbot.waitUntil(lambda: len(calls) == 3)
+    assert calls == [1, 2, 0]
+
+
 def test_an_edit_ends_a_pause(monkeypatch):
     now_s = 1000.0
     monkeypatch.setattr(turns.time, "monotonic", lambda: now_s)

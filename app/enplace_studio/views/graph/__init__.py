@@ -1,6 +1,6 @@
 """The graph: groups as cards, coloured by the device they run on."""
 
-from enplace_studio.widgets.view import View, ViewAction
+from enplace_studio.views.view import View, ViewAction
 
 VIEW = View(
     "graph",

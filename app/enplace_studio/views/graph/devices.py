@@ -23,11 +23,11 @@ from enplace.text import size
 from enplace_studio.model.document import Document
 from enplace_studio.views.graph.colours import Legend
 from enplace_studio.views.graph.paint import fitted
+from enplace_studio.views.view import DEVICE_KEYS
 from enplace_studio.widgets.device_menu import device_menu
 from enplace_studio.widgets.hatch import paint_hatching, paint_notches
 from enplace_studio.widgets.panel import TipWidget
 from enplace_studio.widgets.theme import theme
-from enplace_studio.widgets.view import DEVICE_KEYS
 
 MOST_CHIPS = 24
 _H, _GAP, _PAD, _SWATCH, _SCALE = 26, 6, 8, 11, 60

@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import Qt
 
-from enplace_studio.widgets.view import View
+from enplace_studio.views.view import View
 
 VIEW = View(
     "history",
