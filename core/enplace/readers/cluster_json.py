@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 from enplace.errors import ClusterError, FileError
-from enplace.files.fields import check_format, is_object, number, only, shown, take, whole
+from enplace.files.fields import check_format, is_object, number, only, shown, take
+from enplace.files.records import read_record
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MAX_DEVICES, MOST_LINK_COST, Cluster, Device, Link
 from enplace.values.device_names import is_task
-from enplace.values.profile import KINDS, MAX_BYTES
+from enplace.values.profile import KINDS
 
 NAME, VERSION = "enplace-cluster", 1
 
@@ -93,16 +95,9 @@ def _hosts(obj: dict[str, Any], at: str) -> tuple[tuple[str, str], ...]:
 
 def _device(value: Any, where: str) -> Device:
     obj = is_object(value, where)
-    only(obj, {"name", "kind", "capacity_bytes", "speed", "lanes", "chip"}, where)
+    only(obj, {each.name for each in fields(Device)}, where)
     try:
-        return Device(
-            name=take(obj, "name", str, where),
-            kind=take(obj, "kind", str, where),
-            capacity_bytes=whole(obj, "capacity_bytes", where, high=MAX_BYTES),
-            speed=float(number(obj, "speed", where, 1.0)),
-            lanes=whole(obj, "lanes", where, 1),
-            chip=take(obj, "chip", str, where, ""),
-        )
+        return read_record(Device, obj, where)
     except ClusterError as error:
         raise ClusterError(f"{where}: {error}") from None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from enplace.files.records import Ratio, Signed
 from enplace.values.cluster import Cluster
 
 ESTIMATED = "estimated"
@@ -26,13 +27,13 @@ class MeasuredLink:
         The line, and its coefficient of determination.
     """
 
-    source: str
-    target: str
-    size_bytes: tuple[float, ...]
-    time_us: tuple[float, ...]
-    b0_us: float
-    b1_us_per_byte: float
-    r2: float
+    source: str = field(metadata={"key": "from"})
+    target: str = field(metadata={"key": "to"})
+    size_bytes: tuple[float, ...] = field(metadata={"key": "sizes"})
+    time_us: tuple[float, ...] = field(metadata={"key": "times_us"})
+    b0_us: Signed
+    b1_us_per_byte: Signed
+    r2: Ratio
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Deviation:
     mean: float
     of_sum: float
     near: float
-    ops: int
+    ops: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Measurement:
     step_time_us: float | None = None
     op_devices: Mapping[str, str] = field(default_factory=dict)
     op_kernels: Mapping[str, int] = field(default_factory=dict)
-    op_deviation: Mapping[str, float] = field(default_factory=dict)
+    op_deviation: Mapping[str, Ratio] = field(default_factory=dict)
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
     launch_gap_us: float | None = None
     op_overhead_us: float | None = None
@@ -154,7 +155,7 @@ class Measurement:
     links: tuple[MeasuredLink, ...] | None = None
     devices: str = ""
     source: Mapping[str, Any] = field(default_factory=dict)
-    paper: str = ""
+    paper: str = field(default="", metadata={"key": "source"})
     function: str = ""
     left_out: tuple[str, ...] = ()
     compiled: bool | None = None

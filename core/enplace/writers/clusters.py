@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from enplace.files.json_text import dump_json
@@ -17,14 +18,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
         "name": cluster.name,
         "description": cluster.description,
         "devices": [
-            {
-                "name": device.name,
-                "kind": device.kind,
-                "capacity_bytes": int(device.capacity_bytes),
-                "speed": device.speed,
-                "lanes": int(device.lanes),
-                **({"chip": device.chip} if device.chip else {}),
-            }
+            {key: value for key, value in asdict(device).items() if value != ""}
             for device in cluster.devices
         ],
         "channels": list(cluster.channels),
