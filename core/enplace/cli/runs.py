@@ -42,8 +42,8 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         *_input(run),
         *_in_ops(run),
         *_rivals(run),
-        ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
-        ["out of order", f"{run.order_violations:,}", ""],
+        [f"{run.checked}s where planned", f"{run.in_place[0]:,}", f"of {run.in_place[1]:,}"],
+        ["out of order", _shown(run.order_violations), ""],
         *_result_rows(run),
         *_per_sample(run),
     ]
@@ -60,6 +60,10 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     )
     ends = [f"\n\n{text}" for text in remarks if text]
     return f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
+
+
+def _shown(violations: int | None) -> str:
+    return "not checked" if violations is None else f"{violations:,}"
 
 
 def _per_sample(run: MeasuredRun) -> list[list[str]]:

@@ -106,11 +106,12 @@ class MeasuredRun:
         Where each op really ran; :data:`NOT_SEEN` where it is in no partition.
     op_memory_bytes : int array, shape (n_ops,)
         Memory of each op while it ran, and of its outputs for other ops; 0 where it left no row.
-    ops_checked, ops_on_planned_device : int
-        Ops of the plan in the partitions that the framework ran, and those of them that were on the
-        planned device.
-    order_violations : int
-        Ops that started before their predecessor in the plan's order of their device.
+    ops_checked, ops_on_planned_device : int or None
+        Ops of the plan that the framework was seen to run, and those of them that were on the
+        planned device; None if it places and checks modules.
+    order_violations : int or None
+        Ops that started before their predecessor in the plan's order of their device; None if the
+        framework keeps its own order.
     loss_difference, weights_difference : float
         Largest difference from the same steps without the plan or the framework's graph optimiser.
         For inference, ``loss_difference`` compares the outputs. NaN if there is nothing to compare.
@@ -127,6 +128,8 @@ class MeasuredRun:
         where nothing can be compared.
     rounding_difference : float
         The same between two runs without the plan, one of which starts with changed last bits.
+    modules_checked, modules_on_planned_device : int or None
+        As for ops, where ``ops_checked`` is None.
     """
 
     profile: Profile
@@ -138,9 +141,9 @@ class MeasuredRun:
     op_finish_us: FloatArray
     op_device: IntArray
     op_memory_bytes: IntArray
-    ops_checked: int
-    ops_on_planned_device: int
-    order_violations: int
+    ops_checked: int | None
+    ops_on_planned_device: int | None
+    order_violations: int | None
     loss_difference: float
     weights_difference: float
     stock_step_time_us: float
@@ -148,6 +151,8 @@ class MeasuredRun:
     facts: Mapping[str, Any] = field(default_factory=dict)
     first_step_difference: float = math.nan
     rounding_difference: float = math.nan
+    modules_checked: int | None = None
+    modules_on_planned_device: int | None = None
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
@@ -209,16 +214,33 @@ class MeasuredRun:
 
         A result that cannot be compared, because the model fits only with the plan, is accepted.
         """
-        in_place = self.ops_on_planned_device == self.ops_checked
-        return in_place and not self.order_violations and not self.changes_result
+        return self.is_in_place and not self.order_violations and not self.changes_result
+
+    @property
+    def checked(self) -> str:
+        """What was checked to be where it is planned: ``op`` or ``module``."""
+        return "module" if self.ops_checked is None else "op"
+
+    @property
+    def in_place(self) -> tuple[int, int]:
+        """How many ops or modules were where planned, and how many were checked."""
+        if self.ops_checked is None:
+            return self.modules_on_planned_device or 0, self.modules_checked or 0
+        return self.ops_on_planned_device or 0, self.ops_checked
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether all of them were."""
+        return self.in_place[0] == self.in_place[1]
 
     @property
     def faults(self) -> list[str]:
         """How it did not run as planned; empty if it did."""
-        elsewhere = self.ops_checked - self.ops_on_planned_device
+        in_place, checked = self.in_place
+        late = self.order_violations or 0
         faults = [
-            f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
-            f"{count(self.order_violations, 'op')} out of order" * bool(self.order_violations),
+            f"{count(checked - in_place, self.checked)} not where planned" * (in_place < checked),
+            f"{count(late, 'op')} out of order" * bool(late),
             "a different result from the run without the plan" * self.changes_result,
         ]
         return [*filter(None, faults)]
@@ -349,9 +371,9 @@ class MeasuredRun:
         }
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float | None) -> float | None:
     """Null stands for unknown figures, because JSON has no NaN."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 _FIGURES = (
@@ -364,6 +386,8 @@ _FIGURES = (
     "weights_difference",
     "first_step_difference",
     "rounding_difference",
+    "modules_checked",
+    "modules_on_planned_device",
 )
 
 

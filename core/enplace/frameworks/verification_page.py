@@ -76,13 +76,14 @@ def _plan_row(check: PlanCheck) -> str:
         return f'<tr>{names}<td colspan="8" class="bad">{escape(one_line(check.faults))}</td></tr>'
     half = " to ".join(map(ms, quartiles_us(run.step_times_us)))
     marks = [
-        run.ops_on_planned_device != run.ops_checked,
+        not run.is_in_place,
         bool(run.order_violations),
         run.changes_result,
     ]
+    in_place, checked = run.in_place
     cells = [
-        f"{run.ops_on_planned_device:,} of {run.ops_checked:,}",
-        f"{run.order_violations:,}",
+        f"{in_place:,} of {checked:,}" + " modules" * (run.ops_checked is None),
+        "" if run.order_violations is None else f"{run.order_violations:,}",
         _difference(run),
     ]
     judged = "".join(

@@ -128,14 +128,15 @@ def describe_prediction(schedule: Schedule, error: float | None) -> str:
 
 def facts_of(run: MeasuredRun) -> list[Fact]:
     """List facts about a run, one line each."""
+    in_place, checked = run.in_place
     lines = [
         Fact(
-            "ops on their device",
-            f"{run.ops_on_planned_device:,} of {run.ops_checked:,}",
-            "good" if run.ops_on_planned_device == run.ops_checked else "bad",
+            f"{run.checked}s on their device",
+            f"{in_place:,} of {checked:,}",
+            "good" if run.is_in_place else "bad",
             "\n".join(
                 [
-                    "Ops that ran on their planned device, out of all that ran",
+                    f"{run.checked.capitalize()}s on their planned device, out of all that ran",
                     *_reasons(run, "elsewhere", "elsewhere"),
                     *_reasons(run, "not_run", "did not run as ops"),
                 ]
@@ -143,15 +144,15 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         ),
         Fact(
             "out of order",
-            count(run.order_violations, "op"),
-            "good" if run.order_violations == 0 else "bad",
+            count(run.order_violations or 0, "op"),
+            "bad" if run.order_violations else "good",
             "Ops that started before an op that precedes them in the plan",
         ),
         *_result_facts(run),
         Fact("steps", f"{len(run.step_times_us):,}"),
     ]
-    if run.facts.get("ordered") is False:
-        tip = "The run kept the plan's devices, but was not asked to keep its order"
+    if run.order_violations is None or run.facts.get("ordered") is False:
+        tip = "The run kept the plan's devices, but not its order"
         lines[1] = Fact("order", f"{run.framework.name}’s own", "plain", tip)
     tip = f"A step as {run.framework.name} runs it, with its graph optimiser and without a plan"
     tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
