@@ -24,10 +24,10 @@ from enplace.cli.answer import cli
 from enplace.cli.options import PlacerCommand
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters, frameworks
+from enplace.option import Option
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.timeline_svg import timeline_svg
 from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
-from enplace.placing.options import Option
 from enplace.placing.registry import CAPABILITIES, MEMORY
 from enplace.readers import read_profile, readers
 from enplace.readers.clusters import presets

@@ -23,7 +23,7 @@ from enplace.errors import (
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
-    from enplace.placing.options import Value
+    from enplace.option import Value
     from enplace.readers.clusters import ClusterChoice
     from enplace.values.cluster import Cluster
     from enplace.values.plan import Plan

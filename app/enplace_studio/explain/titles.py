@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from enplace.placing.options import Option, Value
+from enplace.option import Option, Value
 
 _SPELLINGS = {
     "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",

@@ -13,7 +13,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from enplace.bounds import Proof
-from enplace.placing.options import Option, Value
+from enplace.option import Option, Value
 from enplace.placing.registry import ANYTIME
 from enplace.processes import codecs
 from enplace.processes.wire import FAILED, Message

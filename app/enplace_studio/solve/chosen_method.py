@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from PySide6.QtCore import QObject, Signal
 
-from enplace.placing.options import Option, Value
+from enplace.option import Option, Value
 from enplace.placing.registry import EVERY
 from enplace.values.problem import LATENCY, THROUGHPUT
 from enplace_studio.explain.titles import short_title, values_text

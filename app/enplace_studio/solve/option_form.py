@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.placing.options import FILE, SWITCH, Option, Value
+from enplace.option import FILE, SWITCH, Option, Value
 from enplace_studio.explain.titles import option_title
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Form, plain_tip

@@ -14,7 +14,8 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
-from enplace.placing.options import STAGE_OPTIONS, Value, load_values
+from enplace.option import Value
+from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.text import count, percent, seconds
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem

@@ -34,9 +34,9 @@ from enplace.inputs import (
     without_split_groups,
 )
 from enplace.machine import simulate as run_plan
+from enplace.option import Value
 from enplace.placers import PlaceOptions, Placer, Progress, place_with_each, placers
 from enplace.placers import place as run_placer
-from enplace.placing.options import Value
 from enplace.readers.clusters import ClusterChoice, presets
 from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples

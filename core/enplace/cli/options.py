@@ -11,9 +11,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from enplace.errors import EnplaceError
+from enplace.option import FILE as FILE_NAME
+from enplace.option import SWITCH
 
 if TYPE_CHECKING:
-    from enplace.placing.options import Option, Value
+    from enplace.option import Option, Value
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -301,13 +303,11 @@ def flag_of(option: Option) -> click.Option:
 
 def _flag_values(option: Option) -> dict[str, Any]:
     """Return what click needs to know about the values of an option."""
-    from enplace.placing import options
-
-    if option.values == options.SWITCH:
+    if option.values == SWITCH:
         return {"is_flag": True, "default": None}
     if option.choices:
         return {"type": click.Choice(option.choices, case_sensitive=False)}
-    if option.values == options.FILE:
+    if option.values == FILE_NAME:
         return {"type": FILE, "metavar": "FILE"}
     return {"metavar": "NUMBER"}
 

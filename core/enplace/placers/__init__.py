@@ -3,7 +3,8 @@
 import importlib
 import pkgutil
 
-from enplace.placing.options import Option, PlaceOptions, Progress
+from enplace.option import Option
+from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import Placer, all_options, placers
 from enplace.placing.run import place, place_with_each
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT

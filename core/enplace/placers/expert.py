@@ -27,8 +27,9 @@ import numpy as np
 
 from enplace.names.layers import NONE, LayerName, find_layer_name, named_layers, parts_of, spread
 from enplace.names.rules import read_rules
+from enplace.option import FILE, Option
 from enplace.placing.candidates import best_of, unordered
-from enplace.placing.options import FILE, Option, PlaceOptions
+from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import EVERY, placer
 from enplace.placing.settle import deciding_op, natural_position, settle
 from enplace.values.plan import Plan

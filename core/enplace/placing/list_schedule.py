@@ -14,7 +14,7 @@ import numpy as np
 from enplace.coarsen import find_leaders
 from enplace.compiling import helper, loop, step
 from enplace.machine.layout import Machine, build_machine, transfer_us
-from enplace.placing.options import Option
+from enplace.option import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets, offsets
 from enplace.values.problem import Problem

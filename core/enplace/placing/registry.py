@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from enplace.errors import EnplaceError
-from enplace.placing.options import LOAD_OPTIONS, Option, PlaceOptions
+from enplace.option import Option
+from enplace.placing.options import LOAD_OPTIONS, PlaceOptions
 from enplace.text import WORDS, instead, listed
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem

@@ -10,8 +10,9 @@ import numpy as np
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.claims import SAME, check_claims
+from enplace.option import Value
 from enplace.placing.interruptible import find_proof
-from enplace.placing.options import PlaceOptions, Progress, Value
+from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange, rearrange
 from enplace.text import percent, seconds

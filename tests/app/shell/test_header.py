@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from enplace.placing.options import WHOLE, Option
+from enplace.option import WHOLE, Option
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples

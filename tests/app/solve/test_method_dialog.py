@@ -8,8 +8,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel
 
 from enplace.machine import simulate
+from enplace.option import FILE, SWITCH, WHOLE, Option
 from enplace.placers import placers
-from enplace.placing.options import FILE, SWITCH, WHOLE, Option
 from enplace.values.problem import Problem
 from enplace_studio.jobs.solver import Method, Solver
 from enplace_studio.model.method_facts import (

@@ -17,7 +17,7 @@ from enplace.values.problem import Problem
 MODULE = """
 import numpy as np
 
-from enplace.placing.options import WHOLE, Option
+from enplace.option import Option, WHOLE
 from enplace.placing.registry import placer
 from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan

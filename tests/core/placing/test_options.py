@@ -6,8 +6,9 @@ import pytest
 from enplace.cli.options import flag_of
 from enplace.cli.solving import compare, place, simulate
 from enplace.errors import EnplaceError
+from enplace.option import FILE, NUMBER, SWITCH, WHOLE, Option
 from enplace.placers import all_options
-from enplace.placing.options import FILE, NUMBER, SWITCH, WHOLE, Option, PlaceOptions, load_values
+from enplace.placing.options import PlaceOptions, load_values
 from enplace.placing.registry import EVERY, RESERVED
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import LINK_POLICIES, POLICIES

@@ -3,9 +3,9 @@
 import pytest
 
 from enplace.errors import EnplaceError
+from enplace.option import SWITCH, WHOLE, Option
 from enplace.placers import place, placers
 from enplace.placing import registry
-from enplace.placing.options import SWITCH, WHOLE, Option
 from enplace.placing.registry import CAPABILITIES, placer
 from enplace.values.problem import THROUGHPUT, Problem
 from problems import cluster_of, profile_of
