@@ -9,7 +9,7 @@ import pytest
 import enplace
 
 ROOT = Path(__file__).parent.parent
-HEAVY = {"PySide6", "pyqtgraph", "tensorflow", "enplace_studio"}
+HEAVY = {"PySide6", "tensorflow", "enplace_studio"}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -50,7 +50,7 @@ def test_the_metadata_tells_what_an_index_shows():
 
 def test_the_studio_needs_nothing_that_must_be_compiled():
     names = {each.partition(">")[0] for each in PROJECT["optional-dependencies"]["studio"]}
-    assert names == {"pyside6-essentials", "pyqtgraph"}
+    assert names == {"pyside6-essentials"}
 
 
 def test_both_packages_say_that_they_are_typed():

@@ -24,7 +24,7 @@ BLOCK = f"""
 import builtins, importlib, os, signal, socket, sys
 import numba, numpy, scipy.optimize, networkx, platformdirs, click, tqdm  # these ask first
 from PySide6 import QtCore, QtGui, QtSvg, QtWidgets
-import asyncio, multiprocessing, pyqtgraph, subprocess, tempfile
+import asyncio, multiprocessing, subprocess, tempfile
 
 usual = builtins.__import__
 def guarded(name, globals=None, *rest, **others):

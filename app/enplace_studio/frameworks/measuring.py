@@ -38,6 +38,7 @@ from enplace_studio.frameworks.dialogs import (
 from enplace_studio.frameworks.job import WorkerJob
 from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
 from enplace_studio.frameworks.profile_facts import simulated_step_us
+from enplace_studio.frameworks.profile_page import ProfilePage
 from enplace_studio.frameworks.strip import JobStrip
 from enplace_studio.jobs.background import Background
 from enplace_studio.model.can_run import model_source, why_no_run
@@ -168,8 +169,6 @@ class Measuring(QWidget):
             )
 
     def _show_page(self, profile: Profile, step_us: float | None) -> None:
-        from enplace_studio.frameworks.profile_page import ProfilePage  # its plots load slowly
-
         ProfilePage(profile, step_us, self.window()).exec()
 
     # Running

@@ -99,13 +99,13 @@ class TimeScale:
 
     def ticks(self, spacing_px: float = 90) -> FloatArray:
         """Choose round moments on screen, at least about this far apart."""
-        step = _round_up(self.us_per_px * spacing_px)
+        step = round_up(self.us_per_px * spacing_px)
         first = math.ceil(self.start_us / step - 1e-9)
         last = math.floor(min(self.stop_us, self.end_us) / step + 1e-9)
         return np.arange(first, last + 1, dtype=np.float64) * step
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """Round up to 1, 2, 2.5, 5 or 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= value * (1 - 1e-9))

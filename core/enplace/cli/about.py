@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enplace.values.cluster import Cluster
 
 LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "google-re2", "tqdm")
-STUDIO_MODULES = ("PySide6", "pyqtgraph")
+STUDIO_MODULES: tuple[str, ...] = ("PySide6",)
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 

@@ -46,8 +46,8 @@ def test_the_studio_never_imports_tensorflow(loaded):
         assert known <= {inside + name for name in without_it}
 
 
-def test_the_tensorflow_part_and_the_plots_are_imported_on_first_use(loaded):
+def test_the_tensorflow_part_is_imported_on_first_use(loaded):
     before, after = loaded
-    late = {"enplace_studio.frameworks", "enplace.frameworks.jobs", "pyqtgraph"}
+    late = {"enplace_studio.frameworks", "enplace.frameworks.jobs"}
     assert not late & before
     assert late <= after

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from enplace.bounds import Proof
@@ -22,6 +24,7 @@ from enplace_studio.model.plan_facts import PER, other_machine, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ElidedLabel, label, set_role
+from enplace_studio.widgets.plot import Axis, Mark, Plot, PlotCurve
 from enplace_studio.widgets.theme import theme
 
 SHOW_AFTER_S = 0.3
@@ -238,40 +241,20 @@ def engines_line(report: Report, start: Plan | None = None) -> str:
     return steps and f"{'found by' if start is None else 'from'} {steps}"
 
 
-def paint_mark(painter: QPainter, mark: str, at: QPointF) -> None:
-    """Draw one of the marks, or nothing, with the painter's pen and brush."""
-    box = QRectF(at.x() - MARK_PX / 2, at.y() - MARK_PX / 2, MARK_PX, MARK_PX)
-    if mark == "◆":
-        middle = box.center()
-        corners = [
-            QPointF(middle.x(), box.top()),
-            QPointF(box.right(), middle.y()),
-            QPointF(middle.x(), box.bottom()),
-            QPointF(box.left(), middle.y()),
-        ]
-        painter.drawPolygon(corners)
-    elif mark == "■":
-        painter.drawRect(box)
-    elif mark:
-        painter.drawEllipse(box)
-
-
-class FallingCurve(QWidget):
+class FallingCurve(Plot):
     """Best step time and proven bound during a search, with the expert's step time for scale."""
+
+    tip = (
+        "Step time of the best plan so far, marked by the engine that found it. Below, in green: "
+        "the proven lower bound, marked by the engine that proved it. Dashed: the expert's plan"
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._history: tuple[tuple[float, float], ...] = ()
-        self._bounds: tuple[tuple[float, float], ...] = ()
-        self._marks: tuple[str, ...] = ()
-        self._bound_marks: tuple[str, ...] = ()
-        self._span_s, self._now_s = 1.0, 0.0
+        self.setMinimumHeight(0)
+        self._report = Report("")
+        self._now_s = 0.0
         self._expert_us: float | None = None
-        self.setToolTip(
-            "Step time of the best plan so far, marked by the engine that found it. Below, "
-            "in green: the proven lower bound, marked by the engine that proved it. Dashed: the "
-            "expert's plan"
-        )
 
     def sizeHint(self) -> QSize:
         return QSize(180, round(52 * theme.scale))
@@ -283,88 +266,59 @@ class FallingCurve(QWidget):
         self, report: Report, span_s: float, now_s: float, expert_us: float | None
     ) -> None:
         """Draw plans and bounds as a step curve up to now, with a mark at each step."""
-        self._history, self._bounds, self._expert_us = report.history, report.bounds, expert_us
+        self._report, self._now_s, self._expert_us = report, now_s, expert_us
+        self.across = Axis(0.0, max(span_s, 1e-3))
         of = marks(report)
-        self._marks = tuple(of.get(engine, "") for engine in report.engines)
-        self._bound_marks = tuple(of.get(prover, "") for prover in report.provers)
-        self._span_s, self._now_s = max(span_s, 1e-3), now_s
+        # The first engine's best plan is the first on screen; its earlier ones are often far worse.
+        first = max(sum(of.get(engine) == MARKS[0] for engine in report.engines) - 1, 0)
+        known = [us for _, us in (*report.history[first:], *report.bounds)]
+        known += [] if expert_us is None else [expert_us]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        margin = max(high - low, 1e-3 * high, 1e-9) * (0.5 + HEADROOM)
+        self.up = Axis((low + high) / 2 - margin, (low + high) / 2 + margin)
         self.update()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        if self._history:
-            with QPainter(self) as painter:
-                self._paint(painter)
+    def curves_now(self) -> list[PlotCurve]:
+        report, tokens = self._report, theme.tokens
+        if not report.history:
+            return []
+        bounds = self._steps(report.bounds, report.provers, tokens.good) if report.bounds else []
+        return [*bounds, *self._steps(report.history, report.engines, tokens.accent)]
 
-    def _paint(self, painter: QPainter) -> None:
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        tokens = theme.tokens
-        if self._expert_us is not None:
-            self._paint_expert(painter, self._y(self._expert_us))
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        if self._bounds:
-            painter.setPen(QPen(tokens.good, 1.5))
-            painter.drawPath(self._steps(self._bounds))
-            self._paint_marks(painter, tokens.good, self._bound_marks, self._bounds)
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-        steps = self._steps(self._history)
-        painter.setPen(QPen(tokens.accent, 1.5))
-        painter.drawPath(steps)
-        self._paint_marks(painter, tokens.accent, self._marks, self._history)
+    def _steps(
+        self, history: Sequence[tuple[float, float]], by: Sequence[str], color: QColor
+    ) -> list[PlotCurve]:
+        """Make a step curve, and marks at its steps unless they would overlap."""
+        at_s, us = ([min(each[0], self.across.high) for each in history], [y for _, y in history])
+        until_s = [*at_s[1:], max(min(self._now_s, self.across.high), at_s[-1])]
+        xs = [x for pair in zip(at_s, until_s, strict=True) for x in pair]
+        found = [PlotCurve(xs, np.repeat(us, 2).tolist(), color, 1.5)]
+        of, shown = marks(self._report), dict[str, float]()
+        apart_s = 2 * MARK_PX * self.across.high / max(self.width() - 8, 1)
+        for x, y, engine in zip(at_s, us, by, strict=True):
+            if engine in of and x - shown.get(engine, -np.inf) > apart_s and y <= self.up.high:
+                shown[engine] = x
+                found.append(PlotCurve([x], [y], color, mark=_mark(of[engine], color)))
+        return found
 
-    def _paint_marks(
-        self,
-        painter: QPainter,
-        colour: QColor,
-        marks: tuple[str, ...],
-        history: tuple[tuple[float, float], ...],
-    ) -> None:
-        """Draw marks at the steps of a line, unless they would overlap."""
-        painter.setPen(QPen(colour, 1))
-        shown: dict[str, float] = {}
-        for mark, (at_s, us) in zip(marks, history, strict=True):
-            at = QPointF(self._x(at_s), self._y(us))
-            if at.x() - shown.get(mark, -np.inf) > 2 * MARK_PX and at.y() >= 0:
-                shown[mark] = at.x()
-                painter.setBrush(theme.tokens.panel if mark == MARKS[0] else colour)
-                paint_mark(painter, mark, at)
-
-    def _paint_expert(self, painter: QPainter, y: float) -> None:
-        tokens = theme.tokens
+    def paint_more(self, painter: QPainter, area: QRectF) -> None:
+        """Paint a line at the expert's step time."""
+        if self._expert_us is None:
+            return
+        y = self.at(0.0, self._expert_us, area).y()
         painter.setFont(theme.font(10))
         box = painter.fontMetrics().boundingRect("expert")
-        painter.setPen(tokens.dim)
-        below = y < self.height() / 2
-        at = QRectF(self.width() - box.width() - 4, y + 1 if below else y - 15, box.width() + 4, 14)
+        painter.setPen(theme.tokens.dim)
+        top = y + 1 if y < self.height() / 2 else y - 15
+        at = QRectF(self.width() - box.width() - 4, top, box.width() + 4, 14)
         painter.drawText(at, Qt.AlignmentFlag.AlignCenter, "expert")
-        pen = QPen(QColor(tokens.dim), 1)
-        pen.setStyle(Qt.PenStyle.DashLine)
-        painter.setPen(pen)
+        painter.setPen(QPen(theme.tokens.dim, 1, Qt.PenStyle.DashLine))
         painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
 
-    @property
-    def _first_shown(self) -> int:
-        """Index of the first engine's best plan; its earlier ones are often far worse."""
-        return max(self._marks.count(MARKS[0]) - 1, 0)
 
-    def _steps(self, history: tuple[tuple[float, float], ...]) -> QPainterPath:
-        first_s, first_us = history[0]
-        path = QPainterPath(QPointF(self._x(first_s), self._y(first_us)))
-        for at_s, step_us in history[1:]:
-            path.lineTo(self._x(at_s), path.currentPosition().y())
-            path.lineTo(self._x(at_s), self._y(step_us))
-        path.lineTo(
-            max(self._x(self._now_s), path.currentPosition().x()), path.currentPosition().y()
-        )
-        return path
-
-    def _x(self, at_s: float) -> float:
-        return 4 + (self.width() - 8) * min(at_s / self._span_s, 1.0)
-
-    def _y(self, step_us: float) -> float:
-        known = [us for _, us in (*self._history[self._first_shown :], *self._bounds)]
-        if self._expert_us is not None:
-            known.append(self._expert_us)
-        low, high = min(known), max(known)
-        span = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
-        middle = (low + high) / 2
-        return self.height() * (0.5 - (step_us - middle) / span)
+def _mark(sign: str, color: QColor) -> Mark:
+    """Return the mark that a sign in a text stands for."""
+    fill, half = theme.tokens.panel if sign == MARKS[0] else color, MARK_PX / 2
+    if sign == "■":
+        return Mark(4, half * math.sqrt(2), turn=0.125, fill=fill)
+    return Mark(4 if sign == "◆" else 0, half, fill=fill)

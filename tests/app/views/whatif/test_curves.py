@@ -11,7 +11,7 @@ from documents import add_plan, chain_document, document_of
 from enplace.values.measurement import Measurement
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.views.whatif.methods import MethodSweep
-from enplace_studio.views.whatif.plot import STYLES, CurvePlot, spread
+from enplace_studio.views.whatif.plot import STYLES, CurvePlot
 from enplace_studio.views.whatif.speed_curves import (
     BATCH,
     COMPUTE,
@@ -27,6 +27,7 @@ from enplace_studio.views.whatif.speed_curves import (
     swept_plans,
 )
 from enplace_studio.views.whatif.whatif_view import WhatIfView
+from enplace_studio.widgets.plot import spread
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 
@@ -191,7 +192,9 @@ def test_equal_ratios_of_step_times_are_equally_far_apart():
     plot = CurvePlot()
     plot.resize(300, 200)
     plot.show_curves([Curve("a", (8.0, 4.0, 2.0))], replace(GPUS, values=(1.0, 2.0, 4.0)), 1.0)
-    first, second, third = (point.y() for point in plot._points(plot.curves[0]))
+    first, second, third = (
+        point.y() for point in plot._points(plot.curves_now()[0], plot.area(True))
+    )
     assert second - first == pytest.approx(third - second)
 
 
@@ -212,11 +215,11 @@ def test_curves_that_coincide_are_all_seen():
     plot.resize(320, 200)
     same = [Curve(name, (8.0, 4.0, 2.0)) for name in "abcd"]
     plot.show_curves(same, replace(GPUS, values=(1.0, 2.0, 4.0)), 1.0)
-    shot = plot.grab(plot._area.toRect()).toImage()
+    shot = plot.grab(plot.area(True).toRect()).toImage()
     pixels = [shot.pixelColor(x, y) for x in range(shot.width()) for y in range(shot.height())]
     seen = np.array([pixel.getRgb()[:3] for pixel in pixels])
-    for style in STYLES:
-        wanted = np.array(theme.device_color(style.color).getRgb()[:3])
+    for color, *_ in STYLES:
+        wanted = np.array(theme.device_color(color).getRgb()[:3])
         assert np.abs(seen - wanted).max(axis=1).min() < 40  # edges are smoothed
 
 
