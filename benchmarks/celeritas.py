@@ -23,7 +23,7 @@ from benchmarks.place import measured_profiles
 from benchmarks.report import Report, publish, seconds_of, spread
 from benchmarks.synthetic import HEADS, transformer
 from enplace.coarsen import fuse, group_graph, mean_link
-from enplace.placers import PlaceOptions, place, placers
+from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.values.arrays import IntArray
@@ -127,7 +127,7 @@ def _steps(report: Report, problems: dict[str, Problem]) -> None:
             paper = dict(zip(METHODS, STEPS_S.get(name, ()), strict=False))
             cells = []
             for method in methods:
-                options = PlaceOptions(time_limit_s=report.pick(LIMIT_S, QUICK_S))
+                options = PlaceOptions(stop=Stop(report.pick(LIMIT_S, QUICK_S)))
                 schedule = place(problem, method, options=options).schedule
                 raw.append((name, method, schedule.makespan_us / 1e3, int(schedule.fits)))
                 cells.append(f"{schedule.makespan_us / 1e3:.1f}{'' if schedule.fits else ' OOM'}")

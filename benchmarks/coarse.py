@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.place import measured_profiles
 from benchmarks.report import Report, publish, watched_memory
 from enplace.coarsen import contract, merge_batches
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Stop, place
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -47,7 +47,7 @@ def _coarse(report: Report, cluster: str, paths: Sequence[Path], seconds: float)
                 warnings.simplefilter("ignore")
                 whole = Problem(read_profile(path), presets()[cluster])
             problem = contract(whole, merge_batches(whole, VERTICES, critical=True))
-            found = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=seconds))
+            found = place(problem, DEFAULT_METHOD, options=PlaceOptions(stop=Stop(seconds)))
             step_us, bound_us = found.schedule.makespan_us, found.bound_us or 0.0
             gaps.append(1 - bound_us / step_us)
             times = (f"{us / 1e3:.2f}" for us in (step_us, bound_us))

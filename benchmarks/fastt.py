@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from benchmarks.place import measured_profiles
 from benchmarks.report import Report, publish
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.os_dpos import data_parallel
 from enplace.placing.settle import by_placed_rank, settle
 from enplace.readers import read_profile
@@ -104,7 +104,7 @@ def _results(name: str, profile: Profile, n_gpus: int, limit_s: float) -> Raw:
     found = [(name, n_gpus, "data parallel", "0", f"{alone_us / shared_us:.3f}", int(shared_fits))]
     for method in METHODS:
         start = time.perf_counter()
-        result = place(problem, method, options=PlaceOptions(time_limit_s=limit_s))
+        result = place(problem, method, options=PlaceOptions(stop=Stop(limit_s)))
         seconds, schedule = time.perf_counter() - start, result.schedule
         up = f"{alone_us / schedule.makespan_us:.3f}"
         found.append((name, n_gpus, method, f"{seconds:.2f}", up, int(schedule.fits)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.place import CLUSTERS, measured_profiles
 from benchmarks.report import Report, publish, spread
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Stop, place
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.values.problem import Problem
@@ -37,7 +37,7 @@ def _gap(path: Path, cluster: str, limit_s: float) -> tuple[float, float, float]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = Problem(read_profile(path), presets()[cluster])
-    found = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=limit_s))
+    found = place(problem, DEFAULT_METHOD, options=PlaceOptions(stop=Stop(limit_s)))
     step_us, bound_us = found.schedule.makespan_us, found.bound_us or 0.0
     return step_us / 1e3, bound_us / 1e3, 1 - bound_us / step_us
 

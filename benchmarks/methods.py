@@ -16,7 +16,15 @@ from benchmarks.report import Report, publish
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
+from enplace.placers import (
+    DEFAULT_METHOD,
+    STEP_TIME,
+    THROUGHPUT,
+    PlaceOptions,
+    Stop,
+    place,
+    placers,
+)
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
@@ -147,7 +155,7 @@ def run_all(objective: str, limit_s: float, only: str = "") -> Iterator[Column]:
 def _cell(problem: Problem, method: str, objective: str, limit_s: float) -> Cell:
     able = placers()[method]
     searches = able.can(ANYTIME) or objective == THROUGHPUT
-    options = PlaceOptions(objective, time_limit_s=limit_s if searches else None)
+    options = PlaceOptions(objective, stop=Stop(limit_s if searches else None))
     try:
         plan = place(problem, method, options=options).plan
     except EnplaceError as error:

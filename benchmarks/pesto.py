@@ -19,7 +19,7 @@ from benchmarks.place import BAECHI, measured_profiles
 from benchmarks.report import Report, publish
 from enplace.coarsen import contract, expand, merge_batches
 from enplace.machine import simulate
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Stop, place
 from enplace.placers.heft import heft
 from enplace.placers.pesto.methods import FREE_TARGET
 from enplace.placers.pesto.program import write_program
@@ -82,7 +82,7 @@ def _profiles() -> dict[str, Profile]:
 def _placed(problem: Problem, method: str, limit_s: float) -> tuple[float, float, bool]:
     """Return the step time in ms, the time to place in seconds, and whether the plan fits."""
     began = time.perf_counter()
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=limit_s)).plan
+    plan = place(problem, method, options=PlaceOptions(stop=Stop(limit_s))).plan
     seconds = time.perf_counter() - began
     schedule = simulate(problem, plan)
     return schedule.makespan_us / 1e3, seconds, schedule.fits

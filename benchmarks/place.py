@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import SHARED, Report, publish, seconds_of, spread
 from benchmarks.synthetic import HEADS, transformer
-from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place, placers
+from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, Stop, place, placers
 from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -91,7 +91,7 @@ def _step_times(path: Path, cluster: str, methods: list[str], limit_s: float) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = Problem(read_profile(path), presets()[cluster])
-    options = PlaceOptions(time_limit_s=limit_s)
+    options = PlaceOptions(stop=Stop(limit_s))
     results = [place(problem, m, options=options) for m in methods]
     schedules = [result.schedule for result in results]
     steps = np.array([schedule.makespan_us / 1e3 for schedule in schedules])

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import Report, publish
 from enplace.machine import simulate
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -388,7 +388,7 @@ def _watch(found: Planted, limit_s: float) -> list[Look]:
         if progress.objective_us is not None:
             looks.append((progress.seconds, _gap(found, progress.objective_us)))
 
-    options = PlaceOptions(time_limit_s=limit_s, progress=listen)
+    options = PlaceOptions(stop=Stop(limit_s), progress=listen)
     result = place(found.problem, DEFAULT_METHOD, options=options)
     looks.append((limit_s, _gap(found, result.schedule.makespan_us)))
     return looks

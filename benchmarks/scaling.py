@@ -28,7 +28,7 @@ from enplace.bounds import lower_bound_us
 from enplace.bounds.step_time import MOST_OPS_WITH_HEADS
 from enplace.coarsen import fuse, merge_batches
 from enplace.machine import simulate
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.placers.enplace.starts import LARGE
 from enplace.placing.settle import natural_position, settle
 from enplace.readers import read_profile
@@ -256,7 +256,7 @@ def _first_plan(problem: Problem) -> None:
             raise _FoundError
 
     with suppress(_FoundError):
-        options = PlaceOptions(time_limit_s=MOST_S, progress=listen)
+        options = PlaceOptions(stop=Stop(MOST_S), progress=listen)
         place(problem, DEFAULT_METHOD, options=options)
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import Report, publish, watched_memory
 from benchmarks.synthetic import HEADS, transformer
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.readers.clusters import presets
 from enplace.values.problem import Problem
 
@@ -55,7 +55,7 @@ def _watch(problem: Problem, limit_s: float) -> tuple[list[Look], float]:
         if progress.objective_us is not None:
             found.append((progress.seconds, progress.objective_us))
 
-    options = PlaceOptions(time_limit_s=limit_s, progress=listen)
+    options = PlaceOptions(stop=Stop(limit_s), progress=listen)
     bound_us = place(problem, DEFAULT_METHOD, options=options).bound_us or 0.0
     return found, bound_us
 

@@ -25,7 +25,8 @@ from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
-from enplace.placing.anytime import Incumbent, Limits
+from enplace.placing.incumbents import Incumbent
+from enplace.placing.stop import Stop
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
@@ -146,21 +147,16 @@ def _along_one_order(given: _Input) -> _Found:
 
 
 def _contiguous_ip(given: _Input) -> _Found:
-    return _least_load(given, search_contiguous(given.problem, _limits(given.seconds)))
+    return _least_load(given, search_contiguous(given.problem, Stop(given.seconds)))
 
 
 def _anywhere_ip(given: _Input) -> _Found:
-    return _least_load(given, search_anywhere(given.problem, _limits(given.seconds)))
+    return _least_load(given, search_anywhere(given.problem, Stop(given.seconds)))
 
 
 def _least_load(given: _Input, found: Incumbent) -> _Found:
     _check(found.objective_us, max_load_us(given.problem, found.device))
     return found.objective_us / 1e3, _proof(found.objective_us, found.bound_us)
-
-
-def _limits(seconds: float) -> Limits:
-    end_s = time.monotonic() + seconds
-    return Limits(lambda: end_s - time.monotonic(), lambda: False, lambda _: None)
 
 
 def _greedy(given: _Input) -> _Found:
@@ -173,7 +169,7 @@ def _least_latency(subgraphs: int) -> _Solve:
 
     def solve(given: _Input) -> _Found:
         problem = given.problem
-        found = search_latency(problem, _limits(given.seconds), subgraphs)
+        found = search_latency(problem, Stop(given.seconds), subgraphs)
         _check(found.objective_us, latency_us(problem, found.device, found.subgraph))
         return found.objective_us / 1e3, _proof(found.objective_us, found.bound_us)
 

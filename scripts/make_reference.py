@@ -27,7 +27,7 @@ from enplace.frameworks.registry import exporters, frameworks
 from enplace.option import Option
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.timeline_svg import timeline_svg
-from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, all_options, place, placers
+from enplace.placers import DEFAULT_METHODS, PlaceOptions, Placer, Stop, all_options, place, placers
 from enplace.placing.registry import CAPABILITIES, MEMORY
 from enplace.readers import read_profile, readers
 from enplace.readers.clusters import presets
@@ -448,7 +448,7 @@ def draw_plan(method: Placer, folder: Path, search_s: float) -> str:
     objective = method.objectives[0]
     values = {"rounds": ROUNDS} if any(each.name == "rounds" for each in method.options) else {}
     try:
-        asked = PlaceOptions(objective, search_s, values=values)
+        asked = PlaceOptions(objective, Stop(search_s), values=values)
         result = place(problem, method.name, options=asked)
     except EnplaceError as error:
         return f"No picture: {error}."

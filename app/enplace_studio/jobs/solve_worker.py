@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from enplace.errors import EnplaceError
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place, placers
 from enplace.placers.enplace.kernels import load_all_kernels
 from enplace.processes import codecs
 from enplace.processes.main import Connection
@@ -72,8 +72,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     reporter = _Reporter(number, send)
     options = PlaceOptions(
         objective=job["objective"],
-        time_limit_s=job["time_limit_s"],
-        cancelled=lambda: number in cancelled,
+        stop=Stop(job["time_limit_s"], cancelled=lambda: number in cancelled),
         progress=reporter,
         values=job["values"],
         start=codecs.plan_from(message) if "plan" in job else None,

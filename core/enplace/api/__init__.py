@@ -35,7 +35,7 @@ from enplace.inputs import (
 )
 from enplace.machine import simulate as run_plan
 from enplace.option import Value
-from enplace.placers import PlaceOptions, Placer, Progress, place_with_each, placers
+from enplace.placers import PlaceOptions, Placer, Progress, Stop, place_with_each, placers
 from enplace.placers import place as run_placer
 from enplace.readers.clusters import ClusterChoice, presets
 from enplace.readers.samples import Sample
@@ -403,7 +403,7 @@ def _options(
         raise EnplaceError(f"time_limit_s is {time_limit_s}; use a number of seconds above 0")
     if not 0 <= seed <= MOST_SEED:
         raise EnplaceError(f"seed is {seed}; use 0 to {MOST_SEED}")
-    options = PlaceOptions(objective, time_limit_s, seed)
+    options = PlaceOptions(objective, Stop(time_limit_s), seed)
     return options if progress is None else replace(options, progress=progress)
 
 

@@ -207,7 +207,7 @@ def tune(
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
     from enplace.machine import simulate
-    from enplace.placers import STEP_TIME, PlaceOptions, place
+    from enplace.placers import STEP_TIME, PlaceOptions, Stop, place
     from enplace.values.result import Result
     from enplace.writers import write_plan
 
@@ -223,9 +223,9 @@ def tune(
             report(progress.message, progress.fraction)
 
         def solve(problem: Problem) -> Plan:
-            options = PlaceOptions(time_limit_s=time_limit, progress=on_progress, cancelled=stopped)
+            options = PlaceOptions(stop=Stop(time_limit, cancelled=stopped), progress=on_progress)
             found = place(problem, chosen, options=options).plan
-            options.check_cancelled()
+            options.stop.check()
             return found
 
         measure = runs_on(source, where, steps, not no_order, report, stopped, repeat)

@@ -75,7 +75,7 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written nevertheless.
     """
-    from enplace.placers import PlaceOptions
+    from enplace.placers import PlaceOptions, Stop
     from enplace.placers import place as run_placer
 
     check_outputs((output, schedule_file), profile, given["cluster"], given["constraints"])
@@ -83,10 +83,10 @@ def place(
     chosen = choose_method(method, objective, values)
     problem = make_problem(profile, **given, dashes="--")
     first = None if start is None else read_start(problem, start, chosen)
-    options = PlaceOptions(objective, time_limit, seed, start=first, values=values)
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        options = replace(options, progress=report, cancelled=stopped)
+        stop = Stop(time_limit, cancelled=stopped)
+        options = PlaceOptions(objective, stop, seed, report, start=first, values=values)
         result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file)
         expert = _expert_of(problem, result.schedule, stopped)
@@ -223,16 +223,15 @@ def compare(
     An option applies to the methods that have it. If a method fails, the others still run. Exit
     status 1 if none has a plan that fits.
     """
-    from enplace.placers import PlaceOptions, place_with_each
+    from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest
     from enplace.values.problem import STEP_TIME
 
     names = method_names(methods, objective)
     values = values_of_methods(names, take_values(given))
     problem = make_problem(profile, **given, dashes="--")
-    options = PlaceOptions(objective, time_limit, seed)
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
-        options = replace(options, progress=report, cancelled=stopped)
+        options = PlaceOptions(objective, Stop(time_limit, cancelled=stopped), seed, report)
         results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
         alone = _alone(problem, objective, stopped)

@@ -14,7 +14,7 @@ from enplace.frameworks.measured import MeasuredRun, run_from, run_message
 from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.tuning import Run, Tuning, tune
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
@@ -90,7 +90,7 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
         report(f"Solving with the measured costs: {progress.message}", progress.fraction)
 
     def solve(problem: Problem) -> Plan:
-        options = PlaceOptions(time_limit_s=SEARCH_S, progress=on_progress)
+        options = PlaceOptions(stop=Stop(SEARCH_S), progress=on_progress)
         return place(problem, DEFAULT_METHOD, options=options).plan
 
     source = source_from_json(details["source"])

@@ -22,7 +22,7 @@ from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tuning_process import runs_on
-from enplace.placers import PlaceOptions, Progress, place
+from enplace.placers import PlaceOptions, Progress, Stop, place
 from enplace.placers.data_parallel import mirrored
 from enplace.placers.references import verdict
 from enplace.processes.worker import Report, ignore, never
@@ -327,11 +327,11 @@ def _check(
         report("Placing", progress.fraction)
 
     problem = Problem(profile, cluster_from("local", profile))
-    options = PlaceOptions(time_limit_s=SEARCH_S, progress=on_progress, cancelled=cancelled)
+    options = PlaceOptions(stop=Stop(SEARCH_S, cancelled=cancelled), progress=on_progress)
     schedule = None
     try:
         schedule = place(problem, method, options=options).schedule
-        options.check_cancelled()
+        options.stop.check()
         source = source_of(str(script))
         measure = runs_on(
             source, devices, steps, True, report, cancelled, data_parallel=data_parallel

@@ -7,6 +7,7 @@ from enplace.option import Option
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import Placer, all_options, placers
 from enplace.placing.run import place, place_with_each
+from enplace.placing.stop import Stop
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
@@ -32,6 +33,7 @@ __all__ = [
     "PlaceOptions",
     "Placer",
     "Progress",
+    "Stop",
     "all_options",
     "load_modules",
     "place",

@@ -31,7 +31,6 @@ from enplace.compiling import helper, kernel, step
 from enplace.machine.layout import transfer_us
 from enplace.placing.candidates import arranged, best_of
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
-from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import HETEROGENEOUS, MEMORY, placer
 from enplace.placing.repair import relieve
@@ -90,7 +89,7 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
 def _fuse(problem: Problem, options: PlaceOptions) -> tuple[GroupedGraph, IntArray]:
     """Fuse ops into clusters; return their graph, and the clusters in CPD-TOPO order."""
     group = fuse(problem)
-    options.check_cancelled()
+    options.stop.check()
     graph = group_graph(problem, group)
     return graph, cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
 
@@ -165,7 +164,7 @@ def adjust(
         b1_us_per_byte=cluster.b1_us_per_byte,
     )
     claims = claims_of(problem, graph.group)
-    return run_interruptibly(lambda stop: _adjust(clusters, claims, order, stop), options)
+    return options.stop.interrupt_if_cancelled(lambda flag: _adjust(clusters, claims, order, flag))
 
 
 class _Clusters(NamedTuple):

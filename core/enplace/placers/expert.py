@@ -82,9 +82,9 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     """Place by the model's family, or the family that was chosen, and by the rules given."""
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = parts_of(profile)
-    options.check_cancelled()
+    options.stop.check()
     layer_names = [find_layer_name(op_parts) for op_parts in parts]
-    options.check_cancelled()
+    options.stop.check()
     work_us = _work_us(problem)
     family = options.choice(FAMILY) or find_family(profile, layer_names, work_us)
     if family == BRANCHES:
@@ -93,10 +93,10 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
         block = deal_layers(profile, parts, len(gpus))
     else:
         block = stack_layers(problem, layer_names, work_us, len(gpus))
-    options.check_cancelled()
+    options.stop.check()
     preferred = np.array(gpus)[block]
     file = options.choice(RULES)
-    rules = read_rules(file, problem, options.check_cancelled) if file else {}
+    rules = read_rules(file, problem, options.stop.check) if file else {}
     preferred[list(rules)] = list(rules.values())
     plan = best_of(problem, unordered(problem, settle(problem, preferred), "expert"), options).plan
     return replace(plan, details={"family": family, "ops_by_rule": len(rules)})

@@ -30,7 +30,6 @@ from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough
-from enplace.placing.interruptible import ends_in_time, run_interruptibly
 from enplace.placing.list_schedule import (
     PartialSchedule,
     Work,
@@ -84,7 +83,8 @@ def heft(problem: Problem, options: PlaceOptions) -> Plan:
     best = _improved(problem, *VARIANTS[0], None, options)
     for link_weight, tie in VARIANTS[1:]:
         next_s = MORE * (options.seconds - began_s)
-        if is_enough(best, options) or not ends_in_time(problem, next_s, options):
+        ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time
+        if is_enough(best, options) or not ends_in_time(next_s):
             break
         began_s = options.seconds
         best = _improved(problem, link_weight, tie, best, options)
@@ -146,7 +146,7 @@ def list_schedule(
     position = position_by(problem, -rank_us)
     machine, work = prepare(problem, position, unit, memory_share, allowed)
     state = begin(machine, work)
-    run_interruptibly(lambda stop: _list_schedule(machine, work, state, stop), options)
+    options.stop.interrupt_if_cancelled(lambda flag: _list_schedule(machine, work, state, flag))
     return state.unit_device[unit], state.start_us
 
 

@@ -17,7 +17,7 @@ from enplace.placers.max_load.search.descent import draw_placement, score
 from enplace.placers.max_load.search.hypergraph import build_hypergraph
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
-from enplace.placing.options import ROUNDS, PlaceOptions, Progress
+from enplace.placing.options import PROGRAM_S, ROUNDS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
@@ -66,22 +66,22 @@ def _with_note(plan: Plan, completed: int, wanted: int) -> Plan:
 
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best of ten local optima of the time per sample, or of as many as time allows."""
-    options.check_cancelled()
-    options = options.limited
+    options.stop.check()
+    stop = options.stop.limited(PROGRAM_S)
     graph, draw = build_hypergraph(problem, options.load_rule), np.random.default_rng(options.seed)
     best, plan, completed = (np.inf, np.inf), None, 0
     restarts = options.rounds or RESTARTS
     for number in range(restarts):
-        if plan is not None and options.stopped:
+        if plan is not None and stop():
             break
-        device = descend_in_load(graph, draw_placement(graph, draw), lambda: options.stopped)
+        device = descend_in_load(graph, draw_placement(graph, draw), stop)
         found = score(graph, device)
         if plan is None or found < best:
             best, plan = found, _plan(problem, device[problem.unit], options)
             fraction = (number + 1) / restarts
             us, message = plan.value_us, "a better local optimum"
             options.progress(Progress(options.seconds, message, fraction, plan, us))
-        completed += not options.stopped
+        completed += not stop()
     assert plan is not None
     return _with_note(plan, completed, restarts)
 

@@ -27,7 +27,7 @@ from enplace.machine import simulate
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
 from enplace.placers.naive import single
 from enplace.placing.candidates import best_that_fits
-from enplace.placing.incumbents import is_better, report
+from enplace.placing.incumbents import is_better, keep_better
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.settle import position_by_start
@@ -59,12 +59,11 @@ TIME_LIMIT_S = 45.0
 )
 def os_dpos(problem: Problem, options: PlaceOptions) -> Plan:
     """Split the ops of the critical path while that shortens the step."""
-    if options.time_limit_s is None:
-        options = replace(options, time_limit_s=TIME_LIMIT_S)
+    options = replace(options, stop=options.stop.limited(TIME_LIMIT_S))
     search = _Search(problem, options)
     best = search.from_start(())
     shared = data_parallel(problem)
-    if shared and not options.stopped and _fits_one_device(problem, options):
+    if shared and not options.stop() and _fits_one_device(problem, options):
         found = search.from_start(shared)
         best = found if is_better(found, best) else best
     return best.plan
@@ -109,7 +108,7 @@ class _Search:
         """Search from one start (Algorithm 2, lines 3 to 14)."""
         best = self._dpos(splits)
         for op in self._by_time(best):
-            if self._options.stopped:
+            if self._options.stop():
                 break
             found = self._best_split(best, op)
             if found is None:  # pinned, colocated or without a legal dimension
@@ -131,9 +130,7 @@ class _Search:
             return [Plan(device, position, "os-dpos", links="priority", splits=splits)]
 
         schedule = best_that_fits(problem, candidates, self._options.quiet)
-        if self._best is None or is_better(schedule, self._best):
-            self._best = schedule
-            report(schedule, self._options)
+        self._best = keep_better(schedule, self._best, self._options)
         return schedule
 
     def _by_time(self, schedule: Schedule) -> list[str]:
@@ -152,7 +149,7 @@ class _Search:
             return None
         for parts in self._parts:
             for dimension in legal_dimensions(problem.profile, op, parts):
-                if self._options.stopped:
+                if self._options.stop():
                     return best
                 found = self._dpos((*schedule.plan.splits, Split(name, dimension, parts)))
                 best = found if best is None or is_better(found, best) else best

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -115,7 +114,7 @@ def _partitioned(
     problem: Problem, partition: Partition, method: str, options: PlaceOptions
 ) -> Plan:
     best = best_of(problem, _parts(problem, partition, method, by_memory=False), options)
-    if not best.fits and not options.stopped:
+    if not best.fits and not options.stop():
         plans = _parts(problem, partition, method, by_memory=True)
         best = best_of(problem, plans, options, best)
     return relieve(best, options).plan
@@ -224,11 +223,11 @@ def run_scotch(graph: Weighted, options: PlaceOptions) -> IntArray:
     EnplaceError
         If the program fails, or needs longer than the time limit.
     """
-    limit_s = math.inf if options.time_limit_s is None else options.time_limit_s - options.seconds
+    limit_s = options.stop.left_s
     job = Message("solve", {"imbalance": SCOTCH_IMBALANCE}, graph._asdict())
-    for answer in ask_solver("scotch_process:solve", job, limit_s, options.cancelled):
+    for answer in ask_solver("scotch_process:solve", job, limit_s, options.stop.cancelled):
         if answer.details["status"] == "done":
             return answer.arrays["part"]
         raise EnplaceError(f"scotch: {answer.details['why']}; try another method")
-    options.check_cancelled()
+    options.stop.check()
     raise EnplaceError("scotch: it found nothing within the time limit; allow more time")

@@ -79,13 +79,13 @@ class LayerStage:
 )
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     """Turn the graph into a path and cut it into stages, each on one GPU or on several replicas."""
-    options.check_cancelled()
+    options.stop.check()
     nodes = contract(problem)
     layer, note = find_layers(nodes)
     layers = _layers(nodes, layer)
     n_gpus, capacity = len(problem.cluster.gpus), int(problem.cluster.capacity_bytes.min())
     stages, _ = cut_path(layers, n_gpus, capacity, n_gpus if options.load_rule.replicate else 1)
-    options.check_cancelled()
+    options.stop.check()
     counts = np.cumsum([0, *(stage.replicas for stage in stages)])
     gpus = np.array(problem.cluster.gpus)
     stage = np.searchsorted([stage.last for stage in stages], layer[nodes.node])

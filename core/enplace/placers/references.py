@@ -10,6 +10,7 @@ from enplace.bounds import Proof, with_bound
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
+from enplace.placing.stop import Stop
 from enplace.text import ms, percent
 from enplace.values.problem import Problem
 from enplace.values.result import Result
@@ -49,7 +50,7 @@ def reference_schedule(
     problem: Problem, method: str, cancelled: Callable[[], bool] = lambda: False
 ) -> Schedule | None:
     """Return the schedule of a method's plan; None if it has none, or if cancelled."""
-    options = PlaceOptions(cancelled=cancelled)
+    options = PlaceOptions(stop=Stop(cancelled=cancelled))
     options.proofs.add(problem, Proof(0.0))  # nobody asks how good this plan is
     try:
         return place(problem, method, options=options).schedule

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
-from enplace.placing.incumbents import is_better, is_enough, report
-from enplace.placing.interruptible import ends_in_time
+from enplace.placing.incumbents import is_better, is_enough, keep_better
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import relieve, try_relief
 from enplace.placing.settle import by_placed_rank, natural_position, position_by_start, settle
@@ -90,23 +89,12 @@ def best_of(
     """
     for plan in candidates:
         if best is None:
-            options.check_cancelled()
+            options.stop.check()
         elif is_enough(best, options):
             break
-        best = better_of(problem, plan, best, options, engine)
+        best = keep_better(simulate(problem, plan), best, options, engine)
     assert best is not None, "a placer offers at least one candidate"
     return best
-
-
-def better_of(
-    problem: Problem, plan: Plan, best: Schedule | None, options: PlaceOptions, engine: str = ""
-) -> Schedule:
-    """Simulate a plan; return its schedule, and report it, if it is better than the best so far."""
-    schedule = simulate(problem, plan)
-    if best is not None and not is_better(schedule, best):
-        return best
-    report(schedule, options, engine)
-    return schedule
 
 
 def best_that_fits(
@@ -149,19 +137,17 @@ def best_that_fits(
         for schedule in others:
             found = schedule if is_better(schedule, found) else found
         first = first or found
-        if best is None or is_better(found, best):
-            best = found
-            report(best, options)
+        best = keep_better(found, best, options)
         # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
         took_s = options.seconds - began_s
-        is_late = options.stopped or not ends_in_time(problem, took_s, options)
+        ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time(took_s)
+        is_late = options.stop() or not ends_in_time
         if is_late or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None
     assert first is not None
-    if not best.fits and is_better(relief := try_relief(first, options), best):
-        best = relief
-        report(best, options)
+    if not best.fits:
+        best = keep_better(try_relief(first, options), best, options)
     return relieve(best, options)
 
 

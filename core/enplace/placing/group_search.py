@@ -17,7 +17,7 @@ from enplace.machine import simulate
 from enplace.machine.memory import find_excess
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority
-from enplace.placing.incumbents import gap_of, is_better, report
+from enplace.placing.incumbents import gap_of, keep_better
 from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import relieve
@@ -83,7 +83,7 @@ class GroupSearch:
     @property
     def share_spent(self) -> float:
         """The share of the time or of the rounds that is used up, 0 to 1."""
-        rounds, limit_s = self.options.rounds, self.options.time_limit_s
+        rounds, limit_s = self.options.rounds, self.options.stop.limit_s
         if limit_s is None or rounds is not None:
             return self._tried / (rounds or ROUNDS)
         return self.options.seconds / max(limit_s, 1e-9)
@@ -99,18 +99,16 @@ class GroupSearch:
     def is_over(self) -> bool:
         """Whether to stop; never before there is a plan."""
         if self.best is None:
-            self.options.check_cancelled()
+            self.options.stop.check()
             return False
-        in_time = self.options.has_time(0.0, 1.0 if self.best.fits else SEARCH_SHARE)
-        spent = self.share_spent >= 1 or not in_time
-        return self.is_settled or spent or self.options.cancelled()
+        stop = self.options.stop
+        in_time = stop.has_time(share=1.0 if self.best.fits else SEARCH_SHARE)
+        return self.is_settled or self.share_spent >= 1 or not in_time or stop.cancelled()
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""
         schedule = simulate(self.problem, plan.under_name(self._method))
-        if self.best is None or is_better(schedule, self.best):
-            self.best = schedule
-            report(schedule, self.options)
+        self.best = keep_better(schedule, self.best, self.options)
 
     def score(self, device: IntArray) -> float:
         """Return the step time of the coarse graph in µs, with a penalty for exceeding memory.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from enplace.bounds import Proofs
-from enplace.errors import CancelledError, EnplaceError
+from enplace.errors import EnplaceError
 from enplace.option import SWITCH, WHOLE, Option, Value
-from enplace.placing.stopwatch import Stopwatch
+from enplace.placing.stop import Stop
 from enplace.solvers.milp import SOLVERS, installed
 from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL, LoadRule
 from enplace.values.plan import Plan
@@ -128,10 +128,6 @@ class Progress:
     bound_by: str = ""
 
 
-def _never() -> bool:
-    return False
-
-
 def _ignore(progress: Progress) -> None:
     pass
 
@@ -144,54 +140,32 @@ class PlaceOptions:
     ----------
     objective : str
         One of those that the placer serves; empty for its first one.
-    time_limit_s : float or None
+    stop : Stop
         When a search stops; quick placers end long before.
     seed : int
         Seed of everything random: equal seeds give equal plans.
-    cancelled : callable
-        Called often; once it returns True, the placer stops.
     progress : callable
         Called with every incumbent.
     start : Plan or None
         A plan to begin from, for placers with :data:`~enplace.placing.registry.WARM_START`.
     values : mapping of str to value
         The placer's own options by name; options not listed have their defaults.
-    stopwatch : Stopwatch
-        Counts the seconds of the run.
     proofs : Proofs
         Lower bounds on the step time, known beforehand or proven during the run.
     """
 
     objective: str = ""
-    time_limit_s: float | None = None
+    stop: Stop = field(default_factory=Stop)
     seed: int = 0
-    cancelled: Callable[[], bool] = _never
     progress: Callable[[Progress], None] = _ignore
     start: Plan | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     proofs: Proofs = field(default_factory=Proofs)
 
     @property
     def seconds(self) -> float:
         """Seconds since the run began, not counting compilation."""
-        return self.stopwatch.seconds
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a placer that has a plan should return it now."""
-        late = self.time_limit_s is not None and self.seconds > self.time_limit_s
-        return late or self.cancelled()
-
-    def has_time(self, needed_s: float, share: float = 1.0) -> bool:
-        """Whether work that takes so long would end within a share of the time limit."""
-        limit_s = self.time_limit_s
-        return limit_s is None or self.seconds + needed_s <= share * limit_s
-
-    @property
-    def limited(self) -> PlaceOptions:
-        """Return the options with a time limit, whether or not one is set."""
-        return self if self.time_limit_s is not None else replace(self, time_limit_s=PROGRAM_S)
+        return self.stop.clock.seconds
 
     @property
     def quiet(self) -> PlaceOptions:
@@ -213,25 +187,32 @@ class PlaceOptions:
             two_level=self.is_on(TWO_LEVEL),
             recompute=self.is_on(RECOMPUTE),
             in_flight=self.is_on(IN_FLIGHT) and self.objective != LATENCY,  # a query is alone
-            microbatches=max(1, int(self.value(MICROBATCHES))),
+            microbatches=max(1, self.whole(MICROBATCHES)),
         )
 
-    def value(self, option: Option) -> Value:
-        """Return the value of an option, or its default if none was given."""
-        return self.values.get(option.name, option.default)
-
     def choice(self, option: Option) -> str:
-        """Return the value of an option whose values are strings."""
-        return str(self.value(option))
+        """Return the value of an option that is one of a list, or a file."""
+        return str(self._value(option))
 
     def is_on(self, option: Option) -> bool:
         """Return the value of a switch."""
-        return bool(self.value(option))
+        return bool(self._value(option))
+
+    def whole(self, option: Option) -> int:
+        """Return the value of an option that is a whole number."""
+        return int(self._value(option))
+
+    def number(self, option: Option) -> float:
+        """Return the value of an option that is a number."""
+        return float(self._value(option))
+
+    def _value(self, option: Option) -> Value:
+        return self.values.get(option.name, option.default)
 
     @property
     def rounds(self) -> int | None:
         """The budget of :data:`ROUNDS`; None for the time limit or the method's usual number."""
-        return int(self.value(ROUNDS)) or None
+        return self.whole(ROUNDS) or None
 
     def solver_or(self, usual: str) -> str:
         """Return the chosen :data:`SOLVER`, or the usual one.
@@ -248,18 +229,6 @@ class PlaceOptions:
                 f"{', '.join(filter(installed, SOLVERS))}"
             )
         return solver or usual
-
-    def check_cancelled(self) -> None:
-        """Raise an error if the run was cancelled, to leave the placer.
-
-        Raises
-        ------
-        CancelledError
-            If cancelled; :func:`~enplace.placing.run.place` then returns the last incumbent, if
-            there is one.
-        """
-        if self.cancelled():
-            raise CancelledError("stopped before there was a plan")
 
 
 def load_values(rule: LoadRule) -> dict[str, Value]:

@@ -14,7 +14,6 @@ from enplace.coarsen import merge_batches
 from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, report
-from enplace.placing.interruptible import ends_in_time, is_over, run_until
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
 from enplace.placing.options import PlaceOptions
@@ -75,9 +74,7 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
     levels = _merged_levels(problem, options)
     first = list(islice(levels, 1))
     level = first[0] if first and n_ops > MOST_NODES else make_level(problem, np.arange(n_ops))
-    earlier = options
-    if options.time_limit_s is not None:
-        earlier = replace(options, time_limit_s=(options.seconds + options.time_limit_s) / 2)
+    earlier = replace(options, stop=options.stop.within(0.5))
     best = _best_of_repairs(schedule, _with_blocks_moved(schedule, level, earlier), earlier)
     if best.fits:
         return best
@@ -98,7 +95,8 @@ def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
 
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
     """Whether the first block of ops would be moved soon after the time limit at the latest."""
-    return ends_in_time(problem, MERGE_OP_S * problem.profile.n_ops, options)
+    n_ops = problem.profile.n_ops
+    return options.stop.with_grace(n_ops).has_time(MERGE_OP_S * n_ops)
 
 
 def _best_of_repairs(
@@ -106,7 +104,8 @@ def _best_of_repairs(
 ) -> Schedule:
     """Return the first repair that fits, or else the best one; the given one if that is better."""
     best = schedule
-    while not is_over(best.problem, options):
+    over = options.stop.with_grace(best.problem.profile.n_ops)
+    while not over():
         found = next(repairs, None)
         if found is None:
             break
@@ -129,10 +128,11 @@ def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
 def _placed_afresh(
     schedule: Schedule, levels: Iterable[Level], options: PlaceOptions
 ) -> Iterator[Schedule]:
-    over = partial(is_over, schedule.problem, options)
+    over = options.stop.with_grace(schedule.problem.profile.n_ops)
+    options = replace(options.quiet, stop=options.stop.when(over))
     for level in levels:
         try:
-            plan = find_placer("heft").run(level.problem, replace(options.quiet, cancelled=over))
+            plan = find_placer("heft").run(level.problem, options)
         except CancelledError:
             return
         order = np.argsort(plan.position)
@@ -198,14 +198,14 @@ def _move_blocks(schedule: Schedule, level: Level, by_ranks: bool, options: Plac
     by_ranks : bool
         Whether to order ops by their ranks instead of keeping the order of the plan.
     """
-    over = partial(is_over, schedule.problem, options)
+    over = options.stop.with_grace(schedule.problem.profile.n_ops)
     plan, graph = schedule.plan, level.problem.profile
     step = blocks_step(plan.links, rounds=MOVES)
     state = replace(state_of(level, plan), ranked=by_ranks)
     affordable = MOST_VISITS // (MOVES * (graph.n_ops + graph.n_edges))
     for number in range(min(BLOCK_ROUNDS, max(affordable, 1))):
         move = partial(step, state, options.seed + number, 1.0)
-        state = run_until(over, move)
+        state = over.interrupt(move)
         if state.excess_bytes == 0 or over():
             break
     return _moved(plan, level.plan(state.order, state.device, plan.policy, plan.links))

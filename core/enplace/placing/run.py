@@ -11,7 +11,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.claims import SAME, check_claims
 from enplace.option import Value
-from enplace.placing.interruptible import find_proof
+from enplace.placing.incumbents import find_proof
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange, rearrange
@@ -48,13 +48,14 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     options = _checked(chosen, options or PlaceOptions())
     if options.start is not None and not problem.splits:
         problem = split_problem(problem, options.start.splits)
-    stopwatch = options.stopwatch.restart()
+    clock = options.stop.clock.restart()
+    options = replace(options, stop=replace(options.stop, clock=clock))
 
     def report() -> None:
-        options.progress(Progress(stopwatch.seconds, "Compiling, once after installation"))
+        options.progress(Progress(clock.seconds, "Compiling, once after installation"))
 
-    with stopwatch.paused_by_compiler(report):
-        schedule = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
+    with clock.paused_by_compiler(report):
+        schedule = _solve(chosen, problem, options)
     return _result(schedule, options)
 
 
@@ -94,13 +95,7 @@ def place_with_each(
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     """Return the plan's schedule after all the work that counts towards the solving time."""
     watch = _Watch(problem, options)
-    try:
-        options.check_cancelled()
-        plan = watch.finish(_run(chosen, watch.graph, watch.options))
-    except CancelledError:
-        if watch.best is None:
-            raise
-        plan = watch.best
+    plan = watch.run(chosen)
     if options.start is not None and plan.acts_like(options.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
@@ -108,23 +103,12 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         schedule = simulate(problem, plan)
         if options.objective == STEP_TIME and chosen.can(MEMORY):
             schedule = _fit_memory(schedule, options)
-    if watch.best is None:  # a placer need not report its only plan
-        _report_only(schedule, options)
-    plan = replace(schedule.plan, solve_seconds=options.seconds, seed=options.seed)
-    return replace(schedule, plan=plan)
-
-
-def _report_only(schedule: Schedule, options: PlaceOptions) -> None:
     plan = schedule.plan
-    step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
-    options.progress(Progress(options.seconds, "a plan", incumbent=plan, objective_us=step_us))
-
-
-def _run(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
-    plan: object = chosen.run(problem, options)
-    if not isinstance(plan, Plan):
-        raise EnplaceError(f"method '{chosen.name}' returned {plan!r:.60}, which is not a plan")
-    return plan
+    if not watch.has_reported:  # a placer need not report its only plan
+        step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
+        options.progress(Progress(options.seconds, "a plan", incumbent=plan, objective_us=step_us))
+    plan = replace(plan, solve_seconds=options.seconds, seed=options.seed)
+    return replace(schedule, plan=plan)
 
 
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
@@ -149,56 +133,67 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
         moved = percent(float(np.mean(found.plan.device != plan.device)))
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
         return replace(found, plan=found.plan.with_notes(note, plan.note))
-    if plan.nothing_fits or options.cancelled():
+    if plan.nothing_fits or options.stop.cancelled():
         return made
     note = FOUND_NO_FIT if has_time_to_rearrange(made.problem, options) else NO_FIT_IN_TIME
     return replace(made, plan=plan.with_notes(note, plan.note))
 
 
 class _Watch:
-    """Gives a placer its graph, and keeps the last incumbent that the placer reports.
-
-    Attributes
-    ----------
-    graph : Problem
-        The graph that the placer sees, with its splits applied.
-    options : PlaceOptions
-        The options that the placer sees.
-    best : Plan or None
-        The last incumbent, as a plan for the problem and the objective.
-    """
+    """Runs a placer on the graph that it sees, and keeps the last incumbent that it reports."""
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
-        self.best: Plan | None = None
-        self.graph = replace(problem, splits=()) if problem.splits else problem
-        self._problem, self._report, self._proofs = problem, options.progress, options.proofs
-        start = options.start and replace(options.start, splits=())
-        self.options = replace(options, progress=self._pass_on, start=start)
+        self.has_reported = False
+        self._problem, self._asked = problem, options
+        self._graph = replace(problem, splits=()) if problem.splits else problem
+        self._given: Plan | None = None
+        self._best: Plan | None = None
 
-    def finish(self, plan: Plan) -> Plan:
-        """Convert a placer's plan into one for the problem and the objective."""
-        splits = self._problem.splits
+    def run(self, chosen: Placer) -> Plan:
+        """Return the placer's plan for the problem and the objective; if cancelled, its last one.
+
+        Raises
+        ------
+        CancelledError
+            If cancelled before there was a plan.
+        """
+        asked = self._asked
+        start = asked.start and replace(asked.start, splits=())
+        try:
+            asked.stop.check()
+            options = replace(asked, progress=self._pass_on, start=start)
+            plan: object = chosen.run(self._graph, options)
+        except CancelledError:
+            if self._best is None:
+                raise
+            return self._best
+        if not isinstance(plan, Plan):
+            raise EnplaceError(f"method '{chosen.name}' returned {plan!r:.60}, which is not a plan")
+        return self._keep(plan)
+
+    def _keep(self, plan: Plan) -> Plan:
+        """Convert a placer's plan into one for the problem and the objective, and keep it."""
+        if plan is self._given and self._best is not None:
+            return self._best
+        splits, proofs = self._problem.splits, self._asked.proofs
         if splits and plan.splits:
             raise EnplaceError(
                 "the ops of this graph are split already; use a method that does not split ops"
             )
-        self._keep_proof()
-        plan = replace(plan, splits=splits or plan.splits)
-        return _evaluate(self._problem, plan, self.options)
-
-    def _keep_proof(self) -> None:
-        """Keep what was proven for the placer's graph; the same holds for the problem's graph."""
-        proof = self._proofs.known(self.graph)
-        if proof is not None and self.graph is not self._problem:
-            self._proofs.add(self._problem, proof)
+        proof = proofs.known(self._graph)
+        if proof is not None and self._graph is not self._problem:
+            proofs.add(self._problem, proof)  # the same holds for the problem's graph
+        own = replace(plan, splits=splits or plan.splits)
+        self._given, self._best = plan, _evaluate(self._problem, own, self._asked)
+        return self._best
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:
-            self.best = self.finish(progress.incumbent)
-            if self.best.objective != progress.incumbent.objective:
-                progress = replace(progress, objective_us=self.best.value_us, bound_us=None)
-            progress = replace(progress, incumbent=self.best)
-        self._report(progress)
+            self.has_reported, best = True, self._keep(progress.incumbent)
+            if best.objective != progress.incumbent.objective:
+                progress = replace(progress, objective_us=best.value_us, bound_us=None)
+            progress = replace(progress, incumbent=best)
+        self._asked.progress(progress)
 
 
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:

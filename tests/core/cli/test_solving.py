@@ -453,7 +453,7 @@ def endless():
         options.progress(Progress(0.0, "a plan", incumbent=plan))
         os.kill(os.getpid(), signal.SIGINT)
         while True:
-            options.check_cancelled()
+            options.stop.check()
 
     yield
     registry._registry.pop("endless")

@@ -7,7 +7,7 @@ from tests.core.placers.problems import gpus, line
 from enplace.errors import EnplaceError
 from enplace.machine.latency import latency_us
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
+from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, Stop, place, placers
 from enplace.placing.options import load_values
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
@@ -60,7 +60,7 @@ def test_local_search_minimises_the_time_per_sample():
 
 
 def test_a_deadline_ends_the_descents_with_a_plan():
-    options = PlaceOptions(objective=THROUGHPUT, time_limit_s=1e-9, progress=(reports := []).append)
+    options = PlaceOptions(objective=THROUGHPUT, stop=Stop(1e-9), progress=(reports := []).append)
     plan = place(chain(), "local-search", options=options).plan
     assert len(reports) == 1
     assert np.array_equal(plan.device, reports[0].incumbent.device)

@@ -19,7 +19,7 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Stop, place, placers
 from enplace.placing.options import ROUNDS, SOLVER
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY
 from enplace.placing.run import FOUND_NO_FIT
@@ -96,7 +96,7 @@ def test_equal_seeds_give_equal_plans(method):
 def test_cancelling_before_any_plan_raises_an_error(method):
     problem = Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(2))
     with pytest.raises(CancelledError):
-        place(problem, method, options=PlaceOptions(cancelled=lambda: True))
+        place(problem, method, options=PlaceOptions(stop=Stop(cancelled=lambda: True)))
 
 
 @each_placer
@@ -110,7 +110,7 @@ def test_cancelling_after_an_incumbent_returns_the_incumbent(method):
             seen.append(progress.incumbent)
             stop.set()
 
-    options = PlaceOptions(cancelled=stop.is_set, progress=on_progress)
+    options = PlaceOptions(stop=Stop(cancelled=stop.is_set), progress=on_progress)
     plan = place(problem, method, options=options).plan
     assert len(seen) == 1
     assert np.array_equal(plan.device, seen[0].device)

@@ -29,7 +29,7 @@ SHIFT = Option("test-shift", WHOLE, 0, "How many GPUs further.")
 @placer("one-side", title="One side", options=(SIDE, SHIFT))
 def one_side(problem, options):
     gpus = problem.cluster.gpus
-    at = (0 if options.choice(SIDE) == "left" else -1) + int(options.value(SHIFT))
+    at = (0 if options.choice(SIDE) == "left" else -1) + options.whole(SHIFT)
     device = np.full(problem.profile.n_ops, gpus[at % len(gpus)])
     return Plan(settle(problem, device), natural_position(problem), "one-side")
 """

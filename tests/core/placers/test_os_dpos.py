@@ -5,7 +5,7 @@ import pytest
 from tests.core.placers.problems import gpus
 
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place, placers
+from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.os_dpos import data_parallel
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -80,7 +80,7 @@ def test_the_search_skips_ops_that_cannot_be_split():
 
 def test_a_passed_deadline_still_gives_a_plan():
     problem = Problem(one_layer(), gpus(4, b1=1e-5))
-    plan = place(problem, "os-dpos", options=PlaceOptions(time_limit_s=1e-9)).plan
+    plan = place(problem, "os-dpos", options=PlaceOptions(stop=Stop(1e-9))).plan
     assert plan.splits == ()
 
 

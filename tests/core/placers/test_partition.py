@@ -10,7 +10,7 @@ from tests.core.processes.test_worker import is_gone
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place, placers
+from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.partition import run_scotch, weighted_graph
 from enplace.solvers.scotch_process import SCOTCH
 from enplace.values.problem import Problem
@@ -111,7 +111,7 @@ def test_a_cancelled_scotch_is_killed(tmp_path, monkeypatch):
     install_fake_scotch(tmp_path, monkeypatch, endless)
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(CancelledError):
-        run_scotch(graph, PlaceOptions(cancelled=started.exists))
+        run_scotch(graph, PlaceOptions(stop=Stop(cancelled=started.exists)))
     assert is_gone(int(started.read_text()))
 
 
@@ -120,7 +120,7 @@ def test_a_scotch_that_exceeds_the_time_limit_is_reported(tmp_path, monkeypatch)
     monkeypatch.setattr("enplace.solvers.ask_solver._GRACE_S", 0.0)
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match="nothing within the time limit; allow more time"):
-        run_scotch(graph, PlaceOptions(time_limit_s=0.0))
+        run_scotch(graph, PlaceOptions(stop=Stop(0.0)))
 
 
 @pytest.mark.parametrize("n_ops", [1, 2, 5])

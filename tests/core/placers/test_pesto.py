@@ -9,7 +9,7 @@ from tests.core.placers.problems import gpus, line, problems
 
 from enplace.bounds import lower_bound_us
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.pesto.program import most_rows, write_program
 from enplace.values.problem import Problem
 from enplace.values.result import Result
@@ -156,7 +156,7 @@ def test_the_program_starts_from_the_given_plan():
 def test_the_plan_is_never_worse_than_the_given_one(limit_s):
     problem, budget = fifty_chains(), {"rounds": 1}
     start = place(problem, "enplace", options=PlaceOptions(values=budget)).plan
-    options = PlaceOptions(time_limit_s=limit_s, start=start, values=budget)
+    options = PlaceOptions(stop=Stop(limit_s), start=start, values=budget)
     plan = place(problem, "pesto", options=options).plan
     assert plan.method == "pesto"
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us

@@ -10,7 +10,7 @@ from tests.core.placers.problems import gpus, line
 
 from enplace.machine import simulate
 from enplace.names.layers import find_layer_name, named_layers, parts_of, scope_parts
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.expert import even_blocks
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -236,7 +236,7 @@ def test_a_tensor_of_the_largest_size_exceeds_every_device(method):
     names = [f"op{i}" for i in range(32)]
     edges = [(names[0], name, 1 << 62) for name in names[1:]]
     problem = Problem(profile_of(dict.fromkeys(names, 10.0), edges), cluster_of(16))
-    schedule = place(problem, method, options=PlaceOptions(time_limit_s=1.0)).schedule
+    schedule = place(problem, method, options=PlaceOptions(stop=Stop(1.0))).schedule
     assert not schedule.fits
     assert schedule.excess_bytes >= (1 << 62) - problem.cluster.capacity_bytes.max()
     assert schedule.peak_bytes.min() >= 0

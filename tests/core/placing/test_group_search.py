@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problem_on_small_gpus, problems, profiles
 
 from enplace.machine import simulate
-from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
+from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, Stop, place
 from enplace.placers.local_search import descend
 from enplace.placers.mcmc import majority
 from enplace.placing.group_search import GroupSearch, find_nodes
@@ -70,7 +70,7 @@ def test_the_plan_of_a_search_that_finds_nothing_that_fits_is_repaired(method, s
 @each_search
 def test_the_time_limit_ends_the_search(method):
     tried = []
-    options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
+    options = PlaceOptions(stop=Stop(1e-9), progress=tried.append)
     place(tight_problem(), method, options=options)
     assert len(tried) == 1
 
@@ -80,7 +80,7 @@ def unfinished():
     """A search whose first plan exceeds memory, and the seconds on its clock."""
     problem = Problem(line([5.0] * 4, [], persistent=[400] * 4), gpus(2, capacity=1000))
     now_s = [0.0]
-    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: now_s[0]))
+    options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(lambda: now_s[0])))
     search = GroupSearch(problem, "mcmc", options)
     search.score(np.zeros(search.n_groups, dtype=np.int64))
     assert not search.best.fits
@@ -137,7 +137,7 @@ def test_without_groups_the_score_of_a_plan_that_fits_is_its_step_time():
 def test_mcmc_is_never_worse_than_the_expert():
     problem = Problem(line([1.0] * 40, [(i, i + 1, 8) for i in range(39)]), gpus(2, b0=5.0))
     tried = []
-    options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
+    options = PlaceOptions(stop=Stop(1e-9), progress=tried.append)
     plan = place(problem, "mcmc", options=options).plan
     expert = place(problem, "expert").plan
     assert np.array_equal(tried[0].incumbent.device, expert.device)
@@ -146,7 +146,7 @@ def test_mcmc_is_never_worse_than_the_expert():
 
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
 def test_local_search_notes_how_many_descents_it_completed(objective):
-    short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
+    short = PlaceOptions(stop=Stop(1e-9), seed=3, objective=objective)
     note = place(tight_problem(), "local-search", options=short).plan.note
     assert note.endswith("0 of 10 descents completed")
     assert not place(

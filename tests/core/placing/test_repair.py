@@ -11,6 +11,7 @@ from enplace.machine import simulate
 from enplace.placing import registry, repair
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import FOUND_NO_FIT, NO_FIT_IN_TIME, place
+from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -36,9 +37,7 @@ def too_full(monkeypatch):
 @pytest.mark.parametrize(("needed_s", "begun"), [(5.4, True), (5.6, False)])
 def test_a_repair_is_begun_only_if_there_is_time(monkeypatch, too_full, needed_s, begun):
     now_s, repairs = iter([0.0, 0.0]), []
-    options = PlaceOptions(
-        time_limit_s=LIMIT_S, stopwatch=Stopwatch(lambda: next(now_s, 0.5 * LIMIT_S))
-    )
+    options = PlaceOptions(stop=Stop(LIMIT_S, clock=Stopwatch(lambda: next(now_s, 0.5 * LIMIT_S))))
     monkeypatch.setattr(repair, "MERGE_OP_S", needed_s / too_full.profile.n_ops)
     monkeypatch.setattr(
         repair, "_with_blocks_moved", lambda *given: repairs.append(given) or iter(())
@@ -57,7 +56,7 @@ def test_moves_of_a_repair_end_with_the_time(monkeypatch, too_full):
 
     seeds, clock = [], itertools.count()
     monkeypatch.setattr(repair, "blocks_step", lambda links, rounds: step)
-    options = PlaceOptions(time_limit_s=9.0, stopwatch=Stopwatch(lambda: next(clock)))
+    options = PlaceOptions(stop=Stop(9.0, clock=Stopwatch(lambda: next(clock))))
     full = simulate(too_full, registry.placers()["full"].run(too_full, options))
     assert repair.rearrange(full, options) is full
     assert len(seeds) == 1
@@ -80,8 +79,8 @@ def test_ops_placed_afresh_fit_in_tight_memory(one_sided):
 
 
 def test_ops_are_not_placed_afresh_without_time(one_sided):
-    cancelled = PlaceOptions(cancelled=lambda: True)
+    cancelled = PlaceOptions(stop=Stop(cancelled=lambda: True))
     assert repair.place_afresh(one_sided, cancelled) is one_sided
     clock = iter([0.0])
-    late = PlaceOptions(time_limit_s=1.0, stopwatch=Stopwatch(lambda: next(clock, 1.0)))
+    late = PlaceOptions(stop=Stop(1.0, clock=Stopwatch(lambda: next(clock, 1.0))))
     assert repair.place_afresh(one_sided, late) is one_sided

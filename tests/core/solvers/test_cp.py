@@ -13,7 +13,7 @@ from tests.core.solvers.warm import warm_solvers
 from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placing.stopwatch import Stopwatch
 from enplace.processes.wire import Message
 from enplace.solvers import cp
@@ -47,7 +47,7 @@ def solver_only(monkeypatch):
 
 
 def prove(problem):
-    return place(problem, "enplace", options=PlaceOptions(time_limit_s=GUARD_S))
+    return place(problem, "enplace", options=PlaceOptions(stop=Stop(GUARD_S)))
 
 
 def ticking():
@@ -125,7 +125,7 @@ def test_time_that_the_solver_does_not_use_goes_to_the_search(monkeypatch):
     """The solver ends at once here, and the plan can still improve."""
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter(()))
     problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
-    options = PlaceOptions(time_limit_s=1.0, stopwatch=ticking())
+    options = PlaceOptions(stop=Stop(1.0, clock=ticking()))
     result = place(problem, "enplace", options=options)
     assert result.gap > 0
     assert result.plan.solve_seconds >= 1.0
@@ -147,7 +147,7 @@ def test_without_the_solver_the_search_continues(monkeypatch):
     problem = Problem(line(UNEVEN_US, []), gpus(2))
     messages = []
     options = PlaceOptions(
-        time_limit_s=1.0, stopwatch=ticking(), progress=lambda p: messages.append(p.message)
+        stop=Stop(1.0, clock=ticking()), progress=lambda p: messages.append(p.message)
     )
     plan = place(problem, "enplace", options=options).plan
     assert simulate(problem, plan).makespan_us == 12

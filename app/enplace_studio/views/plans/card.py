@@ -14,7 +14,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
-from enplace.placing.anytime import PROVEN_GAP
+from enplace.placing.incumbents import PROVEN_GAP
 from enplace.text import ms, percent, size
 from enplace.values.measurement import ESTIMATED
 from enplace_studio.explain.differences import sent_bytes

@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from enplace.bounds import Proof
-from enplace.placing.anytime import PROVEN_GAP
+from enplace.placing.incumbents import PROVEN_GAP
 from enplace.text import ms, percent, seconds
 from enplace.values.measurement import ESTIMATED
 from enplace.values.plan import Plan, find_gap

@@ -27,7 +27,6 @@ import numpy as np
 from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
-from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.list_schedule import (
     MEMORY_RULE,
     PartialSchedule,
@@ -157,7 +156,9 @@ def earliest_first(
         last=np.full(cluster.n_devices, -1, dtype=np.int64),
         wake_us=np.full(cluster.n_devices, np.inf),
     )
-    run_interruptibly(lambda stop: _earliest_first(machine, work, state, dispatch, stop), options)
+    options.stop.interrupt_if_cancelled(
+        lambda flag: _earliest_first(machine, work, state, dispatch, flag)
+    )
     return state.unit_device[problem.unit], state.start_us
 
 

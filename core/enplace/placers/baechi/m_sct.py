@@ -186,13 +186,13 @@ def _solve(
     _, of_child, edges_in = np.unique(target, return_inverse=True, return_counts=True)
     builder.sums(len(edges_in), [(of_child, 1.0, x)], lower=edges_in - 1)
     left_s = LONGEST_S
-    if options.time_limit_s is not None:
-        left_s = PROGRAMS_SHARE * options.time_limit_s - options.seconds
+    if options.stop.limit_s is not None:
+        left_s = PROGRAMS_SHARE * options.stop.limit_s - options.seconds
     answer = solve_milp(
-        builder.model(), None, left_s, options.cancelled, report=lambda answer: None
+        builder.model(), None, left_s, options.stop.cancelled, report=lambda answer: None
     )
-    options.check_cancelled()
-    if answer.status == "stopped" and options.time_limit_s is not None:
+    options.stop.check()
+    if answer.status == "stopped" and options.stop.limit_s is not None:
         return None
     if answer.status != "optimal" or answer.values is None:
         raise EnplaceError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from enplace.bounds import Proof
 from enplace.placers.enplace.incumbent import POLICIES, BestSchedule
-from enplace.placing.interruptible import find_proof
+from enplace.placing.incumbents import find_proof
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.solvers.cp import solve_cp
 
@@ -37,18 +37,14 @@ def prove(incumbent: BestSchedule, options: PlaceOptions) -> Verdict:
 
     Do nothing without a time limit, or if there is nothing left to gain.
     """
-    limit_s = options.time_limit_s
-    if limit_s is None or options.stopped or incumbent.is_optimal:
+    problem, limit_s = incumbent.problem, options.stop.limit_s
+    stop = options.stop.when(lambda: incumbent.is_optimal)
+    if limit_s is None or stop():
         return Verdict()
-
-    def stopped() -> bool:
-        return options.stopped or incumbent.is_optimal
-
-    problem, left_s = incumbent.problem, limit_s - options.seconds
     bound_us = find_proof(problem, options).bound_us
     nothing_fits = False
     left_out: list[str] = []
-    for found in solve_cp(problem, incumbent.schedule, bound_us, left_s, stopped, THREADS):
+    for found in solve_cp(problem, incumbent.schedule, bound_us, stop.left_s, stop, THREADS):
         options.proofs.add(problem, Proof(found.bound_us, ENGINE))
         nothing_fits |= found.status == "infeasible" and not incumbent.schedule.fits
         if found.why:

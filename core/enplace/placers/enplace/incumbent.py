@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from enplace.machine import simulate
-from enplace.placing.incumbents import gap_of, is_better, report
+from enplace.placing.incumbents import gap_of, keep_better
 from enplace.placing.moves.steps import BALANCE, BLOCKS, LevelPlan
 from enplace.placing.options import PlaceOptions
 from enplace.placing.settle import by_placed_rank
@@ -40,10 +40,8 @@ class BestSchedule:
     def try_plans(self, plans: Iterable[Plan], engine: str) -> None:
         """Simulate plans of all ops, and keep one that is better."""
         for plan in plans:
-            schedule = simulate(self.problem, plan)
-            if is_better(schedule, self.schedule):
-                self.schedule = schedule
-                report(schedule, self._options, engine)
+            found = simulate(self.problem, plan)
+            self.schedule = keep_better(found, self.schedule, self._options, engine)
 
     def try_state(self, state: LevelPlan) -> None:
         """Simulate a state of the search as a plan of all ops, under every policy."""

@@ -150,10 +150,10 @@ def load_kernels(step: str, options: PlaceOptions) -> None:
     """
 
     def report(message: str) -> None:
-        options.check_cancelled()
+        options.stop.check()
         options.progress(Progress(options.seconds, message))
 
-    with options.stopwatch.paused():
+    with options.stop.clock.paused():
         _compilation.load(step, report)
 
 

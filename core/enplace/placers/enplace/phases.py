@@ -113,12 +113,12 @@ class PhasedSearch:
     def run(self) -> None:
         """Run the phases until they are complete or the time is up."""
         for _ in self._phases():
-            if self.options.stopped:
+            if self.options.stop():
                 break
 
     def restart(self) -> None:
         """Anneal windows of new random placements, op by op, for the rest of a limited time."""
-        if self.options.time_limit_s is None or self.options.stopped:
+        if self.options.stop.limit_s is None or self.options.stop():
             return
         self._start_clock(1.0)
         level = make_level(self.problem, np.arange(self.problem.profile.n_ops))
@@ -126,7 +126,7 @@ class PhasedSearch:
         self._run_phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 
     def _start_clock(self, share: float) -> None:
-        limit_s = self.options.time_limit_s
+        limit_s = self.options.stop.limit_s
         self.began_s = self.options.seconds
         self.search_s = None if limit_s is None else share * max(limit_s - self.began_s, 1e-9)
 
@@ -265,7 +265,7 @@ class PhasedSearch:
 
     def _run_phase(self, states: list[LevelPlan], steps: list[Step], end: float) -> list[LevelPlan]:
         """Let each thread take steps from its state until a share of the time is over."""
-        if self.options.stopped or self.incumbent.is_optimal:
+        if self.options.stop() or self.incumbent.is_optimal:
             return states
         stop, found = new_stop_flag(), list(states)
         with ThreadPoolExecutor(THREADS) as pool:
@@ -281,7 +281,7 @@ class PhasedSearch:
             future.result()
         self.n_phases += 1
         for state in found:
-            if not self.options.cancelled():
+            if not self.options.stop.cancelled():
                 self.incumbent.try_state(state)
         return found
 
@@ -290,7 +290,7 @@ class PhasedSearch:
     ) -> None:
         """Improve one thread's state step by step."""
         started = self._spent
-        has_limit, most = self.options.time_limit_s is not None, self.options.rounds
+        has_limit, most = self.options.stop.limit_s is not None, self.options.rounds
         if most is None and not has_limit:
             n_ops = found[thread].level.problem.profile.n_ops
             most = min(max(FEWEST_STEPS, STEPPED_OPS // n_ops), MOST_STEPS)
@@ -311,10 +311,10 @@ class PhasedSearch:
             left_s = REPORT_S if self.search_s is None else (end - self._spent) * self.search_s
             wait_s = min(REPORT_S, max(left_s, 0.0))
             wait([future for future in running if not future.done()], wait_s)
-            if self.options.cancelled() or self._is_over(end) or self.incumbent.is_optimal:
+            if self.options.stop.cancelled() or self._is_over(end) or self.incumbent.is_optimal:
                 stop[0] = True
                 return
-            if self.options.time_limit_s is None:
+            if self.options.stop.limit_s is None:
                 continue
             for thread, state in enumerate(found):
                 if state.key < best_keys[thread]:

@@ -96,7 +96,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
             # Merging a large graph takes long.
-            if options.has_time(PHASE_S * problem.profile.n_ops**2):
+            if options.stop.has_time(PHASE_S * problem.profile.n_ops**2):
                 nothing_fits, failures = _search(incumbent, start.plans, options)
                 left_out += failures
             else:
@@ -128,7 +128,7 @@ def _search(
 
 def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
     """Return the step time of a list schedule of the data-parallel graph; inf if none fits."""
-    if problem.profile.n_ops > SPLIT_OPS or has_parts(problem.profile) or options.stopped:
+    if problem.profile.n_ops > SPLIT_OPS or has_parts(problem.profile) or options.stop():
         return np.inf
     splits = data_parallel(problem)
     if not splits:

@@ -15,8 +15,8 @@ from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
-from enplace.placing.candidates import best_of, better_of, given_start
-from enplace.placing.incumbents import is_close, is_enough, report
+from enplace.placing.candidates import best_of, given_start
+from enplace.placing.incumbents import is_close, is_enough, keep_better, report
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import place_afresh, rearrange
@@ -116,7 +116,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     best, is_afresh = given_start(problem, options, "enplace"), False
     for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
         plans.append(plan)
-        best = better_of(problem, plan, best, options, LISTS)
+        best = keep_better(simulate(problem, plan), best, options, LISTS)
         if not is_afresh and methods.keys().isdisjoint(QUICKEST):
             best, is_afresh = _place_afresh(best, plans, options), True
         # The bound of a large graph takes seconds, so a first good plan comes before it.
@@ -127,7 +127,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     assert best is not None, "without a plan given, the first method gives one"
     for plan in _on_fewer_gpus(problem, best, options):
         plans.append(plan)
-        best = better_of(problem, plan, best, options, LISTS)
+        best = keep_better(simulate(problem, plan), best, options, LISTS)
     if problem.profile.n_ops <= SMALL:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
@@ -138,9 +138,10 @@ def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> S
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
     if (best.peak_bytes <= CROWDED * best.problem.cluster.capacity_bytes).all():
         return best
-    if options.time_limit_s is not None:
-        until_s = options.seconds + AFRESH_SHARE * options.time_limit_s
-        options = replace(options, time_limit_s=min(until_s, options.time_limit_s))
+    limit_s = options.stop.limit_s
+    if limit_s is not None:
+        until_s = min(options.seconds + AFRESH_SHARE * limit_s, limit_s)
+        options = replace(options, stop=options.stop.until(until_s))
     found = place_afresh(best, options)
     if found is not best:
         plans.append(found.plan)
@@ -155,7 +156,7 @@ def _quickest_s(problem: Problem) -> float:
 
 def _check_limit(problem: Problem, options: PlaceOptions) -> None:
     n_ops, least_s = problem.profile.n_ops, _quickest_s(problem)
-    if n_ops > LARGE and options.start is None and not options.has_time(least_s):
+    if n_ops > LARGE and options.start is None and not options.stop.has_time(least_s):
         raise EnplaceError(
             f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "
             f"time limit, or choose a method that only places, such as m-topo"
@@ -178,13 +179,13 @@ def _try_methods(
     each takes.
     """
     n_ops = problem.profile.n_ops
-    threads = THREADS if n_ops > LARGE and options.time_limit_s is not None else 1
+    threads = THREADS if n_ops > LARGE and options.stop.limit_s is not None else 1
     plans: dict[str, Plan] = {}  # the best plan of each method so far
     ended = False
 
     def is_over(name: str) -> bool:
         late = not _has_time_left(name, problem, options)
-        return ended or options.cancelled() or (late and (has_plan or bool(plans)))
+        return ended or options.stop.cancelled() or (late and (has_plan or bool(plans)))
 
     def run(name: str) -> bool:
         """Run a method; return whether it came to its end before the time limit."""
@@ -193,10 +194,9 @@ def _try_methods(
             if progress.incumbent is not None:
                 plans[name] = progress.incumbent
 
-        over = partial(is_over, name)
-        plans[name] = run_method(
-            name, problem, replace(methods[name], cancelled=over, progress=keep)
-        )
+        over, own = partial(is_over, name), methods[name]
+        own = replace(own, stop=own.stop.when(over), progress=keep)
+        plans[name] = run_method(name, problem, own)
         return not over()
 
     waiting, running = list(methods), dict[Future[bool], str]()
@@ -214,7 +214,7 @@ def _try_methods(
                         if future.result():
                             del methods[name]
                     except CancelledError:
-                        options.check_cancelled()
+                        options.stop.check()
                     except EnplaceError as error:  # the other methods may do better
                         left_out.append(f"{name} ({error})")
                         del methods[name]
@@ -228,17 +228,17 @@ def _try_methods(
 def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
     n_ops = problem.profile.n_ops
     if name == LP_START:
-        return options.has_time(LP_OP_S * n_ops, LP_SHARE)
+        return options.stop.has_time(LP_OP_S * n_ops, LP_SHARE)
     unchecked_s = UNCHECKED_OP_S.get(name, 0.0) * n_ops
-    return options.has_time(0.0, STARTS_SHARE) and options.has_time(unchecked_s)
+    return options.stop.has_time(0.0, STARTS_SHARE) and options.stop.has_time(unchecked_s)
 
 
 def _has_time_left(method: str, problem: Problem, options: PlaceOptions) -> bool:
     """Whether a method that is running may go on."""
     n_ops = problem.profile.n_ops
     if method == LP_START:  # some programs take far longer than most of their size
-        return options.has_time(0.0, LP_SHARE)
-    return options.has_time(LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
+        return options.stop.has_time(0.0, LP_SHARE)
+    return options.stop.has_time(LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
 
 
 def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:
@@ -250,7 +250,7 @@ def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> I
     gpus = problem.cluster.gpus
     if len(gpus) < 2 or is_enough(best, options):
         return
-    if options.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
+    if options.stop.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
         stacked = (
             Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
             for device in stacks(problem)
@@ -258,7 +258,7 @@ def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> I
         yield best_of(problem, stacked, options.quiet).plan
     for quarters in (1, 2, 3):
         n_gpus = len(gpus) * quarters // 4
-        if n_gpus < 2 or not options.has_time(_quickest_s(problem), FEWER_SHARE):
+        if n_gpus < 2 or not options.stop.has_time(_quickest_s(problem), FEWER_SHARE):
             continue
         narrowed = _narrow(problem, gpus[:n_gpus], gpus[n_gpus:])
         if narrowed is not None:
@@ -282,14 +282,14 @@ def _narrow(problem: Problem, kept: Sequence[int], others: Sequence[int]) -> Pro
 def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:
     """Yield plans that exceed memory with blocks of ops moved, as their methods return them."""
     for schedule in [simulate(problem, plan) for plan in plans]:
-        if not (schedule.fits or options.stopped):
+        if not (schedule.fits or options.stop()):
             load_kernels(BLOCKS, options)
             yield rearrange(schedule, options).plan
 
 
 def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]:
     """List the methods to start from, each with its options."""
-    limit_s = options.time_limit_s
+    limit_s = options.stop.limit_s
     methods = dict.fromkeys((*STARTS, LP_START), options.quiet)
     if problem.profile.n_ops > LARGE:
         methods = {name: methods[name] for name in QUICKEST} | methods
@@ -298,5 +298,5 @@ def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]
             until_s = None
             if limit_s is not None:
                 until_s = options.seconds + number * SEARCH_SHARE * limit_s
-            methods[name] = replace(options.quiet, time_limit_s=until_s)
+            methods[name] = replace(options.quiet, stop=options.stop.until(until_s))
     return methods

@@ -41,9 +41,10 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule of the graph, or of the graph with ops split."""
     options_of_whole = _of_model(options, ())
     start = find_start(problem, options_of_whole)
-    limit_s = TIME_LIMIT_S if options.time_limit_s is None else SPLIT_SHARE * options.time_limit_s
-    found = os_dpos(problem, replace(options.quiet, time_limit_s=limit_s))
-    if found.splits and not options.stopped:
+    limit_s = options.stop.limit_s
+    limit_s = TIME_LIMIT_S if limit_s is None else SPLIT_SHARE * limit_s
+    found = os_dpos(problem, replace(options.quiet, stop=options.stop.until(limit_s)))
+    if found.splits and not options.stop():
         # The search treats the split graph like any other.
         graph = replace(split_problem(problem, found.splits), splits=())
         of_graph = replace(options.quiet, start=replace(found, splits=()))

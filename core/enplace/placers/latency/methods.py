@@ -17,9 +17,9 @@ from enplace.machine.way_back import backward_ops
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.table.caveats import ONE_CHIP, explain_failure, simplify
 from enplace.placers.max_load.table.contract import find_static_excess
-from enplace.placing.anytime import PROVEN_GAP, Incumbent, limits_of, report_plan
 from enplace.placing.candidates import unordered
-from enplace.placing.options import SOLVER, PlaceOptions, Progress
+from enplace.placing.incumbents import PROVEN_GAP, Incumbent, report_plan
+from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.placing.settle import settle
 from enplace.text import finite
@@ -60,7 +60,7 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
 
     Each takes as many ops as fit. What no accelerator can hold goes to the CPUs.
     """
-    options.check_cancelled()
+    options.stop.check()
     problem, _, about = _simplify(problem)
     device = place_greedily(problem)
     n_subgraphs = int(find_pass_subgraphs(problem, device).max()) + 1
@@ -129,11 +129,12 @@ def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
 
 def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
     """Make a plan from annealing and an integer program, and report each better one on the way."""
-    options.check_cancelled()
+    options.stop.check()
     plans = _Plans(problem, method, q, options)
-    limits = limits_of(options, plans.report)
     solver = options.solver_or("HiGHS")
-    return plans.make(search_latency(plans.problem, limits, q, options.seed, solver))
+    stop = options.stop.limited(PROGRAM_S)
+    found = search_latency(plans.problem, stop, q, options.seed, solver, plans.report)
+    return plans.make(found)
 
 
 class _Plans:

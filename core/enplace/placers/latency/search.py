@@ -17,14 +17,9 @@ from enplace.placers.latency.program import read_placement, write_program, write
 from enplace.placers.max_load.contiguity import unit_devices
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placers.max_load.table.dp import Partition, partition_along_order
-from enplace.placing.anytime import (
-    ImprovingProgram,
-    Incumbent,
-    Incumbents,
-    Limits,
-    improve_by_program,
-    take_each,
-)
+from enplace.placing.incumbents import Incumbent, Incumbents, Report
+from enplace.placing.programs import ImprovingProgram, improve_by_program, take_each
+from enplace.placing.stop import Stop
 from enplace.solvers.background import BackgroundRuns
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -56,7 +51,12 @@ def place_greedily(problem: Problem) -> IntArray:
 
 
 def search_latency(
-    problem: Problem, limits: Limits, q: int = 1, seed: int = 0, solver: str = "HiGHS"
+    problem: Problem,
+    stop: Stop,
+    q: int = 1,
+    seed: int = 0,
+    solver: str = "HiGHS",
+    report: Report = lambda _: None,
 ) -> Incumbent:
     """Find the placement with the least latency.
 
@@ -72,19 +72,20 @@ def search_latency(
     groups = build_groups(problem)
     start = np.zeros((groups.n_groups, 2), dtype=np.int64)
     start[:, 0] = greedy_places(groups)
-    search = _Search(problem, groups, limits, q)
+    search = _Search(problem, groups, stop, report, q)
     search.offer(start)
-    pipeline = _pipeline_places(problem, groups, limits.is_over)
+    pipeline = _pipeline_places(problem, groups, stop)
     if search.offer(pipeline):
         start = pipeline
     if q > 1 and groups.op_us.size >= SMALL:
-        contiguous = search_latency(problem, limits.part(CONTIGUOUS_SHARE), 1, seed, solver)
+        part = stop.within(CONTIGUOUS_SHARE)
+        contiguous = search_latency(problem, part, 1, seed, solver)
         found = _places_of(problem, groups, contiguous)
         if search.offer(found):
             start = found
     if groups.op_us.size < SMALL or not search.has_found:
         return search.solve(solver)
-    search.offer(anneal(groups, start, 1, STEPS, limits.is_over, seed))
+    search.offer(anneal(groups, start, 1, STEPS, stop, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         # Runs with several subgraphs alternate with runs with one: where several are allowed, good
@@ -92,7 +93,7 @@ def search_latency(
         round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
         return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
 
-    with BackgroundRuns(again, limits.is_over) as background:
+    with BackgroundRuns(again, stop) as background:
         return search.solve(solver, take_each(background.results, search.offer))
 
 
@@ -115,12 +116,14 @@ def _places_of(problem: Problem, groups: Groups, found: Partition | Incumbent) -
 class _Search:
     """The incumbents of a search whose placements are by group."""
 
-    def __init__(self, problem: Problem, groups: Groups, limits: Limits, q: int) -> None:
-        self._problem, self._groups, self._limits, self._q = problem, groups, limits, q
+    def __init__(
+        self, problem: Problem, groups: Groups, stop: Stop, report: Report, q: int
+    ) -> None:
+        self._problem, self._groups, self._stop, self._q = problem, groups, stop, q
         anywhere = np.argmin(np.where(problem.unit_allowed, 0, 1), axis=1)[problem.unit]
         subgraph = np.zeros(problem.profile.n_ops, dtype=np.int64)
         first = Incumbent(anywhere, np.inf, 0.0, subgraph=subgraph)
-        self._incumbents = Incumbents(first, limits.report)
+        self._incumbents = Incumbents(first, report)
         self._of_op: IntArray | None = None
 
     @property
@@ -156,11 +159,9 @@ class _Search:
         if choices > MOST_CHOICES:
             why = f"{choices:,} choices are too many for the integer program: only annealing ran"
             return replace(best, why=why)
-        if self._limits.is_over():
+        if self._stop():
             return best
-        answer = improve_by_program(
-            self._incumbents, self._write, self._limits, solver, take_others
-        )
+        answer = improve_by_program(self._incumbents, self._write, self._stop, solver, take_others)
         why = f"{solver}: {answer.why}" if answer.why else ""
         return replace(self._incumbents.best, why=why)
 

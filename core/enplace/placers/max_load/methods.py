@@ -29,17 +29,18 @@ from enplace.placers.max_load.table.caveats import (
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placers.max_load.table.dp import Partition
 from enplace.placers.max_load.table.stages import Replicas
-from enplace.placing.anytime import (
-    BETTER,
-    PROVEN_GAP,
-    Incumbent,
-    Limits,
-    limits_of,
-    report_plan,
-)
 from enplace.placing.candidates import make_replicas, unordered
-from enplace.placing.options import IN_FLIGHT, SOLVER, STAGE_OPTIONS, PlaceOptions, Progress
+from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, Report, report_plan
+from enplace.placing.options import (
+    IN_FLIGHT,
+    PROGRAM_S,
+    SOLVER,
+    STAGE_OPTIONS,
+    PlaceOptions,
+    Progress,
+)
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
+from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count, finite
 from enplace.values.load_rule import LoadRule
@@ -152,17 +153,17 @@ def _partition_plan(
     problem: Problem, method: str, options: PlaceOptions, *, along_order: bool = False
 ) -> Plan:
     """Make a plan of the result of the dynamic programs."""
-    options.check_cancelled()
+    options.stop.check()
     problem, about = simplify(problem, options.load_rule)
-    limited = options.limited
+    stop = options.stop.limited(PROGRAM_S)
     partition = find_fitting(
         problem,
         options.load_rule,
         seed=options.seed,
         along_order=along_order,
-        stopped=lambda: limited.stopped,
+        stopped=stop,
     )
-    stopped = limited.stopped
+    stopped = stop()
     partition = _rename_gpus(problem, partition, options.load_rule)
     device = settle_free_ops(problem, partition.device, options.load_rule, partition.replicas)
     replicas = make_replicas(problem, partition.replicas, device)
@@ -244,11 +245,11 @@ def _search_plan(
     method: str,
     options: PlaceOptions,
     solver: str,
-    search: Callable[[Problem, Limits, LoadRule, int, str], Incumbent],
+    search: Callable[[Problem, Stop, LoadRule, int, str, Report], Incumbent],
     rivals: Rivals,
 ) -> Plan:
     """Make a plan from annealing and an integer program, and report each better one on the way."""
-    options.check_cancelled()
+    options.stop.check()
     problem, about = simplify(problem, options.load_rule)
     reported_us = np.inf
 
@@ -277,8 +278,8 @@ def _search_plan(
         reported_us = min(reported_us, found.objective_us)
         report_plan(options, plan, found.objective_us, found.bound_us, bound_by=solver)
 
-    limits = limits_of(options, report)
-    return make_plan(search(problem, limits, options.load_rule, options.seed, solver))
+    stop = options.stop.limited(PROGRAM_S)
+    return make_plan(search(problem, stop, options.load_rule, options.seed, solver, report))
 
 
 def _plan(

@@ -30,7 +30,7 @@ from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
 from enplace.placers.pesto.program import PestoProgram, most_rows, write_program
 from enplace.placing.candidates import given_start
-from enplace.placing.incumbents import is_better, report
+from enplace.placing.incumbents import is_better, keep_better
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
@@ -83,15 +83,15 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     If there is a plan to begin from, the ILP starts from it, as nearly as the vertices allow, and
     has to beat it. A budget of rounds ends the search on 200 vertices; the ILP has a time limit.
     """
-    limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
+    limit_s = DEFAULT_S if options.stop.limit_s is None else options.stop.limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
     solver = options.solver_or(usual)
     given = given_start(problem, options, "pesto")
     best, note, details = _solve(problem, given, solver, limit_s, options)
     # An installed solver may have no licence, or one too small for 200 vertices.
     failed = details["ilp_step_time_us"] is None and details["solver_status"] != TOO_LARGE
-    again = failed and options.seconds < limit_s
-    if again and not options.choice(SOLVER) and solver in COMMERCIAL and not options.cancelled():
+    again = failed and not options.choice(SOLVER) and solver in COMMERCIAL
+    if again and not options.stop.until(limit_s)():
         first = note
         best, note, details = _solve(problem, best, "HiGHS", limit_s, options)
         note = f"{first} {note}"
@@ -109,9 +109,7 @@ def _solve(
     if best is not None:
         starts.append(nearest(level, best.plan))
     first = relieve(_spread(problem, vertex, starts[0]), options)
-    if best is None or is_better(first, best):
-        best = first
-        report(best, options)
+    best = keep_better(first, best, options)
     details: dict[str, Any] = {"solver": solver, "vertices": coarse.profile.n_ops}
     if _is_small(coarse):
         searches = free and problem.profile.n_ops > coarse.profile.n_ops
@@ -190,7 +188,7 @@ def _solve_program(
         )
 
     return solve_milp(
-        program.model, values, program_s, options.cancelled, report_answer, solver=solver
+        program.model, values, program_s, options.stop.cancelled, report_answer, solver=solver
     )
 
 
@@ -214,13 +212,14 @@ def _refine(
     """Search the paper's vertices, then finer ones; return the best schedule and a note."""
     note, until_s = "", min(limit_s, options.seconds + SEARCH_S)
     for step, factor in enumerate((1, *FINER)):
-        if options.stopped:
+        if options.stop():
             break
         share_s = (until_s - options.seconds) / (1 + len(FINER) - step)
         own_s = None if options.rounds else options.seconds + share_s
         within = best.plan.device if factor > 1 else None
         vertex = merge_batches(problem, TARGET * factor, device=within)
-        best, found = _search(problem, best, vertex, replace(options, time_limit_s=own_s))
+        own = replace(options, stop=options.stop.until(own_s))
+        best, found = _search(problem, best, vertex, own)
         note += found
         if vertex.max() + 1 == problem.profile.n_ops:  # nothing is merged any more
             break
@@ -255,11 +254,7 @@ def _better(
     engine: str,
 ) -> Schedule:
     """Return the better of a schedule and the schedule of a plan of the vertices."""
-    schedule = _spread(problem, vertex, plan)
-    if not is_better(schedule, best):
-        return best
-    report(schedule, options, engine)
-    return schedule
+    return keep_better(_spread(problem, vertex, plan), best, options, engine)
 
 
 def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Schedule:

@@ -12,7 +12,7 @@ from tests.core.placers.reference import EarliestFirst
 from enplace.coarsen import find_leaders
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placers.baechi.m_sct import favourite_children
 from enplace.placing.settle import natural_position
@@ -92,7 +92,7 @@ def test_the_favourite_child_is_on_the_longest_path():
 def test_without_time_for_its_programs_m_sct_places_as_m_etf_does_and_says_so():
     problem = Problem(edge_costs([2.0, 6.0, 6.0, 2.0], TAIL), gpus(2, b0=0.0, b1=1.0))
     clock = map(float, itertools.count()).__next__
-    options = PlaceOptions(time_limit_s=1.0, stopwatch=Stopwatch(clock))
+    options = PlaceOptions(stop=Stop(1.0, clock=Stopwatch(clock)))
     plan = place(problem, "m-sct", options=options).plan
     assert plan.device.tolist() == place(problem, "m-etf").plan.device.tolist()
     assert plan.note == "There was too little time for 100.0 % of the linear programs."

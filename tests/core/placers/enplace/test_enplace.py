@@ -15,7 +15,7 @@ from tests.problems import cluster_of, profile_of
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place, placers
+from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.enplace import search, starts
 from enplace.placing.incumbents import is_better, is_close
 from enplace.placing.options import Progress
@@ -64,9 +64,7 @@ def test_the_time_limit_is_kept():
     problem = Problem(branches(), gpus(3, b1=0.5))
     looks = itertools.count()
     stopwatch = Stopwatch(lambda: 0.02 * next(looks))  # a fake clock: 20 ms per look
-    plan = place(
-        problem, "enplace", options=PlaceOptions(time_limit_s=2.0, stopwatch=stopwatch)
-    ).plan
+    plan = place(problem, "enplace", options=PlaceOptions(stop=Stop(2.0, clock=stopwatch))).plan
     assert 2.0 <= plan.solve_seconds < 2.6
 
 
@@ -83,7 +81,7 @@ def slow_clock(monkeypatch):
     def take_six_seconds(name, problem, options):
         nonlocal seconds
         seconds += 6.0
-        options.check_cancelled()
+        options.stop.check()
         return run(name, problem, options)
 
     monkeypatch.setattr(starts, "run_method", take_six_seconds)
@@ -91,7 +89,7 @@ def slow_clock(monkeypatch):
 
 
 def test_methods_that_there_is_no_time_for_are_named(slow_clock):
-    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(slow_clock))
+    options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(slow_clock)))
     plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
     later = "heft, dpos, m-topo, celeritas, expert, order-place, m-sct"
     assert (
@@ -119,7 +117,7 @@ def test_however_little_time_a_large_graph_gets_a_list_schedule(
     monkeypatch, large, slow_clock, limit_s
 ):
     monkeypatch.setattr("enplace.placing.incumbents._bound_s", lambda problem: 99.0)  # nor for that
-    options = PlaceOptions(time_limit_s=limit_s, stopwatch=Stopwatch(slow_clock))
+    options = PlaceOptions(stop=Stop(limit_s, clock=Stopwatch(slow_clock)))
     plan = place(large, "enplace", options=options).plan
     list_schedule = place(large, "heft").plan
     assert simulate(large, plan).makespan_us <= simulate(large, list_schedule).makespan_us
@@ -133,14 +131,14 @@ def test_a_search_that_begins_from_a_plan_waits_for_no_method_beyond_the_limit(m
     def take_long(name, problem, options):
         nonlocal seconds
         while seconds < 60.0:
-            options.check_cancelled()
+            options.stop.check()
             seconds += 0.1
         return run(name, problem, options)
 
     start, run = place(large, "round-robin").plan, starts.run_method
     monkeypatch.setattr(starts, "run_method", take_long)
     monkeypatch.setattr("enplace.placing.incumbents._bound_s", lambda problem: 99.0)  # no time
-    options = PlaceOptions(time_limit_s=5.0, stopwatch=Stopwatch(lambda: seconds), start=start)
+    options = PlaceOptions(stop=Stop(5.0, clock=Stopwatch(lambda: seconds)), start=start)
     plan = place(large, "enplace", options=options).plan
     assert plan.solve_seconds <= 5.5
     assert plan.acts_like(start)
@@ -162,7 +160,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
         return plan
 
     monkeypatch.setattr(starts, "run_method", run_with_the_other)
-    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds))
+    options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(lambda: seconds)))
     found = place(large, "enplace", options=options)
     assert sorted(tried) == sorted(alone_us)
     assert found.schedule.makespan_us <= min(alone_us.values())
@@ -175,7 +173,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
     with pytest.MonkeyPatch.context() as patch:
         _treat_as_large(patch)
-        options = PlaceOptions(time_limit_s=1e6, stopwatch=Stopwatch(lambda: 0.0))
+        options = PlaceOptions(stop=Stop(1e6, clock=Stopwatch(lambda: 0.0)))
         ours = place(problem, "enplace", options=options).schedule
     for name in starts.STARTS:
         theirs = place(problem, name).schedule
@@ -184,7 +182,7 @@ def test_no_list_schedule_is_better_on_a_large_graph(problem):
 
 def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch, large):
     monkeypatch.setattr(starts, "UNCHECKED_OP_S", {"expert": 1.0})
-    options = PlaceOptions(time_limit_s=60.0, stopwatch=Stopwatch(lambda: 0.0))
+    options = PlaceOptions(stop=Stop(60.0, clock=Stopwatch(lambda: 0.0)))
     plan = place(large, "enplace", options=options).plan
     assert plan.note == "There was too little time for expert, the search."
 
@@ -202,7 +200,7 @@ def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch
 
     monkeypatch.setattr(starts, "run_method", cut_the_second_short)
     monkeypatch.setattr(starts, "_on_fewer_gpus", lambda *given: ())
-    found = place(large, "enplace", options=PlaceOptions(time_limit_s=60.0))
+    found = place(large, "enplace", options=PlaceOptions(stop=Stop(60.0)))
     assert found.schedule.makespan_us == simulate(large, second).makespan_us
 
 
@@ -211,7 +209,7 @@ def test_a_method_is_abandoned_while_there_is_time_to_simulate_its_plan(monkeypa
 
     def take_all_time(name, problem, options):
         nonlocal seconds
-        while seconds < 10.0 and not options.cancelled():
+        while seconds < 10.0 and not options.stop.cancelled():
             seconds += 0.5
         ends.append(seconds)
         return run(name, problem, options.quiet)
@@ -221,7 +219,7 @@ def test_a_method_is_abandoned_while_there_is_time_to_simulate_its_plan(monkeypa
     monkeypatch.setattr(starts, "THREADS", 1)
     monkeypatch.setattr(starts, "LAST_OP_S", 3.0 / large.profile.n_ops)
     start = place(large, "round-robin").plan
-    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds), start=start)
+    options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(lambda: seconds)), start=start)
     place(large, "enplace", options=options)
     assert set(ends) == {7.5}
 
@@ -232,13 +230,13 @@ def test_a_time_limit_too_short_for_any_plan_is_refused(monkeypatch, cost):
     monkeypatch.setattr(starts, cost, 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
     with pytest.raises(EnplaceError, match="raise the time limit, or choose a method"):
-        place(problem, "enplace", options=PlaceOptions(time_limit_s=2.0))
+        place(problem, "enplace", options=PlaceOptions(stop=Stop(2.0)))
 
 
 def test_a_huge_graph_is_not_searched_without_the_time_for_it(monkeypatch):
     monkeypatch.setattr(search, "PHASE_S", 1.0)
     problem = Problem(branches(), gpus(3, b1=0.5))
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=60.0)).plan
+    plan = place(problem, "enplace", options=PlaceOptions(stop=Stop(60.0))).plan
     assert plan.note == "There was too little time for the search."
     best_start = place(problem, "heft").plan
     assert simulate(problem, plan).makespan_us <= simulate(problem, best_start).makespan_us
@@ -251,7 +249,7 @@ def test_no_further_method_is_tried_once_a_plan_is_optimal(monkeypatch):
         starts, "run_method", lambda name, *rest: tried.append(name) or run(name, *rest)
     )
     chain = Problem(line([1.0] * 9, [(i, i + 1, 1) for i in range(8)]), gpus(2))
-    plan = place(chain, "enplace", options=PlaceOptions(time_limit_s=60.0)).plan
+    plan = place(chain, "enplace", options=PlaceOptions(stop=Stop(60.0))).plan
     assert (tried, plan.note) == (["single", "m-etf"], "")
 
 

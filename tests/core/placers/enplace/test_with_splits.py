@@ -4,7 +4,7 @@ from tests.core.placers.problems import gpus
 from tests.core.placers.test_os_dpos import one_layer
 
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -48,9 +48,7 @@ def test_every_reported_plan_is_valid_for_the_model():
 
 def test_without_time_the_plan_has_no_splits():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    assert (
-        place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).plan.splits == ()
-    )
+    assert place(problem, "enplace-split", options=PlaceOptions(stop=Stop(1e-9))).plan.splits == ()
 
 
 def test_enplace_suggests_splits_if_they_would_help():

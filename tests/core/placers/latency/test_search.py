@@ -17,7 +17,8 @@ from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
 from enplace.placers.latency.search import place_greedily, search_latency
-from enplace.placing.anytime import Limits
+from enplace.placing.stop import Stop
+from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
 from enplace.values.problem import Problem
@@ -28,10 +29,8 @@ def never():
     return False
 
 
-def limits(left_s=lambda: 600.0):
-    """Return limits with a clock that stands still, and the list of what is reported."""
-    reported = []
-    return Limits(left_s, never, reported.append), reported
+STOP = Stop(600.0, clock=Stopwatch(lambda: 0.0))
+"""A time limit by a clock that stands still."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_the_program_finds_the_least_latency(solver, q, most):
     @given(problem=small_problems(most))
     @warm_solvers()
     def holds(problem):
-        found = search_latency(problem, limits()[0], q)
+        found = search_latency(problem, STOP, q)
         assert found.objective_us == pytest.approx(least_us(problem, q))
         assert found.proven
         assert latency_us(problem, found.device, found.subgraph) == pytest.approx(
@@ -111,7 +110,7 @@ def test_two_subgraphs_are_never_worse_than_one(solver):
         cpu={"a": 500, "b": 5, "c": 500},
     )
     problem = Problem(profile, cluster_of(1, b0_us=0.0, cpu_lanes=1))
-    one, two = (search_latency(problem, limits()[0], q) for q in (1, 2))
+    one, two = (search_latency(problem, STOP, q) for q in (1, 2))
     # Only the CPU can run b, between a and c, which are best on the accelerator.
     assert one.objective_us == 500 + 5 + 1 + 5
     assert two.objective_us == (5 + 1) + 5 + (1 + 5)
@@ -124,10 +123,10 @@ def test_ops_on_cpus_run_on_the_fastest_allowed_cpu(solver):
     gpu, _, slow = machine.devices
     machine = replace(machine, devices=(gpu, slow, replace(slow, name="CPU:1", speed=4.0)))
     profile = profile_of({}, [("a", "b", 1)], cpu={"a": 8, "b": 4})
-    found = search_latency(Problem(profile, machine), limits()[0])
+    found = search_latency(Problem(profile, machine), STOP)
     assert found.objective_us == 2 + 1
     assert found.proven
-    pinned = search_latency(Problem(profile, machine, pins={0: 1}), limits()[0])
+    pinned = search_latency(Problem(profile, machine, pins={0: 1}), STOP)
     assert pinned.objective_us == 8 + 1
     assert pinned.proven
 
@@ -141,8 +140,8 @@ def test_reported_latencies_only_improve(solver):
         cpu={name: 10 * us for name, us in times.items()},
     )
     problem = Problem(profile, cluster_of(8, b0_us=0.0, cpu_lanes=1, capacity_bytes=100))
-    limits_, reported = limits(count(1.5, -0.001).__next__)
-    found = search_latency(problem, limits_)
+    reported, stop = [], Stop(1.5, clock=Stopwatch(count(0.0, 0.001).__next__))
+    found = search_latency(problem, stop, report=reported.append)
     latencies, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
     assert latencies == sorted(latencies, reverse=True)
     assert bounds == sorted(bounds)

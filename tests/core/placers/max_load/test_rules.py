@@ -22,8 +22,8 @@ from enplace.placers.max_load.search.throughput_search import search_anywhere
 from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
 from enplace.placers.max_load.table.two_level import partition_over_machines
-from enplace.placing.anytime import Limits
 from enplace.placing.options import load_values
+from enplace.placing.stop import Stop
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
@@ -165,7 +165,7 @@ def test_no_placement_beats_that_of_the_program(rule, problem):
         held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
         if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
             expected = min(expected, max_load_us(problem, device, rule))
-    found = search_anywhere(problem, Limits(lambda: 600.0, lambda: False, lambda _: None), rule)
+    found = search_anywhere(problem, Stop(600.0), rule)
     assert found.objective_us == pytest.approx(expected)
     assert not np.isfinite(expected) or found.proven
 

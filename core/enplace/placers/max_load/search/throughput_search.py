@@ -22,15 +22,9 @@ from enplace.placers.max_load.search.hypergraph import (
 )
 from enplace.placers.max_load.search.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.table.dp import Partition
-from enplace.placing.anytime import (
-    PROVEN_GAP,
-    ImprovingProgram,
-    Incumbent,
-    Incumbents,
-    Limits,
-    improve_by_program,
-    take_each,
-)
+from enplace.placing.incumbents import PROVEN_GAP, Incumbent, Incumbents, Report
+from enplace.placing.programs import ImprovingProgram, improve_by_program, take_each
+from enplace.placing.stop import Stop
 from enplace.solvers.background import BackgroundRuns
 from enplace.solvers.milp import CP_SAT
 from enplace.values.load_rule import PAPER, LoadRule
@@ -55,10 +49,11 @@ _SEEDS_APART = 1 << 32
 
 def search_anywhere(
     problem: Problem,
-    limits: Limits,
+    stop: Stop,
     rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = "HiGHS",
+    report: Report = lambda _: None,
 ) -> Incumbent:
     """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
@@ -67,41 +62,40 @@ def search_anywhere(
     long one.
     """
     graph = build_hypergraph(problem, rule)
-    late = limits.stop_after(DP_SHARE)
-    partition = find_fitting(problem, rule, seed=seed, stopped=late)
+    partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     start = _place_units(problem, graph, partition.device)
-    search = _Search(problem, graph, limits)
+    search = _Search(problem, graph, stop, report)
     search.offer(start)
     search.offer_all()
     if graph.unit_us.size < SMALL or search.device is None:
         return _with_note(search.solve((), solver), partition)
     start = search.device
     limited = search.with_samples_of(start)
-    search.offer(anneal(limited, start, limits.is_over, seed))
+    search.offer(anneal(limited, start, stop, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         return anneal(limited, start, stopped, seed + number * _SEEDS_APART)
 
-    with BackgroundRuns(again, limits.is_over) as background:
+    with BackgroundRuns(again, stop) as background:
         take_others = take_each(background.results, search.offer)
         return _with_note(search.solve((), solver, take_others), partition)
 
 
 def search_contiguous(
     problem: Problem,
-    limits: Limits,
+    stop: Stop,
     rule: LoadRule = PAPER,
     seed: int = 0,
     solver: str = CP_SAT,
+    report: Report = lambda _: None,
 ) -> Incumbent:
     """Find the least maximum load if each device has contiguous forward and backward ops (Fig. 6).
 
     Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
     not allow. CP-SAT proves in seconds what HiGHS does in minutes.
     """
-    search = _Search(problem, build_hypergraph(problem, rule), limits)
-    late = limits.stop_after(DP_SHARE)
-    partition = find_fitting(problem, rule, seed=seed, stopped=late)
+    search = _Search(problem, build_hypergraph(problem, rule), stop, report)
+    partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     device = unit_devices(problem, partition.device)
     if is_contiguous(problem, device[problem.unit]):
         search.offer(device)
@@ -119,12 +113,12 @@ def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
 class _Search:
     """The incumbents of a search whose placements are by unit of a hypergraph."""
 
-    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
-        self._problem, self._graph, self._limits = problem, graph, limits
+    def __init__(self, problem: Problem, graph: Hypergraph, stop: Stop, report: Report) -> None:
+        self._problem, self._graph, self._stop = problem, graph, stop
         self._counts_samples = samples_matter(problem, graph.rule)
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
-        self._incumbents = Incumbents(first, limits.report)
+        self._incumbents = Incumbents(first, report)
         self.device: IntArray | None = None  # of each unit, in the best placement that fits
 
     def time_us(self, device: IntArray, most_us: float = np.inf) -> float:
@@ -156,7 +150,7 @@ class _Search:
         if self._counts_samples and n_devices**n_units <= FEW_PLACEMENTS:
             for placed in product(range(n_devices), repeat=n_units):
                 device, best_us = np.array(placed), self._incumbents.best.objective_us
-                if self._limits.is_over():
+                if self._stop():
                     break
                 is_faster = time_per_sample_us(self._graph, device) < best_us
                 if is_faster and accepts(device[self._problem.unit]):
@@ -185,13 +179,13 @@ class _Search:
         fit. If samples matter, each further program counts those of the best placement so far, as
         long as that finds better ones.
         """
-        limits = self._limits.part(ONE_SAMPLE_SHARE) if self._counts_samples else self._limits
-        found = self._solve_one(self._graph, passes, solver, take_others, limits)
+        stop = self._stop.within(ONE_SAMPLE_SHARE) if self._counts_samples else self._stop
+        found = self._solve_one(self._graph, passes, solver, take_others, stop)
         while self._counts_samples and self.device is not None:
-            if found.proven or self._limits.is_over():
+            if found.proven or self._stop():
                 break
             before_us, limited = found.objective_us, self.with_samples_of(self.device)
-            found = self._solve_one(limited, passes, solver, take_others, self._limits)
+            found = self._solve_one(limited, passes, solver, take_others, self._stop)
             if found.objective_us >= before_us:
                 break
         return found
@@ -202,11 +196,11 @@ class _Search:
         passes: Sequence[Pass],
         solver: str,
         take_others: Callable[[], None],
-        limits: Limits,
+        stop: Stop,
     ) -> Incumbent:
         """Solve one program."""
         best = self._incumbents.best
-        if best.proven or limits.is_over():
+        if best.proven or stop():
             return best
         own: IntArray | None = None
 
@@ -222,7 +216,7 @@ class _Search:
 
             return ImprovingProgram(program.model, start, scale_us, offer, graph is self._graph)
 
-        answer = improve_by_program(self._incumbents, write, limits, solver, take_others)
+        answer = improve_by_program(self._incumbents, write, stop, solver, take_others)
         best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
         most_us = best.objective_us * (1 + PROVEN_GAP)

@@ -13,7 +13,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline, time_with_room_us
 from enplace.machine.way_back import backward_ops
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us
 from enplace.placing.candidates import unordered
 from enplace.placing.options import load_values
@@ -351,7 +351,7 @@ def fullest(problem, plan, rule):
 def test_the_integer_program_counts_samples_in_flight(layers, capacity):
     problem, rule = chain_of(layers, capacity, 2), LoadRule()
     expected = least_that_fits(problem, product(range(2), repeat=len(layers)), rule)
-    plan = place(problem, "max-load-ip-noncontiguous", options=PlaceOptions(time_limit_s=10)).plan
+    plan = place(problem, "max-load-ip-noncontiguous", options=PlaceOptions(stop=Stop(10))).plan
     if np.isfinite(expected):
         assert fullest(problem, plan, rule) <= 1
         assert plan.bound_us <= expected * (1 + 1e-5)
@@ -361,7 +361,7 @@ def test_the_integer_program_counts_samples_in_flight(layers, capacity):
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
 def test_only_one_sample_counts_if_asked_to_as_in_the_paper(method):
     problem = chain_of([(3, 1, 3), (3, 1, 0), (3, 1, 0)], 8, 3)
-    options = PlaceOptions(time_limit_s=10, values={"in-flight": False})
+    options = PlaceOptions(stop=Stop(10), values={"in-flight": False})
     plan = place(problem, method, options=options).plan
     assert plan.value_us == pytest.approx(7)
     assert plan.proven

@@ -18,7 +18,8 @@ from enplace.placers.max_load.search.anneal import anneal
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes, loads_us
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
-from enplace.placing.anytime import Limits
+from enplace.placing.stop import Stop
+from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
@@ -33,10 +34,8 @@ def never():
     return False
 
 
-def limits(left_s=lambda: 600.0):
-    """Return limits with a clock that stands still, and the list of what is reported."""
-    reported = []
-    return Limits(left_s, never, reported.append), reported
+STOP = Stop(600.0, clock=Stopwatch(lambda: 0.0))
+"""A time limit by a clock that stands still."""
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +131,13 @@ def check(problem, found, expected):
 @given(problem=tiny_problems())
 @warm_solvers()
 def test_no_placement_beats_the_noncontiguous_search(solver, problem):
-    check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
+    check(problem, search_anywhere(problem, STOP), least(problem, lambda _: True))
 
 
 @given(problem=tiny_problems())
 @warm_solvers()
 def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
-    found = search_contiguous(problem, limits()[0])
+    found = search_contiguous(problem, STOP)
     check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
     if np.isfinite(found.objective_us):
         assert is_contiguous(problem, found.device)
@@ -178,8 +177,8 @@ def test_reported_loads_only_improve(solver):
     times = {f"op{i}": 3.0 + i % 5 for i in range(20)}
     edges = [(f"op{i}", f"op{i + 3}", 2) for i in range(17)]
     problem = Problem(profile_of(times, edges), cluster_of(3))
-    limits_, reported = limits()
-    found = search_anywhere(problem, limits_)
+    reported = []
+    found = search_anywhere(problem, STOP, report=reported.append)
     loads, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
     assert loads == sorted(loads, reverse=True)
     assert bounds == sorted(bounds)
@@ -188,6 +187,6 @@ def test_reported_loads_only_improve(solver):
 
 
 def test_a_cancelled_search_returns_its_start_partition(bert):
-    found = search_anywhere(bert, Limits(lambda: 60.0, lambda: True, lambda _: None))
+    found = search_anywhere(bert, Stop(60.0, cancelled=lambda: True))
     assert found.objective_us == pytest.approx(partition_along_order(bert).load_us)
     assert not found.proven

@@ -14,7 +14,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import device_loads_us, max_load_us
-from enplace.placers import PlaceOptions, place
+from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
 from enplace.placers.max_load.table.dp_table import dp
@@ -249,7 +249,9 @@ def test_the_quick_bound_is_below_every_partition(times, n_gpus):
 
 
 def test_a_plan_notes_that_only_linear_orders_were_searched():
-    options = PlaceOptions(stopwatch=Stopwatch(itertools.count().__next__))  # a second per look
+    options = PlaceOptions(
+        stop=Stop(clock=Stopwatch(itertools.count().__next__))
+    )  # a second per look
     plan = place(chains(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
     assert "linear orders" in plan.note
     assert not plan.proven

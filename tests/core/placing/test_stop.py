@@ -1,4 +1,4 @@
-"""Long kernels stop when the placer that runs them is cancelled."""
+"""When a run stops; long kernels stop with it."""
 
 import itertools
 
@@ -9,18 +9,18 @@ from tests.core.placers.problems import gpus, line
 from enplace.coarsen import cpd_topo, group_graph
 from enplace.errors import CancelledError
 from enplace.machine import simulate
-from enplace.placers import PlaceOptions
+from enplace.placers import PlaceOptions, Stop
 from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placers.celeritas import adjust
 from enplace.placers.heft import list_schedule
 from enplace.placing.candidates import best_that_fits
-from enplace.placing.interruptible import find_proof, run_interruptibly
+from enplace.placing.incumbents import find_proof
 from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
 PROBLEM = Problem(line([1.0] * 3, []), gpus(2))
-STOPPED = PlaceOptions(cancelled=lambda: True)
+STOPPED = PlaceOptions(stop=Stop(cancelled=lambda: True))
 
 
 def run_m_etf():
@@ -50,7 +50,7 @@ def test_the_flag_is_set_while_the_kernel_runs():
             pass
 
     with pytest.raises(CancelledError):
-        run_interruptibly(run, PlaceOptions(cancelled=lambda: next(looks) > 2))
+        Stop(cancelled=lambda: next(looks) > 2).interrupt_if_cancelled(run)
 
 
 @pytest.mark.parametrize(("seconds", "stopped"), [(9.9, False), (11.0, True)])
@@ -61,7 +61,7 @@ def test_the_bound_is_weaker_if_the_time_is_over(monkeypatch, seconds, stopped):
     )
     now_s = iter([0.0])
     stopwatch = Stopwatch(lambda: next(now_s, seconds))
-    assert find_proof(PROBLEM, PlaceOptions(time_limit_s=10.0, stopwatch=stopwatch)) == (1.0, "")
+    assert find_proof(PROBLEM, PlaceOptions(stop=Stop(10.0, clock=stopwatch))) == (1.0, "")
     assert flags == [stopped]
 
 
@@ -74,13 +74,13 @@ def test_a_bound_that_is_under_way_ends_with_the_time(monkeypatch):
         return 1.0
 
     monkeypatch.setattr("enplace.bounds.proofs.lower_bound_us", find)
-    options = PlaceOptions(time_limit_s=3.0, stopwatch=Stopwatch(lambda: next(clock)))
+    options = PlaceOptions(stop=Stop(3.0, clock=Stopwatch(lambda: next(clock))))
     assert find_proof(PROBLEM, options) == (1.0, "")
 
 
 def test_an_error_of_the_kernel_reaches_the_caller():
     with pytest.raises(ZeroDivisionError):
-        run_interruptibly(lambda stop: 1 // 0, PlaceOptions())
+        Stop().interrupt_if_cancelled(lambda flag: 1 // 0)
 
 
 def test_the_best_schedule_so_far_survives_cancelling():
@@ -92,3 +92,20 @@ def test_the_best_schedule_so_far_survives_cancelling():
     assert best_that_fits(PROBLEM, cancelled, PlaceOptions(), best) is best
     with pytest.raises(CancelledError):
         best_that_fits(PROBLEM, cancelled, PlaceOptions())
+
+
+def test_parts_of_a_run_stop_earlier_and_with_it():
+    now_s, asked = iter([0.0]), []
+    clock = Stopwatch(lambda: next(now_s, 4.0))
+    stop = Stop(10.0, cancelled=lambda: bool(asked), clock=clock)
+    assert [stop.left_s, stop.within(0.5).left_s, stop.until(5.0).left_s] == [6.0, 3.0, 1.0]
+    assert stop.limited(60.0) is stop
+    assert Stop(clock=clock).limited(60.0).left_s == 56.0
+    assert stop.has_time(6.0)
+    assert not stop.has_time(2.0, share=0.5)
+    assert not stop()
+    assert stop.when(lambda: True)()
+    asked.append("now")
+    assert stop.until(None).within(0.5)()
+    with pytest.raises(CancelledError):
+        stop.check()
