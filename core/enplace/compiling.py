@@ -12,6 +12,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -40,7 +41,7 @@ def _import_config() -> None:
 _import_config()
 
 from numba import njit  # noqa: E402
-from numba.core import event as event  # noqa: E402
+from numba.core import event  # noqa: E402
 from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -94,6 +95,34 @@ loop = _cached(_nrt=False, no_cpython_wrapper=True)
 
 numba then does not count references, so reading an array from a tuple costs nothing.
 """
+
+
+class _Watcher(event.Listener):
+    def __init__(self, begin: Callable[[str], None], end: Callable[[], None]) -> None:
+        self._begin, self._end = begin, end
+
+    def on_start(self, event: event.Event) -> None:
+        dispatcher = (event.data or {}).get("dispatcher")
+        self._begin(dispatcher.py_func.__module__ if dispatcher else "")
+
+    def on_end(self, event: event.Event) -> None:
+        self._end()
+
+
+def watch_compiler(
+    begin: Callable[[str], None], end: Callable[[], None] = lambda: None
+) -> AbstractContextManager[Any]:
+    """Call functions as numba begins and ends to compile or load a function, within a context.
+
+    Parameters
+    ----------
+    begin : callable
+        Takes the name of the function's module.
+    """
+    watch: AbstractContextManager[Any] = event.install_listener(
+        "numba:compile", _Watcher(begin, end)
+    )
+    return watch
 
 
 def step(function: Function) -> Function:

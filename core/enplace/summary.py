@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size, table
 from enplace.values.device_names import device_label
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from enplace.values.profile import IntArray
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
+
+LONG_COMPILING_S = 2.0
+"""Seconds of compiling that are said: loading compiled kernels takes one or two."""
 
 SHOWN_STAGES = 40
 """Most stages of a pipeline that are printed for people."""
@@ -31,13 +34,22 @@ def expert_schedule(
     return reference_schedule(problem, EXPERT, cancelled)
 
 
-def worth_it(step_us: float, alone: Schedule | None, shared: Replicas | None) -> str:
+class Others(NamedTuple):
+    """What a plan is compared with, as far as it is known: all of it needs no search."""
+
+    expert: Schedule | None = None
+    alone: Schedule | None = None
+    shared: Replicas | None = None
+
+
+def worth_it(step_us: float, others: Others) -> str:
     """Say whether a plan is predicted to be faster than one device, and than data parallelism.
 
     What does not fit in memory does not count.
     """
     from enplace.placers.references import verdict
 
+    _, alone, shared = others
     alone_us = alone.makespan_us if alone and alone.fits else math.nan
     shared_us = shared.step_time_us if shared and shared.fits else math.nan
     inside = shared is not None and shared.gpus_each > 1
@@ -164,21 +176,18 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
-def describe(
-    result: Result,
-    expert: Schedule | None,
-    alone: Schedule | None,
-    shared: Replicas | None = None,
-) -> str:
+def describe(result: Result, others: Others) -> str:
     """Show a headline, whether the plan is worth it, the figures, and a line for each device."""
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
     if plan.solve_seconds is not None:
         head += f", solved in {seconds(plan.solve_seconds)}"
+    if result.compile_seconds > LONG_COMPILING_S:
+        head += f", after {seconds(result.compile_seconds)} of compiling"
     lines = _objective_lines(result)
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
-    lines += _step_lines(result, expert)
+    lines += _step_lines(result, others.expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))
     lines.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
@@ -188,7 +197,7 @@ def describe(
     about_times = problem.measured_profile.measured.about_times
     note = [*filter(None, [plan.note, about_times, _about_speeds(problem)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
-    first = worth_it(schedule.makespan_us, alone, shared)
+    first = worth_it(schedule.makespan_us, others)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
 
 

@@ -61,7 +61,7 @@ class Result(PlainResult):
     @classmethod
     def of(cls, result: PlainResult) -> Result:
         """Add these methods to a result of the library."""
-        return cls(result.schedule, result.bound_us, result.proven_by, result.references)
+        return cls(**vars(result))
 
     @property
     def step_time_us(self) -> float:
@@ -170,10 +170,11 @@ class Result(PlainResult):
 
     def _verdict(self, shared: Replicas | None) -> str:
         """Like :attr:`verdict`, with another prediction for data parallelism."""
-        return summary.worth_it(self.step_time_us, self._alone, shared) if self.fits else ""
+        others = summary.Others(None, self._alone, shared)
+        return summary.worth_it(self.step_time_us, others) if self.fits else ""
 
     def __str__(self) -> str:
-        return summary.describe(self, None, self._alone, self._shared)
+        return summary.describe(self, summary.Others(None, self._alone, self._shared))
 
     def _repr_html_(self) -> str:
         pictures = {

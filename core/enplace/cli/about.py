@@ -16,11 +16,12 @@ import click
 
 from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.options import FILE, PresetType
+from enplace.cli.options import FILE, MethodType, PresetType
 from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.text import instead, table
 
 if TYPE_CHECKING:
+    from enplace.placing.registry import Placer
     from enplace.values.cluster import Cluster
 
 LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "google-re2", "tqdm")
@@ -30,31 +31,16 @@ SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 
 
 @command("methods")
-def methods() -> Answer:
-    """List the placers, and the paper that each comes from."""
+@click.argument("name", type=MethodType(), required=False)
+def methods(name: str | None) -> Answer:
+    """List the placers, and the paper that each comes from; or show the one called NAME."""
     from enplace.placers import DEFAULT_METHODS, placers
+    from enplace.placing.registry import find_placer
 
-    found = [
-        {
-            "name": placer.name,
-            "good": placer.good,
-            "source": placer.source,
-            "objectives": list(placer.objectives),
-            "capabilities": list(placer.capabilities),
-            "installed": placer.installed,
-            "why_not": placer.why_not,
-            "options": [
-                {
-                    "name": option.name,
-                    "values": option.choices or option.values,
-                    "default": option.default,
-                    "help": option.help,
-                }
-                for option in placer.options
-            ],
-        }
-        for placer in placers().values()
-    ]
+    if name is not None:
+        placer = find_placer(name)
+        return Answer({"methods": [_method(placer)]}, _describe_method(placer))
+    found = [_method(placer) for placer in placers().values()]
     rows = [["method", "", "for", "description", "source"]]
     for placer in placers().values():
         mark = "default" if placer.name in DEFAULT_METHODS.values() else ""
@@ -62,6 +48,40 @@ def methods() -> Answer:
         serves = ", ".join(placer.objectives)
         rows.append([placer.name, mark, serves, placer.title + note, placer.source])
     return Answer({"methods": found}, table(rows, "lllll"))
+
+
+def _method(placer: Placer) -> dict[str, Any]:
+    return {
+        "name": placer.name,
+        "good": placer.good,
+        "source": placer.source,
+        "objectives": list(placer.objectives),
+        "capabilities": list(placer.capabilities),
+        "installed": placer.installed,
+        "why_not": placer.why_not,
+        "options": [
+            {
+                "name": option.name,
+                "values": option.choices or option.values,
+                "default": option.default,
+                "help": option.help,
+            }
+            for option in placer.options
+        ],
+    }
+
+
+def _describe_method(placer: Placer) -> str:
+    """Say what a method does, when to choose it, what it can do, and what its flags are."""
+    from enplace.cli.options import flag_of
+    from enplace.placing.registry import CAPABILITIES
+
+    why_not = f"It cannot run here: {placer.why_not}." if placer.why_not else ""
+    head = [f"{placer.name}: {placer.title}", why_not, placer.summary, placer.good]
+    rows = [["objectives", ", ".join(placer.objectives)], ["source", placer.source or "-"]]
+    rows += [[each, CAPABILITIES[each]] for each in placer.capabilities]
+    rows += [[f"--{option.name}", flag_of(option).help or ""] for option in placer.options]
+    return "\n\n".join([*filter(None, head), table(rows, "ll")])
 
 
 class _SizeType(click.ParamType):  # type: ignore[type-arg]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -44,11 +43,17 @@ from enplace.text import count
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
-    from enplace.placers.data_parallel import Replicas
+    from enplace.summary import Others
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
+
+OTHERS_OP_S, OTHERS_SHARE = 6e-5, 0.1
+"""Seconds per op that the plans to compare with take, and the most of the time limit for them."""
+
+LEAST_S = 0.5
+"""Seconds in which they may begin even if the method took all of its time."""
 
 
 @command("place", PlacerCommand)
@@ -77,6 +82,7 @@ def place(
     """
     from enplace.placers import PlaceOptions, Stop
     from enplace.placers import place as run_placer
+    from enplace.placing.stopwatch import Stopwatch
 
     check_outputs((output, schedule_file), profile, given["cluster"], given["constraints"])
     values = take_values(given)
@@ -85,15 +91,16 @@ def place(
     first = None if start is None else read_start(problem, start, chosen)
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        stop = Stop(time_limit, cancelled=stopped)
-        options = PlaceOptions(objective, stop, seed, report, start=first, values=values)
+        search = Stop(time_limit and _search_s(problem, time_limit), stopped)
+        options = PlaceOptions(objective, search, seed, report, start=first, values=values)
         result = run_placer(problem, chosen, options=options)
         written = _write(result, output, schedule_file)
-        expert = _expert_of(problem, result.schedule, stopped)
-        alone = _alone(problem, objective, stopped)
-        shared = _shared(problem, objective, stopped)
+        left_s = time_limit and max(LEAST_S, time_limit - (result.plan.solve_seconds or 0.0))
+        with (clock := Stopwatch()).paused_by_compiler():
+            stop = Stop(left_s, stopped, clock)
+            others = _find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, expert, alone, shared, written, seed=seed, **files)
+    answer = _answer(result, others, written, seed=seed, **files)
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)
@@ -169,10 +176,10 @@ def simulate(
     result = with_bound(run_plan(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    # The expert places the model; a plan with splits is for another graph.
-    expert = None if chosen.splits else _expert_of(problem, result.schedule)
-    alone, shared = _alone(problem, chosen.objective), _shared(problem, chosen.objective)
-    return _answer(result, expert, alone, shared, written, **files)
+    others = _find_others(problem, chosen.objective, result.schedule)
+    if chosen.splits:  # the expert places the model; a plan with splits is for another graph
+        others = others._replace(expert=None)
+    return _answer(result, others, written, **files)
 
 
 def _pipeline_answer(
@@ -225,6 +232,7 @@ def compare(
     """
     from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest
+    from enplace.placers.references import alone_schedule
     from enplace.values.problem import STEP_TIME
 
     names = method_names(methods, objective)
@@ -234,7 +242,7 @@ def compare(
         options = PlaceOptions(objective, Stop(time_limit, cancelled=stopped), seed, report)
         results, failures = place_with_each(problem, values, options, begin)
         expert = _expert_among(results, problem, stopped)
-        alone = _alone(problem, objective, stopped)
+        alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
@@ -242,7 +250,7 @@ def compare(
     failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
     table = summary.comparison(list(results.values()), expert, objective, rivals)
     best = _fastest(results.values())
-    worth = _worth(best, alone, fastest(rivals))
+    worth = _worth(best, summary.Others(expert, alone, fastest(rivals)))
     first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
     # A bound is weaker where time ran out. For other objectives, each method proves one only for
     # its own kind of splits.
@@ -269,24 +277,28 @@ def compare(
     )
 
 
-def _alone(
-    problem: Problem, objective: str, cancelled: Callable[[], bool] = lambda: False
-) -> Schedule | None:
-    """Return the schedule on one device; None if the objective is not the step time."""
+def _search_s(problem: Problem, time_limit: float) -> float:
+    """Return the time limit without what is kept for the plans to compare with."""
+    return time_limit - min(OTHERS_OP_S * problem.profile.n_ops, OTHERS_SHARE * time_limit)
+
+
+def _find_others(
+    problem: Problem,
+    objective: str,
+    made: Schedule,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Others:
+    """Find what a plan is compared with, until stopped; the first two are for the step time."""
+    from enplace.placers.data_parallel import mirrored
     from enplace.placers.references import alone_schedule
     from enplace.values.problem import STEP_TIME
 
-    return alone_schedule(problem, cancelled) if objective == STEP_TIME else None
-
-
-def _shared(
-    problem: Problem, objective: str, cancelled: Callable[[], bool] = lambda: False
-) -> Replicas | None:
-    """Return data parallelism on all GPUs; None if the objective is not the step time."""
-    from enplace.placers.data_parallel import mirrored
-    from enplace.values.problem import STEP_TIME
-
-    return mirrored(problem, cancelled) if objective == STEP_TIME else None
+    for_step = objective == STEP_TIME
+    alone = alone_schedule(problem, stopped) if for_step else None
+    shared = mirrored(problem, stopped) if for_step else None
+    is_expert = made.plan.method == "expert"
+    expert = made if is_expert else summary.expert_schedule(problem, stopped)
+    return summary.Others(expert, alone, shared)
 
 
 def _fastest(results: Iterable[Result]) -> Result | None:
@@ -334,40 +346,22 @@ def _write(
     return [f"The {word} is in {path}." for word, path in files.items() if path]
 
 
-def _expert_of(
-    problem: Problem, schedule: Schedule, cancelled: Callable[[], bool] = lambda: False
-) -> Schedule | None:
-    """Return the schedule of the expert's plan, which may be this one; None if cancelled."""
-    if schedule.plan.method == "expert":
-        return schedule
-    return summary.expert_schedule(problem, cancelled)
-
-
-def _worth(
-    result: Result | None, alone: Schedule | None, shared: Replicas | None
-) -> dict[str, Any]:
+def _worth(result: Result | None, others: Others) -> dict[str, Any]:
     """Return what needs no plan and its predicted time, and whether the plan is worth it."""
-    step_us = result.schedule.makespan_us if result else math.nan
+    _, alone, shared = others
     return {
         "one_device_step_time_us": alone.makespan_us if alone else None,
         "data_parallel_step_time_us": shared.step_time_us if shared else None,
-        "verdict": summary.worth_it(step_us, alone, shared) if result else "",
+        "verdict": summary.worth_it(result.schedule.makespan_us, others) if result else "",
     }
 
 
-def _answer(
-    result: Result,
-    expert: Schedule | None,
-    alone: Schedule | None,
-    shared: Replicas | None,
-    written: list[str],
-    **more: Any,
-) -> Answer:
+def _answer(result: Result, others: Others, written: list[str], **more: Any) -> Answer:
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    text = summary.describe(result, expert, alone, shared)
+    text = summary.describe(result, others)
     return Answer(
-        document | summary.numbers(result, expert) | _worth(result, alone, shared) | more,
+        document | summary.numbers(result, others.expert) | _worth(result, others) | more,
         "\n".join([text, *([""] if written else []), *written]),
         YES if result.schedule.fits else NO,
     )

@@ -56,7 +56,7 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
 
     with clock.paused_by_compiler(report):
         schedule = _solve(chosen, problem, options)
-    return _result(schedule, options)
+    return replace(_result(schedule, options), compile_seconds=clock.paused_s)
 
 
 def place_with_each(

@@ -23,6 +23,8 @@ class Result:
         time, this holds only for plans of the method's own kind. None if nothing is proven.
     proven_by : str
         The solver that proved the bound; empty if it follows from the problem directly.
+    compile_seconds : float
+        How long kernels were compiled or loaded during the run; not part of the solving time.
     references : mapping of str to Schedule
         Other plans for the same model to compare this one with, by what they are.
     """
@@ -30,6 +32,7 @@ class Result:
     schedule: Schedule
     bound_us: float | None = None
     proven_by: str = ""
+    compile_seconds: float = 0.0
     references: Mapping[str, Schedule] = field(default_factory=dict)
 
     @property

@@ -21,6 +21,15 @@ def test_methods_as_json_have_exactly_the_promised_keys(enplace):
     assert all(set(option) == {"name", "values", "default", "help"} for option in options)
 
 
+def test_one_method_is_shown_with_what_it_can_do_and_its_flags(enplace):
+    (found,) = enplace("methods", "m-etf", "--json").document["methods"]
+    assert found["name"] == "m-etf"
+    shown = enplace("methods", "m-etf").out
+    assert shown.startswith("m-etf: ")
+    assert "--memory-rule" in shown
+    assert "there is no method 'm-etg'" in enplace("methods", "m-etg").err
+
+
 def test_methods_mark_the_default_of_each_objective(enplace):
     lines = enplace("methods").out.splitlines()
     marked = [line.split()[0] for line in lines if " default " in line]

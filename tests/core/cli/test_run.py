@@ -90,7 +90,7 @@ def test_a_note_about_a_file_is_one_line_on_stderr(temporary, enplace):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["frob"], ["place"], ["place", "x"], ["--frob"], ["methods", "x"]]
+    "arguments", [["frob"], ["place"], ["place", "x"], ["--frob"], ["methods", "x", "y"]]
 )
 def test_wrong_usage_is_one_line_that_points_to_the_help(enplace, arguments):
     done = enplace(*arguments)

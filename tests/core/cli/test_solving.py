@@ -470,6 +470,21 @@ def test_ctrl_c_keeps_the_best_plan_so_far(enplace, folder, endless):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_the_plans_to_compare_with_come_out_of_the_time_limit(enplace, folder, monkeypatch):
+    limits_s = []
+
+    def run(problem, options):
+        limits_s.append(options.stop.limit_s)
+        return placers()["single"].run(problem, options)
+
+    monkeypatch.setitem(registry._registry, "timed", registry.Placer("timed", "Timed", "", run))
+    words = ("place", "p.json", "--cluster", "c.json", "--method", "timed")
+    assert "One device" in enplace(*words, "--time-limit", "10").out
+    assert "One device" in enplace(*words).out
+    assert 9.0 <= limits_s[0] < 10.0
+    assert limits_s[1] is None
+
+
 def test_after_ctrl_c_compare_skips_the_remaining_methods(enplace, folder, endless):
     done = enplace(
         "compare", "p.json", "--cluster", "c.json", "--methods", "heft,endless,celeritas", "--json"

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 from tests.core.placers.problems import gpus, line
 
+from enplace import summary
 from enplace.bounds import Proof
 from enplace.errors import PlanError
 from enplace.machine.latency import latency_us
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.placing import registry
-from enplace.placing.options import PlaceOptions
+from enplace.placing import registry, run
+from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.run import place
+from enplace.placing.stop import Stop
+from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
@@ -89,3 +92,34 @@ def test_a_device_that_the_cluster_does_not_have_is_refused(place_by, objective)
 
     with pytest.raises(PlanError, match="a device that the cluster does not have"):
         place_by(invent, objective)
+
+
+def test_compiling_is_told_apart_from_solving(monkeypatch, problem):
+    now_s = [0.0]
+
+    def compiles(problem, options):
+        with options.stop.clock.paused():
+            now_s[0] += 58.0
+        now_s[0] += 2.0
+        return alternate()
+
+    monkeypatch.setitem(registry._registry, "liar", registry.Placer("liar", "Liar", "", compiles))
+    stop = Stop(clock=Stopwatch(lambda: now_s[0]))
+    result = place(problem, "liar", options=PlaceOptions(stop=stop))
+    assert (result.plan.solve_seconds, result.compile_seconds) == (2.0, 58.0)
+    head = summary.describe(result, summary.Others()).splitlines()[0]
+    assert head.endswith("solved in 2.0 s, after 58 s of compiling")
+
+
+def test_a_plan_that_was_reported_is_evaluated_once(monkeypatch, problem):
+    evaluated = []
+    monkeypatch.setattr(run, "check_claims", lambda problem, plan: evaluated.append(plan) or plan)
+
+    def reports(problem, options):
+        plan = alternate()
+        options.progress(Progress(0.0, "a plan", incumbent=plan))
+        return plan
+
+    monkeypatch.setitem(registry._registry, "liar", registry.Placer("liar", "Liar", "", reports))
+    place(problem, "liar")
+    assert len(evaluated) == 1

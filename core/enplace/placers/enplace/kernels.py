@@ -15,13 +15,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import merge_batches, merge_chains
-from enplace.compiling import event
+from enplace.compiling import watch_compiler
 from enplace.errors import EnplaceError
 from enplace.files.folders import temporary_folder
 from enplace.machine import critical_path, simulate
@@ -206,7 +205,7 @@ class _Claims:
             threading.Event().wait(TICK_S)
 
 
-class _Compilation(event.Listener):
+class _Compilation:
     """The steps that this process has loaded, and the other process while it compiles."""
 
     def __init__(self) -> None:
@@ -215,8 +214,6 @@ class _Compilation(event.Listener):
         self.folder = ExitStack()
         self.claims: _Claims | None = None
         self.helper: Worker | None = None
-        self.report: Report | None = None
-        event.register("numba:compile", self)
 
     def load(self, step: str, report: Report) -> None:
         if step in self.loaded:
@@ -235,23 +232,17 @@ class _Compilation(event.Listener):
             report(self._message())
             if not self.claims.claim(step):
                 self._wait_for_helper(step, report)
-        self.report = report
-        try:
+        with watch_compiler(lambda module: self._begin(module, report)):
             _run_step(step)
-        finally:
-            self.report = None
         self.loaded.add(step)
         if self.claims is not None:
             self.claims.finish(step)
         if len(self.loaded) == len(STEPS):
             self.end_helper()
 
-    def on_start(self, event: event.Event) -> None:
+    def _begin(self, module: str, report: Report) -> None:
         """Start the other process when the first kernel must be compiled."""
-        if self.report is None or self.claims is not None:
-            return
-        kernel: Any = event.data["dispatcher"].py_func
-        if not kernel.__module__.startswith("enplace."):
+        if self.claims is not None or not module.startswith("enplace."):
             return
         self.claims = _Claims(self.folder.enter_context(temporary_folder()))
         atexit.register(self.end_helper)
@@ -263,10 +254,7 @@ class _Compilation(event.Listener):
         if count_cores() > 1:
             with suppress(WorkerError):  # then this process compiles all
                 self.helper = _start_helper(str(self.claims.folder))
-        self.report(self._message())
-
-    def on_end(self, event: event.Event) -> None:
-        pass
+        report(self._message())
 
     def _wait_for_helper(self, step: str, report: Report) -> None:
         """Wait for a step that the other process has taken, unless that process has failed."""

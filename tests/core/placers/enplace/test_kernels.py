@@ -35,9 +35,7 @@ class Helper:
 
 @pytest.fixture
 def compilation():
-    made = kernels._Compilation()
-    yield made
-    event.unregister("numba:compile", made)
+    return kernels._Compilation()
 
 
 @pytest.fixture
