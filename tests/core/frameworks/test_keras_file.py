@@ -6,7 +6,7 @@ import pytest
 
 from enplace.errors import FileError
 from enplace.frameworks.source import source_of
-from enplace.frameworks.tensorflow.open import keras_file
+from enplace.frameworks.tensorflow import keras_file
 
 CONFIG = b'{"class_name": "Sequential"}'
 

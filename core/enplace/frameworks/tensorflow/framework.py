@@ -11,7 +11,7 @@ from enplace.errors import FileError
 from enplace.files.reading import open_to_read
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
-from enplace.frameworks.tensorflow.open.keras_file import check_keras_file
+from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.writers.registry import Exporter

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.error_text import first_line
-from enplace.frameworks.tensorflow.open.keras_file import check_keras_file
+from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.open.sample_batches import sample_batches, sample_targets
 from enplace.frameworks.tensorflow.open.scripts import Recorder, plain_keras
 from enplace.frameworks.tensorflow.step import LoadError, Step
