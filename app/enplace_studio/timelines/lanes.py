@@ -166,7 +166,7 @@ class Lanes:
             return None
         row = self.rows[index]
         bar = row.nearest(self.time_at(at), SLACK_PX * self.scale.us_per_px)
-        return None if bar is None else (row, int(row.number[bar]))
+        return None if bar is None else (row, int(row.numbers[bar]))
 
     def op_at(self, at: QPointF) -> int | None:
         """Find the op at the pointer."""
@@ -185,7 +185,7 @@ class Lanes:
 
     def ops_in(self, area: QRectF) -> IntArray:
         """Find the ops whose bars touch a rectangle."""
-        found = [row.number[bars] for _, row, bars in self.bars_in(area)]
+        found = [row.numbers[bars] for _, row, bars in self.bars_in(area)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 

@@ -21,12 +21,12 @@ from PySide6.QtGui import (
 )
 
 from enplace.names.groups import Grouping
+from enplace.pictures.busy import BusyCurve
+from enplace.pictures.tracks import PathTrace
 from enplace.values.profile import FloatArray
 from enplace_studio.explain.shortened import abbreviated
-from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.rows import Place, Row
 from enplace_studio.timelines.scale import TimeScale, tick_texts
-from enplace_studio.timelines.trace import PathTrace
 from enplace_studio.widgets.theme import blend, theme
 
 Pixels = NDArray[np.uint8]
@@ -166,7 +166,7 @@ def draw_labels(
         right = min(scale.x(row.finish_us[bar]), scale.width_px)
         if right - left < LABEL_PX:
             continue
-        op, ground = int(row.number[bar]), grounds[int(row.odd[bar])]
+        op, ground = int(row.numbers[bar]), grounds[int(row.odd[bar])]
         if selection and op not in selection:
             ground = blend(ground, theme.tokens.lane, DIMMED)
         painter.setPen(ink_on(ground))
@@ -193,7 +193,7 @@ def draw_groups(
     for first, start_us, finish_us in _narrow_stretches(row, scale):
         left = max(scale.x(start_us), 0.0)
         right = min(scale.x(finish_us), scale.width_px)
-        group = int(groups.group[row.number[first]])
+        group = int(groups.group[row.numbers[first]])
         if right - left < GROUP_PX or group < 0:
             continue
         name, ground = groups.names[group], grounds[int(row.odd[first])]

@@ -11,17 +11,17 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
 
 from enplace.names.groups import Grouping
+from enplace.pictures.busy import BusyCurve
+from enplace.pictures.tracks import PathTrace
 from enplace.text import ms
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.timelines import paint
-from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.lanes import Lanes, row_title
 from enplace_studio.timelines.marks import paint_marks
 from enplace_studio.timelines.rows import Row
-from enplace_studio.timelines.trace import PathTrace
 from enplace_studio.widgets.theme import theme
 
 
@@ -202,7 +202,7 @@ def selected_curves(
     selected[list(selection)] = True
     found = {}
     for index, row in enumerate(rows):
-        mine = selected[row.number] if row.is_device else np.zeros(0, dtype=bool)
+        mine = selected[row.numbers] if row.is_device else np.zeros(0, dtype=bool)
         if mine.any():
             even, odd = mine & ~row.odd, mine & row.odd
             found[index] = (

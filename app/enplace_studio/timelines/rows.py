@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from enplace.frameworks.measured import MeasuredRun
+from enplace.pictures.busy import BusyCurve
+from enplace.pictures.tracks import Track, channel_tracks, device_tracks, make_track
 from enplace.text import ms, size
+from enplace.values.arrays import BoolArray
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import device_times, error_text
-from enplace_studio.timelines.busy import BusyCurve
 
 MAX_CHANNEL_ROWS = 6
 """If more channels are in use, those from the same device share a row."""
@@ -31,44 +32,30 @@ MEASURED_SHARE = 0.65
 GAP_PX, THIN_PX, LANE_PX = 5, 9, (16, 64)
 """Heights of the gap below a row, of a thin row, and of a lane at least and at most."""
 
-BoolArray = NDArray[np.bool_]
 
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One row of bars, sorted by start.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Row(Track):
+    """One row of bars, sorted by start; those of shared rows may overlap.
 
     Attributes
     ----------
     title, note : str
         The texts before the row: "GPU 0" and "91 % busy", or "0 → 1" and "3.1 GB".
-    device : int
-        Device number; of a row of transfers, -1.
     thin : bool
         Whether the row is low: transfers, or an almost idle CPU.
-    number : int array, shape (n_bars,)
-        Op or transfer numbers.
-    start_us, finish_us : float array, shape (n_bars,)
     odd : bool array, shape (n_bars,)
         Whether a bar has the second of the two shades.
     channels : int
         Number of channels that share the row.
-    measured : bool
-        Whether it shows the measurement rather than the plan.
     tip : str
         The tooltip of the row as a whole.
     """
 
     title: str
     note: str
-    device: int
     thin: bool
-    number: IntArray
-    start_us: FloatArray
-    finish_us: FloatArray
     odd: BoolArray
     channels: int = 1
-    measured: bool = False
     tip: str = ""
 
     @property
@@ -123,7 +110,7 @@ class Row:
         """Find the start of the idle gap around a moment, and the index of the bar that ends it."""
         next_bar = int(np.searchsorted(self.start_us, time_us, side="right"))
         since_us = float(self._reach_us[next_bar - 1]) if next_bar else 0.0
-        return since_us, next_bar if next_bar < len(self.number) else None
+        return since_us, next_bar if next_bar < len(self.numbers) else None
 
 
 def rows_of(
@@ -150,25 +137,16 @@ def rows_of(
 
 def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Iterator[Row]:
     """Make one row, or one per lane for a CPU that uses several."""
-    lasting = schedule.op_finish_us > schedule.op_start_us
-    mine = np.flatnonzero((schedule.plan.device == device) & lasting)
-    lanes = np.unique(schedule.op_lane[mine]) if len(mine) else np.zeros(1, dtype=np.int64)
     described = schedule.problem.cluster.devices[device]
-    is_cpu = described.kind == "cpu"
-    for lane in lanes:
-        ops = mine[schedule.op_lane[mine] == lane]
-        ops = ops[np.argsort(schedule.op_start_us[ops], kind="stable")]
-        start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
-        busy = float((finish - start).sum()) / max(schedule.makespan_us, 1e-9)
+    tracks = device_tracks(schedule, device, lasting=True)
+    for track in tracks:
+        busy = track.busy_us / max(schedule.makespan_us, 1e-9)
         yield Row(
-            title=device_label(described.name) if lane == lanes[0] else "",
-            note=f"{busy * 100:.0f} % busy" if len(ops) else "not used",
-            device=device,
-            thin=len(lanes) > 1 or (is_cpu and busy < NEXT_TO_NOTHING),
-            number=ops,
-            start_us=start,
-            finish_us=finish,
-            odd=_alternate(ops if group is None else group[ops]),
+            **vars(track),
+            title="" if track.lane else device_label(described.name),
+            note=f"{busy * 100:.0f} % busy" if len(track.numbers) else "not used",
+            thin=len(tracks) > 1 or (described.kind == "cpu" and busy < NEXT_TO_NOTHING),
+            odd=_alternate(track.numbers, group),
         )
 
 
@@ -176,89 +154,66 @@ def _measured_rows(
     schedule: Schedule, run: MeasuredRun, device: int, group: IntArray | None
 ) -> Iterator[Row]:
     """Make a row of what ran on a device in the traced step; none if nothing did."""
-    length_us = run.op_finish_us - run.op_start_us
-    ops = np.flatnonzero((run.op_device == device) & (length_us > 0))
+    ops = np.flatnonzero((run.op_device == device) & (run.op_finish_us > run.op_start_us))
     if not len(ops):
         return
-    ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
     name = device_label(schedule.problem.cluster.devices[device].name)
+    track = make_track(name, (device, 0), ops, run.op_start_us, run.op_finish_us)
     predicted_us, measured_us = device_times(schedule, run, device)
     off = error_text(predicted_us, measured_us)
     yield Row(
+        **vars(track) | {"measured": True},
         title=f"{name} measured",
         note=off,
-        device=device,
         thin=measured_us < NEXT_TO_NOTHING * schedule.makespan_us,
-        number=ops,
-        start_us=run.op_start_us[ops],
-        finish_us=run.op_finish_us[ops],
-        odd=_alternate(ops if group is None else group[ops]),
-        measured=True,
+        odd=_alternate(track.numbers, group),
         tip=f"{name} computed for {ms(measured_us)}, predicted {ms(predicted_us)}: {off}",
     )
 
 
-def _alternate(key: IntArray) -> BoolArray:
-    """Alternate the shade wherever the key changes."""
+def _alternate(ops: IntArray, group: IntArray | None) -> BoolArray:
+    """Alternate the shade wherever the group changes, or at every op."""
+    key = ops if group is None else group[ops]
     changes = np.ones(len(key), dtype=np.int64)
     changes[1:] = np.diff(key) != 0
     return np.cumsum(changes) % 2 == 0
 
 
 def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
-    """Make the rows of transfers, each with the device it goes below."""
-    cluster = schedule.problem.cluster
-    among = set(cluster.gpus)
-    used: dict[int, list[int]] = {}
-    pair = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
-    links = {link.source * cluster.n_devices + link.target: link for link in cluster.links}
-    present = [links[p] for p in np.unique(pair).tolist()]
-    present = [link for link in present if {link.source, link.target} <= among]
-    for link in present:
-        for channel in link.channels:
-            used.setdefault(channel, []).append(link.source * cluster.n_devices + link.target)
-    if len(used) > MAX_CHANNEL_ROWS:
-        return _rows_by_sender(schedule, sorted({link.source for link in present}))
-    return [_channel_row(schedule, channel, pairs, pair) for channel, pairs in used.items()]
-
-
-def _channel_row(
-    schedule: Schedule, channel: int, pairs: list[int], pair: IntArray
-) -> tuple[int, Row]:
-    cluster = schedule.problem.cluster
-    ends = [divmod(p, cluster.n_devices) for p in pairs]
-    names = _short_names(cluster)
-    title = cluster.channels[channel]
-    if len(ends) == 1:
-        title = f"{names[ends[0][0]]} → {names[ends[0][1]]}"
-    carried = np.flatnonzero(np.isin(pair, pairs))
-    return min(map(min, ends)), _transfer_row(schedule, title, carried, 1)
-
-
-def _rows_by_sender(schedule: Schedule, senders: Sequence[int]) -> list[tuple[int, Row]]:
-    cluster = schedule.problem.cluster
-    names = _short_names(cluster)
+    """Make the rows of transfers between GPUs, each with the device it goes below."""
+    cluster, names = schedule.problem.cluster, _short_names(schedule.problem.cluster)
+    tracks = channel_tracks(schedule, cluster.gpus)
+    if len(tracks) > MAX_CHANNEL_ROWS:
+        return _rows_by_sender(schedule, names)
     rows = []
-    for sender in senders:
-        sent = np.flatnonzero(
-            (schedule.transfer_from == sender) & np.isin(schedule.transfer_to, cluster.gpus)
-        )
-        receivers = len(np.unique(schedule.transfer_to[sent]))
-        rows.append((sender, _transfer_row(schedule, f"from {names[sender]}", sent, receivers)))
+    for track in tracks:
+        numbers, title = track.numbers, cluster.channels[track.lane]
+        ends = np.unique([schedule.transfer_from[numbers], schedule.transfer_to[numbers]], axis=1)
+        if ends.shape[1] == 1:
+            title = " → ".join(names[device] for device in ends[:, 0])
+        rows.append((int(ends.min()), _transfer_row(schedule, track, title, 1)))
     return rows
 
 
-def _transfer_row(schedule: Schedule, title: str, transfers: IntArray, channels: int) -> Row:
-    transfers = transfers[np.argsort(schedule.transfer_start_us[transfers], kind="stable")]
+def _rows_by_sender(schedule: Schedule, names: Sequence[str]) -> list[tuple[int, Row]]:
+    gpus, rows = schedule.problem.cluster.gpus, []
+    among = np.isin(schedule.transfer_to, gpus)
+    for sender in np.intersect1d(schedule.transfer_from[among], gpus).tolist():
+        sent = np.flatnonzero(among & (schedule.transfer_from == sender))
+        times = schedule.transfer_start_us, schedule.transfer_finish_us
+        track = make_track(names[sender], (-1, sender), sent, *times)
+        receivers = len(np.unique(schedule.transfer_to[sent]))
+        rows.append((sender, _transfer_row(schedule, track, f"from {names[sender]}", receivers)))
+    return rows
+
+
+def _transfer_row(schedule: Schedule, track: Track, title: str, channels: int) -> Row:
     return Row(
+        **vars(track),
         title=title,
-        note=size(int(schedule.transfer_bytes[transfers].sum())),
-        device=-1,
+        note=size(int(schedule.transfer_bytes[track.numbers].sum())),
         thin=True,
-        number=transfers,
-        start_us=schedule.transfer_start_us[transfers],
-        finish_us=schedule.transfer_finish_us[transfers],
-        odd=np.zeros(len(transfers), dtype=bool),
+        odd=np.zeros(len(track.numbers), dtype=bool),
         channels=channels,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun
+from enplace.machine import CriticalPath
 from enplace.text import elide_middle, ms, size
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
@@ -55,7 +56,7 @@ def find_gap(schedule: Schedule, row: Row, time_us: float) -> Gap | None:
     until_us = schedule.makespan_us if next_bar is None else float(row.start_us[next_bar])
     if time_us > schedule.makespan_us or until_us <= since_us:
         return None
-    op = None if next_bar is None else int(row.number[next_bar])
+    op = None if next_bar is None else int(row.numbers[next_bar])
     return Gap(row.device, since_us, until_us, op)
 
 
@@ -88,4 +89,12 @@ def describe_transfer(schedule: Schedule, transfer: int) -> str:
             f"{ms(finish - start)}, starting at {start / 1000:,.3f} ms",
             sentence,
         ]
+    )
+
+
+def describe_path(path: CriticalPath) -> str:
+    """Summarise the parts of the step time in one line."""
+    return (
+        f"critical path   compute {ms(path.compute_us)} · transfers {ms(path.transfer_us)} · "
+        f"waiting {ms(path.waiting_us)}"
     )

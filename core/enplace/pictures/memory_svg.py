@@ -8,12 +8,13 @@ from html import escape
 
 import numpy as np
 
+from enplace.pictures.busy import highest_per_column
 from enplace.pictures.palette import device_class
 from enplace.pictures.svg import Meaning, fitted, frame, legend
 from enplace.pictures.timeline_svg import LEFT, MARGIN, RIGHT, TOP, WIDTH, time_axis
 from enplace.text import size
 from enplace.values.device_names import device_label
-from enplace.values.profile import IntArray
+from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 
 HEIGHT, GAP = 84, 18
@@ -76,12 +77,8 @@ def byte_ticks(highest: int) -> list[int]:
     return list(range(0, highest + 1, step))
 
 
-def column_peaks(schedule: Schedule, device: int, n_columns: int) -> IntArray:
+def column_peaks(schedule: Schedule, device: int, n_columns: int) -> FloatArray:
     """Find the highest use in each of ``n_columns`` equal parts of the step; shape (n_columns,)."""
-    curve = schedule.memory[device]
-    edges = np.linspace(0.0, schedule.makespan_us, n_columns + 1)
-    first = np.searchsorted(curve.time_us, edges[:-1], side="right") - 1
-    last = np.maximum(np.searchsorted(curve.time_us, edges[1:], side="left"), first + 1)
-    last[-1] = len(curve.bytes)
-    peaks = [curve.bytes[a:b].max() for a, b in zip(first, last, strict=True)]
-    return np.array(peaks, dtype=np.int64)
+    curve, edges = schedule.memory[device], np.linspace(0.0, schedule.makespan_us, n_columns + 1)
+    edges[-1] = np.nextafter(edges[-1], np.inf)  # with what is there as the step ends
+    return highest_per_column(curve.time_us, curve.bytes.astype(np.float64), edges)

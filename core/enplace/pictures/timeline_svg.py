@@ -11,7 +11,7 @@ import numpy as np
 from enplace.machine import critical_path
 from enplace.pictures.palette import device_class
 from enplace.pictures.svg import Meaning, frame, legend, legend_height
-from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks
+from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks, trace_path
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
@@ -39,14 +39,14 @@ def timeline_svg(result: Result) -> str:
     notes = [count(lanes_left, "more lane")] * bool(lanes_left)
     notes += [count(channels_left, "more channel")] * bool(channels_left)
     exact = sum(len(track.numbers) for track in rows) <= EXACT_ITEMS
-    draw = _bars if exact else _columns
+    draw = bars if exact else _columns
     bottom = TOP + ROW * len(rows)
     meanings = list(_meanings(schedule))
     end = bottom + 20 + legend_height(meanings, MARGIN, RIGHT)
     parts = [*_head(result), *time_axis(schedule.makespan_us, TOP, bottom)]
     for number, track in enumerate(rows):
         parts += track_row(track, TOP + ROW * number)
-        parts += draw(schedule, track, TOP + ROW * number + ROW / 2)
+        parts += draw(schedule, track, TOP + ROW * (number + 0.5), schedule.makespan_us)
     parts.append(_critical_path(schedule, rows))
     parts += legend(meanings, MARGIN, bottom + 30, RIGHT)
     parts += [
@@ -113,13 +113,13 @@ def _colour(track: Track) -> str:
     return device_class(track.device) if track.device >= 0 else "sent"
 
 
-def _bars(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
+def bars(schedule: Schedule, track: Track, middle: float, end_us: float) -> Iterator[str]:
     """Draw a rectangle with a tooltip for each op or transfer."""
-    colour, end = _colour(track), schedule.makespan_us
+    colour = _colour(track)
     times = zip(track.numbers.tolist(), track.start_us, track.finish_us, strict=True)
     for number, start, finish in times:
-        x = x_of(start, end)
-        width = max(x_of(finish, end) - x - 0.4, 0.4)
+        x = x_of(start, end_us)
+        width = max(x_of(finish, end_us) - x - 0.4, 0.4)
         tip = f"{_name(schedule, track, number)}, {ms(start)} to {ms(finish)}"
         yield (
             f'<rect class="{colour}" x="{x:.1f}" y="{middle - BAR / 2:g}" '
@@ -135,10 +135,10 @@ def _name(schedule: Schedule, track: Track, number: int) -> str:
     return f"{producer}, {size(float(schedule.transfer_bytes[number]))}"
 
 
-def _columns(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
+def _columns(schedule: Schedule, track: Track, middle: float, end_us: float) -> Iterator[str]:
     """Draw one path for each level of activity; adjacent columns of a level share a stroke."""
-    busy = busy_share(track, schedule.makespan_us, RIGHT - LEFT)
-    level = np.ceil(busy * LEVELS - 1e-9).astype(int)
+    busy = busy_share(track, end_us, RIGHT - LEFT)
+    level = np.ceil(busy * LEVELS - 1e-6).astype(int)
     edges = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
     for wanted in range(1, LEVELS + 1):
         runs = [(a, b) for a, b in pairwise(edges) if level[a] == wanted]
@@ -154,35 +154,20 @@ def busy_share(track: Track, makespan_us: float, n_columns: int) -> FloatArray:
     """Find the share of each of ``n_columns`` equal parts of the step that a track is busy."""
     if makespan_us <= 0 or not len(track.numbers):
         return np.zeros(n_columns)
-    times = np.stack([track.start_us, track.finish_us], axis=1).ravel()
-    spent = np.cumsum(track.finish_us - track.start_us)
-    work = np.stack([np.append(0.0, spent[:-1]), spent], axis=1).ravel()
-    edges = np.linspace(0.0, makespan_us, n_columns + 1)
-    share = np.diff(np.interp(edges, times, work)) / (makespan_us / n_columns)
+    share = track.curve.fractions(np.linspace(0.0, makespan_us, n_columns + 1))
     return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
 
 
 def _critical_path(schedule: Schedule, rows: list[Track]) -> str:
     """Underline what the step waits for, from its start to its end, across the rows."""
     path = critical_path(schedule)
-    row_of_op = np.full(schedule.problem.profile.n_ops, -1)
-    row_of_transfer = np.full(len(schedule.transfer_tensor), -1)
-    for row in reversed(range(len(rows))):  # the first of a transfer's channels wins
-        (row_of_op if rows[row].device >= 0 else row_of_transfer)[rows[row].numbers] = row
-    points: list[tuple[float, int]] = []
-    times = zip(path.start_us.tolist(), path.finish_us.tolist(), strict=True)
-    for number, sends, (start, finish) in zip(
-        path.number.tolist(), path.is_transfer.tolist(), times, strict=True
-    ):
-        row = int((row_of_transfer if sends else row_of_op)[number])
-        if row >= 0:
-            points += [(x_of(time, schedule.makespan_us), row) for time in (start, finish)]
-    corners = [
-        point
-        for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False)
-        if before is None or after is None or not before[1] == point[1] == after[1]
-    ]
-    line = "L".join(f"{x:.1f} {TOP + ROW * row + ROW - 1.5:g}" for x, row in corners)
+    trace = trace_path(path, rows)
+    ends = [trace.row, trace.start_us, trace.row, trace.finish_us]
+    points = np.column_stack(ends).reshape(-1, 2).tolist()
+    line = "L".join(
+        f"{x_of(time, schedule.makespan_us):.1f} {TOP + ROW * row + ROW - 1.5:g}"
+        for row, time in points
+    )
     if not line:
         return ""
     tip = f"critical path: {ms(path.compute_us)} computing, {ms(path.transfer_us)} sending"

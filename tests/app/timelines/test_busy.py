@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace_studio.timelines.busy import BusyCurve, highest_per_column
+from enplace.pictures.busy import BusyCurve, highest_per_column
 
 times = st.floats(0, 1000, allow_nan=False)
 intervals = st.lists(st.tuples(times, times).map(sorted), max_size=30)

@@ -11,11 +11,13 @@ def row_of(lengths_us, odd):
     """Make a row of bars one after the other."""
     finish_us = np.cumsum(lengths_us, dtype=float)
     return Row(
+        name="GPU 0",
+        lane=0,
         title="GPU 0",
         note="",
         device=0,
         thin=False,
-        number=np.arange(len(lengths_us)),
+        numbers=np.arange(len(lengths_us)),
         start_us=finish_us - lengths_us,
         finish_us=finish_us,
         odd=np.array(odd, dtype=bool),

@@ -5,12 +5,13 @@ import pytest
 
 from documents import chain_document, document_of, wide_document
 from enplace.machine import critical_path
+from enplace.pictures.tracks import trace_path
 from enplace_studio.explain.start_times import find_chain
 from enplace_studio.timelines.rows import MAX_CHANNEL_ROWS, arrange, rows_of
-from enplace_studio.timelines.trace import summary, trace_path
 from enplace_studio.timelines.waiting import (
     describe_gap,
     describe_op,
+    describe_path,
     describe_transfer,
     find_gap,
 )
@@ -27,8 +28,8 @@ def test_a_lane_per_device_with_the_channel_between_them():
 def test_every_transfer_and_every_op_that_takes_time_has_one_bar():
     schedule = wide_document().schedule
     rows = rows_of(schedule)
-    ops = np.concatenate([row.number for row in rows if row.is_device])
-    sent = np.concatenate([row.number for row in rows if not row.is_device])
+    ops = np.concatenate([row.numbers for row in rows if row.is_device])
+    sent = np.concatenate([row.numbers for row in rows if not row.is_device])
     assert sorted(ops.tolist()) == list(range(schedule.problem.profile.n_ops))
     assert sorted(sent.tolist()) == list(range(len(schedule.transfer_tensor)))
 
@@ -89,7 +90,7 @@ def test_the_critical_path_steps_between_the_rows():
     assert trace.row.tolist() == [0, 1, 2]
     assert trace.start_us.tolist() == [0, 20, 41]
     assert trace.finish_us.tolist() == [20, 41, 51]
-    assert summary(path).endswith("compute 0.030 ms · transfers 0.021 ms · waiting 0 ms")
+    assert describe_path(path).endswith("compute 0.030 ms · transfers 0.021 ms · waiting 0 ms")
 
 
 def test_an_op_names_what_it_waited_for():

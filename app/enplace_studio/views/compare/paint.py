@@ -6,9 +6,9 @@ import numpy as np
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen, QPolygonF
 
+from enplace.pictures.busy import highest_per_column
 from enplace.text import ms, size
 from enplace.values.profile import FloatArray
-from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.timelines.paint import draw_axis
 from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack

@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QFont, QFontMetricsF
 
 from enplace.machine import CriticalPath, critical_path
+from enplace.pictures.tracks import trace_path
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
@@ -19,7 +20,6 @@ from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
 from enplace_studio.timelines.picture import Picture, selected_curves
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
-from enplace_studio.timelines.trace import trace_path
 from enplace_studio.views.compare.compare_facts import LETTERS, busy_devices, used_devices
 from enplace_studio.widgets.theme import theme
 
@@ -105,7 +105,7 @@ class Block:
         moved, same = moved_ops(self.schedule, other), np.ones(problem.profile.n_ops, dtype=bool)
         same[moved] = False
         self.lanes.rows = [
-            replace(row, odd=same[row.number]) if row.is_device else row for row in self.lanes.rows
+            replace(row, odd=same[row.numbers]) if row.is_device else row for row in self.lanes.rows
         ]
         n_moved = 0 if moved is None else count_whole(moved, problem, other.problem)
         way = "leave" if self._is_reference else "arrive"

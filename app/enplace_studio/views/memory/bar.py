@@ -18,11 +18,11 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from enplace.machine.pipelines.pipeline import PipelineSchedule
+from enplace.pictures.busy import highest_per_column
 from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
-from enplace_studio.timelines.busy import highest_per_column
 from enplace_studio.views.memory.holdings import (
     Holding,
     holdings_at,

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.errors import PlanError
 from enplace.machine import critical_path
+from enplace.pictures.tracks import trace_path
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.start_times import Gap, find_chain
 from enplace_studio.jobs.call_later import call_later
@@ -32,11 +33,11 @@ from enplace_studio.timelines.picture import (
 )
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
-from enplace_studio.timelines.trace import summary, trace_path
 from enplace_studio.timelines.waiting import (
     describe_gap,
     describe_measured,
     describe_op,
+    describe_path,
     describe_transfer,
     find_gap,
 )
@@ -123,7 +124,7 @@ class TimelineCanvas(TimeCanvas):
         if self.picture is not None:
             path = critical_path(self.picture.schedule)
             self.picture.trace = trace_path(path, self.lanes.rows)
-            self.summary_changed.emit(summary(path))
+            self.summary_changed.emit(describe_path(path))
             self.update()
 
     def _show_gap(self) -> None:

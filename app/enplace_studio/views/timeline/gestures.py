@@ -10,11 +10,11 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 
+from enplace.pictures.busy import BusyCurve
 from enplace.text import count, ms
 from enplace.values.schedule import Schedule
 from enplace_studio.model.document import Document
 from enplace_studio.model.ordering import Range, Slot, slot_at
-from enplace_studio.timelines.busy import BusyCurve
 from enplace_studio.timelines.lanes import Lanes
 from enplace_studio.timelines.paint import draw_marks
 from enplace_studio.widgets.dragging import EXTEND, Drop, RubberBand, describe_drop, describe_order
@@ -78,7 +78,7 @@ class Band:
     def paint(self, painter: QPainter, area: QRectF) -> None:
         edges_us, n_ops = self._lanes.edges_us(), 0
         for lane, row, bars in self._lanes.bars_in(self._band.area):
-            n_ops += len(row.number[bars])
+            n_ops += len(row.numbers[bars])
             curve = BusyCurve(row.start_us[bars], row.finish_us[bars])
             strip = QRectF(lane.left(), lane.bottom() - 1, lane.width(), 3)
             draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)

@@ -61,8 +61,8 @@ def bar_of(view, place, op):
     stack = view.canvas.stack
     block = stack.blocks[place]
     for index, row in enumerate(block.lanes.rows):
-        if row.is_device and op in row.number:
-            bar = int(np.flatnonzero(row.number == op)[0])
+        if row.is_device and op in row.numbers:
+            bar = int(np.flatnonzero(row.numbers == op)[0])
             middle = (row.start_us[bar] + row.finish_us[bar]) / 2
             y = block.lanes.row_area(index).center().y() + stack.offset(block).y()
             return QPoint(round(stack.left + stack.scale.x(middle)), round(y))
@@ -502,7 +502,7 @@ def test_in_plan_a_the_ops_stand_out_that_move_away(open_view):
     moved = first.schedule.plan.device != last.schedule.plan.device
     for row in first.lanes.rows:
         if row.is_device:
-            assert row.odd.tolist() == (~moved[row.number]).tolist()
+            assert row.odd.tolist() == (~moved[row.numbers]).tolist()
     assert first.moved_text == f"{moved.sum()} leave"
     assert last.moved_text.endswith(" arrive")
 

@@ -32,8 +32,8 @@ def bar_of(view: TimelineView, op: int) -> QPoint:
     """Return the centre of an op's bar."""
     canvas = view.canvas
     for index, row in enumerate(canvas.lanes.rows):
-        if row.is_device and op in row.number:
-            bar = int(np.flatnonzero(row.number == op)[0])
+        if row.is_device and op in row.numbers:
+            bar = int(np.flatnonzero(row.numbers == op)[0])
             time = (row.start_us[bar] + row.finish_us[bar]) / 2
             area = canvas.lanes.row_area(index)
             return QPoint(round(area.left() + canvas.lanes.scale.x(time)), round(area.center().y()))
