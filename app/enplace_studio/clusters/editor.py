@@ -16,7 +16,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,6 +26,7 @@ from enplace.readers.clusters import read_cluster
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
 from enplace_studio.clusters.link_patterns import ALL, LinkRow, compress, expand
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import label, paragraph
 
@@ -56,29 +56,26 @@ class ClusterEditor(QDialog):
         self.description.setAccessibleName("Description")
         self.devices.setAccessibleName("Devices")
         self.links.setAccessibleName("Links")
-        self._fault = label("", "bad")
-        self._fault.setWordWrap(True)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 16, 16, 14)
-        names = QHBoxLayout()
-        names.addWidget(label("Name"))
-        names.addWidget(self.name, 1)
-        names.addWidget(label("Description"))
-        names.addWidget(self.description, 3)
-        layout.addLayout(names)
+        self._fault = label("", "bad", wraps=True)
+        about = label("Description"), (self.description, 3)
         add, remove = ("Add a device", self.add_device), ("Remove", self.remove_device)
-        layout.addLayout(_heading("Devices", add, remove))
-        layout.addWidget(self.devices, 3)
         alike = ("One line for all pairs", self.link_all_alike)
         link, unlink = ("Add a line", self.add_line), ("Remove", self.remove_line)
-        layout.addLayout(_heading("Links", alike, link, unlink))
-        layout.addWidget(self.links, 2)
-        layout.addWidget(paragraph(LINK_HELP))
-        layout.addWidget(self._fault)
         others = button("Import JSON…", self._import), button("Export JSON…", self._export)
         buttons = DialogButtons(self, "Use this cluster", *others)
         buttons.accept.setDefault(True)
-        layout.addLayout(buttons)
+        vbox(
+            hbox(label("Name"), (self.name, 1), *about),
+            _heading("Devices", add, remove),
+            (self.devices, 3),
+            _heading("Links", alike, link, unlink),
+            (self.links, 2),
+            paragraph(LINK_HELP),
+            self._fault,
+            buttons,
+            on=self,
+            margins=(16, 16, 16, 14),
+        )
         self.show_cluster(cluster)
 
     def show_cluster(self, cluster: Cluster) -> None:
@@ -196,12 +193,8 @@ class ClusterEditor(QDialog):
 
 
 def _heading(title: str, *actions: tuple[str, Callable[[], None]]) -> QHBoxLayout:
-    row = QHBoxLayout()
-    row.addWidget(label(title, "title"))
-    row.addStretch()
-    for text, action in actions:
-        row.addWidget(button(text, action))
-    return row
+    buttons = [button(text, action) for text, action in actions]
+    return hbox(label(title, "title"), (STRETCH, 0), *buttons)
 
 
 def _table(columns: Sequence[str]) -> QTableWidget:

@@ -9,8 +9,6 @@ from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QFrame,
-    QHBoxLayout,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,6 +25,7 @@ from enplace_studio.explain.cluster_facts import (
     family,
     memory_text,
 )
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Column, label, paragraph
 from enplace_studio.widgets.search_list import Row, SearchList, matches
@@ -52,8 +51,7 @@ class ClusterChooser(QDialog):
         self.search.moved.connect(self._describe)
         self.search.chosen.connect(self.accept)
         self.topology, self._details = TopologyView(), Column("About the cluster")
-        self._fault = label("", "bad")
-        self._fault.setWordWrap(True)
+        self._fault = label("", "bad", wraps=True)
         self._lay_out()
         self.search.fill(current)
         self.search.setFocus()
@@ -62,23 +60,13 @@ class ClusterChooser(QDialog):
         card = QFrame()
         card.setProperty("card", True)
         card.setFixedWidth(round(DETAILS_WIDTH * theme.scale))
-        inside = QVBoxLayout(card)
-        inside.setContentsMargins(14, 12, 10, 12)
-        inside.addWidget(self.topology)
-        inside.addWidget(self._details, 1)
-        middle = QHBoxLayout()
-        middle.setSpacing(10)
-        middle.addWidget(self.search, 1)
-        middle.addWidget(card)
+        vbox(self.topology, (self._details, 1), on=card, margins=(14, 12, 10, 12))
+        middle = hbox((self.search, 1), card, spacing=10)
         others = button("From a file…", self._from_file), button("Edit…", self._edit)
         self.buttons = DialogButtons(self, "Use this cluster", *others)
         self.buttons.accept.setDefault(True)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 14, 14, 14)
-        layout.setSpacing(12)
-        layout.addLayout(middle, 1)
-        layout.addWidget(self._fault)
-        layout.addLayout(self.buttons)
+        parts = (middle, 1), self._fault, self.buttons
+        vbox(*parts, on=self, spacing=12, margins=(14, 14, 14, 14))
         self._fault.hide()
 
     def _find(self, typed: str) -> list[Row]:

@@ -7,13 +7,13 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
     QPlainTextEdit,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
 from enplace.text import elide_middle
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Form, label, number_field, plain_tip
 from enplace_studio.widgets.theme import theme
@@ -33,24 +33,14 @@ class Question(QDialog):
         super().__init__(parent)
         self.setWindowTitle(title)
         self.setMinimumWidth(round(WIDTH * theme.scale))
-        heading_label = label(heading, "heading")
-        heading_label.setWordWrap(True)
+        first = label(heading, "heading", wraps=True)
         self.buttons = DialogButtons(self, accept, reject=leave)
-        self.body = QVBoxLayout()
-        self.body.setSpacing(8)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN - 4)
-        layout.setSpacing(12)
-        layout.addWidget(heading_label)
-        layout.addLayout(self.body, 1)
-        layout.addSpacing(4)
-        layout.addLayout(self.buttons)
+        self.body, margins = vbox(spacing=8), (MARGIN, MARGIN, MARGIN, MARGIN - 4)
+        vbox(first, (self.body, 1), 4, self.buttons, on=self, spacing=12, margins=margins)
 
     def add_text(self, text: str, role: str = "") -> None:
         """Add a sentence."""
-        made = label(text, role)
-        made.setWordWrap(True)
-        self.body.addWidget(made)
+        self.body.addWidget(label(text, role, wraps=True))
 
     def add_lines(self, text: str, name: str, height: int) -> QPlainTextEdit:
         """Add text in a field that scrolls, so that all of it can be read."""

@@ -12,10 +12,8 @@ from PySide6.QtWidgets import (
     QComboBox,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QLineEdit,
     QSpinBox,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -24,6 +22,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, Source, check_batch_sizes, source_of
 from enplace_studio.frameworks.devices import DeviceChoice
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Form, label, number_field, paragraph, set_role
 from enplace_studio.widgets.theme import theme
@@ -81,22 +80,13 @@ class OpenModel(QDialog):
     # Construction
 
     def _lay_out(self) -> None:
-        choose = QHBoxLayout()
-        choose.addWidget(self.path, 1)
-        choose.addWidget(button("File…", self._ask_file))
-        choose.addWidget(button("Folder…", self._ask_folder))
+        files = button("File…", self._ask_file), button("Folder…", self._ask_folder)
         self._fill_form()
         self.missing = label("")
         self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 20, 20, 16)
-        layout.setSpacing(12)
-        layout.addLayout(choose)
-        layout.addWidget(self.what)
-        layout.addLayout(self.form)
-        layout.addWidget(self.missing)
-        layout.addStretch()
-        layout.addLayout(self._buttons)
+        choose, end = hbox((self.path, 1), *files), (STRETCH, 0)
+        parts = choose, self.what, self.form, self.missing, end, self._buttons
+        vbox(*parts, on=self, spacing=12, margins=(20, 20, 20, 16))
 
     def _fill_form(self) -> None:
         """Add the fields of the model, then those of the measurement."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
 
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
@@ -13,7 +12,8 @@ from enplace_studio.explain.titles import model_title
 from enplace_studio.frameworks import profile_facts as facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
 from enplace_studio.widgets.fact_widgets import Line
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.layouts import hbox, vbox
+from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import Column, Panel, label, paragraph
 from enplace_studio.widgets.theme import theme
 
@@ -37,15 +37,9 @@ class ProfilePage(QDialog):
         how = ESTIMATED if profile.measured.estimated else "measured"
         body.addWidget(label(f"How {model_title(profile.name)} was {how}", "heading"))
         body.addWidget(self._step_panel(profile))
-        plots = QHBoxLayout()
-        plots.setSpacing(10)
-        plots.addWidget(self._deviation_panel(), 1)
-        plots.addWidget(self._link_panel(), 1)
-        body.addLayout(plots, 1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 16, 16, 14)
-        layout.addWidget(column, 1)
-        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+        plots = (self._deviation_panel(), 1), (self._link_panel(), 1)
+        body.addLayout(hbox(*plots, spacing=10), 1)
+        vbox((column, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
 
     def _step_panel(self, profile: Profile) -> Panel:
         panel = Panel("Step")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QProgressBar
 
 from enplace.text import seconds
 from enplace_studio.frameworks.job import WorkerJob
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ElidedLabel, label
 
@@ -28,22 +29,10 @@ class JobStrip(QFrame):
         self.bar.setAccessibleName("Progress")
         self.open_button = button("Open", lambda: self._accept())
         self.cancel_button = button("Cancel", self._cancel)
-        texts = QHBoxLayout()
-        texts.setSpacing(10)
-        texts.addWidget(self.title)
-        texts.addWidget(self.progress, 1)
-        texts.addStretch()
-        texts.addWidget(self.elapsed)
-        left = QVBoxLayout()
-        left.setSpacing(6)
-        left.addLayout(texts)
-        left.addWidget(self.bar)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 8, 8, 8)
-        layout.setSpacing(12)
-        layout.addLayout(left, 1)
-        layout.addWidget(self.open_button)
-        layout.addWidget(self.cancel_button)
+        texts = hbox(self.title, (self.progress, 1), (STRETCH, 0), self.elapsed, spacing=10)
+        left = vbox(texts, self.bar, spacing=6)
+        parts = (left, 1), self.open_button, self.cancel_button
+        hbox(*parts, on=self, spacing=12, margins=(12, 8, 8, 8))
         self.hide()
 
     def show_job(self, title: str, job: WorkerJob) -> None:

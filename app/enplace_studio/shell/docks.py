@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QContextMenuEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDockWidget, QMenu, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDockWidget, QMenu, QWidget
 
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.panel import named
 from enplace_studio.widgets.theme import theme
 
@@ -30,9 +31,7 @@ class Dock(QDockWidget):
         self.setObjectName(name)
         self.setTitleBarWidget(_Grip(self))
         frame = named(QWidget(), "page")
-        layout = QVBoxLayout(frame)
-        layout.setContentsMargins(GAP_HALF, 0, GAP_HALF, 0)
-        layout.addWidget(view)
+        vbox(view, on=frame, margins=(GAP_HALF, 0, GAP_HALF, 0))
         frame.setMinimumSize(LEAST_WIDTH, LEAST_HEIGHT)
         self.view = view
         self.setWidget(frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontMetrics, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from enplace.text import count
 from enplace.values.cluster import Cluster
@@ -15,6 +15,7 @@ from enplace_studio.model.constraints import solve_text
 from enplace_studio.model.document import Document
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.solve.method_menu import MethodMenu
+from enplace_studio.widgets.layouts import STRETCH, hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ElidedLabel, plain_tip
 from enplace_studio.widgets.theme import theme
@@ -63,15 +64,8 @@ class Header(QWidget):
         self.refresh()
 
     def _lay_out(self) -> None:
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(4, 4, 4, 4)
-        layout.setSpacing(SPACING)
-        layout.addWidget(self._name, 3000)
-        layout.addWidget(self._size, 100)
-        layout.addWidget(self.cluster_button)
-        layout.addStretch(1)
-        for widget in self._right:
-            layout.addWidget(widget)
+        left = (self._name, 3000), (self._size, 100), self.cluster_button
+        hbox(*left, STRETCH, *self._right, on=self, spacing=SPACING, margins=(4, 4, 4, 4))
 
     @property
     def _right(self) -> tuple[QPushButton, ...]:

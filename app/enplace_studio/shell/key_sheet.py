@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QGridLayout, QVBoxLayout, QWidget
 
 from enplace_studio.shell.actions import MENUS, VIEW_KEYS, Action
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.layouts import STRETCH, Part, hbox, vbox
+from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import Column, label
 from enplace_studio.widgets.theme import theme
 
@@ -69,26 +70,16 @@ class KeySheet(QDialog):
         self.setWindowTitle("Keys")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         page = Column("Keys by topic")
-        row = QHBoxLayout()
-        row.setSpacing(36)
-        for column in in_columns(topics(actions), COLUMNS):
-            row.addLayout(_column(column), 1)
-        page.fill().addLayout(row)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(22, 18, 14, 14)
-        layout.addWidget(page, 1)
-        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+        columns = [(_column(found), 1) for found in in_columns(topics(actions), COLUMNS)]
+        page.fill().addLayout(hbox(*columns, spacing=36))
+        vbox((page, 1), close_row(self), on=self, margins=(22, 18, 14, 14))
 
 
 def _column(found: Sequence[Topic]) -> QVBoxLayout:
-    column = QVBoxLayout()
-    column.setSpacing(6)
+    parts: list[Part] = []
     for title, lines in found:
-        column.addWidget(label(title, "title"))
-        column.addLayout(_table(lines))
-        column.addSpacing(12)
-    column.addStretch(1)
-    return column
+        parts += [label(title, "title"), _table(lines), 12]
+    return vbox(*parts, STRETCH, spacing=6)
 
 
 def _table(lines: Sequence[tuple[str, str]]) -> QGridLayout:
@@ -97,8 +88,6 @@ def _table(lines: Sequence[tuple[str, str]]) -> QGridLayout:
     grid.setVerticalSpacing(5)
     grid.setColumnStretch(0, 1)
     for number, (keys, title) in enumerate(lines):
-        action = label(title)
-        action.setWordWrap(True)
-        grid.addWidget(action, number, 0)
+        grid.addWidget(label(title, wraps=True), number, 0)
         grid.addWidget(label(keys, "dim"), number, 1, Qt.AlignmentFlag.AlignRight)
     return grid

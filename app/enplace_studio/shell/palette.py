@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from enplace_studio.shell.commands import Command, all_commands, op_commands
 from enplace_studio.shell.menus import Menus
 from enplace_studio.shell.parts import Studio
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.search_list import Row, SearchList, closeness, matches
 from enplace_studio.widgets.theme import theme
 
@@ -23,8 +24,7 @@ class Palette(QDialog):
         self._studio, self._known = studio, all_commands(menus, studio)
         self.search = SearchList(self._find, "Type a command, a method, a plan, or the name of ops")
         self.search.chosen.connect(self._run)
-        layout = QVBoxLayout(self)
-        layout.addWidget(self.search)
+        vbox(self.search, on=self)
         self.search.fill()
         self.search.setFocus()
 

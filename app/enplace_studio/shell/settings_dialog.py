@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
 
 from enplace.text import factor
 from enplace_studio.files.recovery import BACKUPS, BACKUPS_IN_ALL
 from enplace_studio.model.method_facts import whole_seconds
 from enplace_studio.shell.parts import Studio
 from enplace_studio.solve.chosen_method import TIME_LIMITS_S
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.layouts import STRETCH, vbox
+from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import Form, height_at, label
 from enplace_studio.widgets.theme import MODES, theme
 
@@ -37,12 +37,7 @@ class SettingsDialog(QDialog):
         form = Form()
         self._add_looks(form)
         self._add_files(form)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(22, 18, 22, 16)
-        layout.setSpacing(16)
-        layout.addLayout(form)
-        layout.addStretch(1)
-        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+        vbox(form, STRETCH, close_row(self), on=self, spacing=16, margins=(22, 18, 22, 16))
         self.setMinimumWidth(round(WIDTH * theme.scale))
 
     def showEvent(self, event: QShowEvent) -> None:

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVB
 from enplace.frameworks.registry import frameworks
 from enplace.readers.samples import Sample, Thumbnail, samples, thumbnails
 from enplace.text import count, elide_middle, size
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import ElidedLabel, label, named, paragraph, plain_tip
 from enplace_studio.widgets.theme import theme
@@ -47,58 +48,39 @@ class StartPage(QScrollArea):
         self.setWidgetResizable(True)
         page = named(QWidget(), "page")
         page.setMaximumWidth(PAGE_WIDTH)
-        self._recent = QVBoxLayout()
-        layout = QVBoxLayout(page)
-        layout.setContentsMargins(24, 36, 24, 24)
-        layout.setSpacing(10)
-        layout.addLayout(self._welcome())
-        layout.addSpacing(14)
-        layout.addWidget(label("Start from a sample", "title"))
-        layout.addLayout(self._cards())
-        layout.addSpacing(14)
-        layout.addLayout(self._recent)
-        layout.addSpacing(14)
-        layout.addLayout(self._formats())
-        layout.addStretch(1)
+        self._recent = vbox()
+        vbox(
+            self._welcome(),
+            14,
+            label("Start from a sample", "title"),
+            self._cards(),
+            14,
+            self._recent,
+            14,
+            self._formats(),
+            STRETCH,
+            on=page,
+            spacing=10,
+            margins=(24, 36, 24, 24),
+        )
         outer = named(QWidget(), "page")
-        row = QHBoxLayout(outer)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addStretch(1)
-        row.addWidget(page, 20)
-        row.addStretch(1)
+        hbox(STRETCH, (page, 20), STRETCH, on=outer, margins=(0, 0, 0, 0))
         self.setWidget(outer)
 
     def _welcome(self) -> QHBoxLayout:
-        texts = QVBoxLayout()
-        texts.setSpacing(6)
-        for text, role in ((SENTENCE, "welcome"), (STEPS, "")):
-            shown = label(text, role)
-            shown.setWordWrap(True)
-            texts.addWidget(shown)
-        texts.addStretch()
+        sentence, steps = label(SENTENCE, "welcome", wraps=True), label(STEPS, wraps=True)
+        texts = vbox(sentence, steps, (STRETCH, 0), spacing=6)
         self.open_button = button("Open a profile…", self.open_pressed.emit, kind="accent")
         self.model_button = button("Open a model…", self.model_pressed.emit)
-        buttons = QVBoxLayout()
-        buttons.addWidget(self.open_button)
-        buttons.addWidget(self.model_button)
-        buttons.addStretch()
-        row = QHBoxLayout()
-        row.addLayout(texts, 1)
-        row.addSpacing(24)
-        row.addLayout(buttons)
-        return row
+        return hbox((texts, 1), 24, vbox(self.open_button, self.model_button, (STRETCH, 0)))
 
     def _formats(self) -> QVBoxLayout:
         """Say what can be opened."""
-        column = QVBoxLayout()
-        column.setSpacing(4)
-        column.addWidget(label("Or drop a file here", "title"))
-        column.addWidget(paragraph(FILES))
-        for framework in frameworks().values():
-            column.addWidget(
-                paragraph(f"With {framework.name} installed, a model too: {framework.models}.")
-            )
-        return column
+        models = [
+            paragraph(f"With {framework.name} installed, a model too: {framework.models}.")
+            for framework in frameworks().values()
+        ]
+        return vbox(label("Or drop a file here", "title"), paragraph(FILES), *models, spacing=4)
 
     def _cards(self) -> QGridLayout:
         grid = QGridLayout()
@@ -145,15 +127,9 @@ class _Card(QFrame):
         self.sample = sample
         title = ElidedLabel("title")
         title.set_text(sample.title)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 14, 14, 12)
-        layout.setSpacing(4)
-        layout.addWidget(_Picture(thumbnail))
-        layout.addSpacing(6)
-        layout.addWidget(title)
-        layout.addWidget(label(facts, "strong"))
-        layout.addWidget(paragraph(sample.description))
-        layout.addStretch()
+        texts = title, label(facts, "strong"), paragraph(sample.description)
+        parts = _Picture(thumbnail), 6, *texts, (STRETCH, 0)
+        vbox(*parts, on=self, spacing=4, margins=(14, 14, 14, 12))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         inside = self.rect().contains(event.position().toPoint())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from enplace.text import ms, seconds
 from enplace.values.measurement import ESTIMATED
@@ -14,6 +14,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import other_machine
 from enplace_studio.model.previews import lack
+from enplace_studio.widgets.layouts import STRETCH, hbox
 from enplace_studio.widgets.panel import ElidedLabel, label, set_role
 
 
@@ -25,14 +26,8 @@ class StatusLine(QWidget):
         self._document, self._solver = document, solver
         self.step, self.bound = label("", "strong"), label("", "dim")
         self.unsaved, self.solver_text = ElidedLabel("dim"), label("", "good")
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(5, 2, 5, 6)
-        layout.setSpacing(16)
-        layout.addWidget(self.step)
-        layout.addWidget(self.bound)
-        layout.addStretch(1)
-        layout.addWidget(self.unsaved, 2)
-        layout.addWidget(self.solver_text)
+        parts = self.step, self.bound, STRETCH, (self.unsaved, 2), self.solver_text
+        hbox(*parts, on=self, spacing=16, margins=(5, 2, 5, 6))
         call_later(
             self,
             self._show_document,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import label, named
 from enplace_studio.widgets.theme import theme
@@ -85,30 +86,18 @@ class Tour(QFrame):
         self._frame.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self._frame.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.at = 0
-        self.title, self.text = label("", "heading"), label("")
-        self.text.setWordWrap(True)
+        self.title, self.text = label("", "heading"), label("", wraps=True)
         self._count = label("", "dim")
         self.back = button("Back", lambda: self.show_step(self.at - 1))
         self.next = button("Next", self.go_on, kind="accent")
         self.close_button = button("Close", self.end, kind="link")
-        self._lay_out()
+        self.setFixedWidth(round(WIDTH * theme.scale))
+        head = hbox((self.title, 1), self.close_button)
+        foot = hbox((self._count, 1), self.back, self.next)
+        vbox(head, self.text, foot, on=self, spacing=10, margins=(16, 12, 12, 12))
         self.hide()
         self._frame.hide()
         window.installEventFilter(self)
-
-    def _lay_out(self) -> None:
-        self.setFixedWidth(round(WIDTH * theme.scale))
-        head, foot, layout = QHBoxLayout(), QHBoxLayout(), QVBoxLayout(self)
-        head.addWidget(self.title, 1)
-        head.addWidget(self.close_button)
-        foot.addWidget(self._count, 1)
-        foot.addWidget(self.back)
-        foot.addWidget(self.next)
-        layout.setContentsMargins(16, 12, 12, 12)
-        layout.setSpacing(10)
-        layout.addLayout(head)
-        layout.addWidget(self.text)
-        layout.addLayout(foot)
 
     def begin(self) -> None:
         """Show the first step."""

@@ -14,7 +14,7 @@ from PySide6.QtGui import (
     QKeyEvent,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
 from enplace_studio.shell.docks import GAP_HALF, GRIP_HEIGHT
 from enplace_studio.shell.key_sheet import KeySheet
@@ -24,6 +24,7 @@ from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.start_page import StartPage
 from enplace_studio.shell.status import StatusLine
 from enplace_studio.shell.tour import Tour
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import Banner, Offer, Toast
 from enplace_studio.widgets.panel import named
 
@@ -91,10 +92,8 @@ class MainWindow(QMainWindow):
         self.bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)
         self.bar.addWidget(self.header)
         centre = named(QWidget(), "page")
-        self._column = QVBoxLayout(centre)
-        self._column.setContentsMargins(GAP_HALF, GRIP_HEIGHT, GAP_HALF, 0)
-        self._column.addWidget(self.banner)
-        self._column.addWidget(self.pages, 1)
+        margins = (GAP_HALF, GRIP_HEIGHT, GAP_HALF, 0)
+        self._column = vbox(self.banner, (self.pages, 1), on=centre, margins=margins)
         self.pages.setMinimumSize(*LEAST_PAGE)  # no page and no message makes the window larger
         self.setCentralWidget(centre)
         centre.setMinimumSize(*LEAST_PAGE)

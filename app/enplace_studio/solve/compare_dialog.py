@@ -11,13 +11,13 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace.text import count
 from enplace_studio.jobs.solver import Method, estimate_s
 from enplace_studio.model.method_facts import by_purpose, time_text, whole_seconds
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import label, paragraph, plain_tip
 from enplace_studio.widgets.theme import theme
@@ -59,12 +59,9 @@ class CompareDialog(QDialog):
         self._every = button("All", self._tick_all_or_none)
         self.buttons = DialogButtons(self, "Compare", self._every)
         self.buttons.accept.setDefault(True)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 16, 16, 14)
-        layout.addWidget(label("Each method adds a plan to the list", "heading"))
-        layout.addWidget(self.list, 1)
-        layout.addWidget(self.estimate)
-        layout.addLayout(self.buttons)
+        heading = label("Each method adds a plan to the list", "heading")
+        parts = heading, (self.list, 1), self.estimate, self.buttons
+        vbox(*parts, on=self, margins=(16, 16, 16, 14))
         self.list.itemChanged.connect(self._show_estimate)
         self._show_estimate()
 

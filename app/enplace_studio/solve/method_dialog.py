@@ -10,7 +10,6 @@ from PySide6.QtWidgets import (
     QComboBox,
     QDialog,
     QFrame,
-    QHBoxLayout,
     QVBoxLayout,
     QWidget,
 )
@@ -34,6 +33,7 @@ from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import headline
 from enplace_studio.solve.chosen_method import TIME_LIMITS_S, Choice
 from enplace_studio.solve.option_form import OptionForm
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
 from enplace_studio.widgets.panel import Column, Form, label, paragraph, set_role
 from enplace_studio.widgets.search_list import Row, SearchList, matches
@@ -76,8 +76,7 @@ class MethodDialog(QDialog):
         self.defaults = button("Back to defaults", self.restore_defaults)
         self.buttons = DialogButtons(self, "Use this method", self.defaults)
         self.buttons.accept.setDefault(True)
-        self._fault = label("", "bad")
-        self._fault.setWordWrap(True)
+        self._fault = label("", "bad", wraps=True)
         self._details = Column("About the method")
         self._lay_out()
         self.search.fill(choice.method)
@@ -86,19 +85,9 @@ class MethodDialog(QDialog):
     def _lay_out(self) -> None:
         card = QFrame()
         card.setProperty("card", True)
-        inside = QVBoxLayout(card)
-        inside.setContentsMargins(16, 14, 10, 12)
-        inside.addWidget(self._details, 1)
-        inside.addWidget(self._fault)
-        middle = QHBoxLayout()
-        middle.setSpacing(10)
-        middle.addWidget(self.search)
-        middle.addWidget(card, 1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(14, 14, 14, 14)
-        layout.setSpacing(12)
-        layout.addLayout(middle, 1)
-        layout.addLayout(self.buttons)
+        vbox((self._details, 1), self._fault, on=card, margins=(16, 14, 10, 12))
+        middle = hbox(self.search, (card, 1), spacing=10)
+        vbox((middle, 1), self.buttons, on=self, spacing=12, margins=(14, 14, 14, 14))
 
     # The list
 
@@ -133,9 +122,7 @@ class MethodDialog(QDialog):
 
     def _show(self) -> None:
         method, column = self._method, self._details.fill(10)
-        title = label(short_title(method.title), "heading")
-        title.setWordWrap(True)
-        column.addWidget(title)
+        column.addWidget(label(short_title(method.title), "heading", wraps=True))
         if method.source:
             column.addWidget(paragraph(method.source))
         for warning in self._warnings():
@@ -163,13 +150,7 @@ class MethodDialog(QDialog):
 
     def _add_text(self, column: QVBoxLayout, title: str, text: str) -> None:
         if text:
-            shown = label(text)
-            shown.setWordWrap(True)
-            together = QVBoxLayout()
-            together.setSpacing(2)
-            together.addWidget(label(title, "title"))
-            together.addWidget(shown)
-            column.addLayout(together)
+            column.addLayout(vbox(label(title, "title"), label(text, wraps=True), spacing=2))
 
     def _time(self) -> str:
         """Say how long it takes, and what it found on this graph if it ran already."""

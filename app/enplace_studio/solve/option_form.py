@@ -9,13 +9,13 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QFileDialog,
-    QHBoxLayout,
     QLineEdit,
     QWidget,
 )
 
 from enplace.option import FILE, SWITCH, Option, Value
 from enplace_studio.explain.titles import option_title
+from enplace_studio.widgets.layouts import hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Form, plain_tip
 
@@ -95,10 +95,8 @@ class OptionForm(QWidget):
         if option.values != FILE:
             return line
         row = QWidget()
-        layout = QHBoxLayout(row)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(line, 1)
-        layout.addWidget(button("Choose…", lambda: self._ask_file(option, line)))
+        choose = button("Choose…", lambda: self._ask_file(option, line))
+        hbox((line, 1), choose, on=row, margins=(0, 0, 0, 0))
         row.setFocusProxy(line)
         return row
 

@@ -12,13 +12,13 @@ from PySide6.QtGui import (
     QFont,
     QFontMetricsF,
     QPainter,
-    QPaintEvent,
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from enplace_studio.explain.shortened import brief, shorten_among
+from enplace_studio.widgets.drawing import LEFT, RIGHT, PaintedButton, draw_text
 from enplace_studio.widgets.hatch import paint_notches
 from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
@@ -31,11 +31,8 @@ USUAL_TIME, USUAL_GAIN = "888.8 ms", "88.8 ms   −88.8 ms"
 """Room for the values of lines of one list, so that their names have the same: times, and times
 with what they would gain."""
 
-_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
-
-class Line(QAbstractButton):
+class Line(PaintedButton):
     """A name on the left and a value on the right; with ``can_click``, also a button.
 
     Long texts are elided in the middle; ``elide`` sets another place for the name. A name ``among``
@@ -57,18 +54,10 @@ class Line(QAbstractButton):
         where: str = "",
         usual: str = "",
     ) -> None:
-        super().__init__(parent)
+        super().__init__(parent, can_click=can_click)
         self._name, self.left, self._usual = left, f"{left}{where}", usual
-        self._elide, self.can_click = elide, can_click
-        self._among, self._device = among, device
-        # It may be narrower than its hint, so that a narrow pane clips none.
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
-        if can_click:
-            self.setCursor(Qt.CursorShape.PointingHandCursor)
-            self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self._elide, self._among, self._device = elide, among, device
         self.set_right(right, tip or f"{self.left}: {right}")
-        theme.changed.connect(self.update)
 
     def set_right(self, right: str, tip: str) -> None:
         """Show another value."""
@@ -80,9 +69,6 @@ class Line(QAbstractButton):
     def sizeHint(self) -> QSize:
         return QSize(round(180 * theme.scale), round(20 * theme.scale))
 
-    def minimumSizeHint(self) -> QSize:
-        return QSize(round(80 * theme.scale), self.sizeHint().height())
-
     def shown_left(self, metrics: QFontMetricsF, width: float) -> str:
         """Return the name as far as it fits."""
         name, where = self._name, self.left.removeprefix(self._name)
@@ -93,29 +79,21 @@ class Line(QAbstractButton):
             name = shorten_among(name, self._among, length, width)
         return metrics.elidedText(name, self._elide, width)
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        with QPainter(self) as painter:
-            self._paint(painter)
-
-    def _paint(self, painter: QPainter) -> None:
+    def paint(self, painter: QPainter) -> None:
         area, font = QRectF(self.rect()), theme.font(12)
-        if self.can_click and (self.underMouse() or self.hasFocus()):
-            painter.fillRect(area, theme.tokens.hover)
+        self.paint_hover(painter)
         if self._device is not None:
             self._paint_bar(painter, self._device, area)
         if self._among:  # those without a device are in line with the others
             area.setLeft(area.left() + 10)
         metrics = QFontMetricsF(font)
         least_left = min(metrics.horizontalAdvance(self.left), area.width() * 0.4)
-        painter.setFont(font)
         elide = Qt.TextElideMode.ElideMiddle
         right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
-        painter.setPen(theme.tokens.dim)
-        painter.drawText(area, _RIGHT, right)
+        draw_text(painter, area, right, font, theme.tokens.dim, RIGHT)
         right_width = max(map(metrics.horizontalAdvance, (right, self._usual)))
         left = self.shown_left(metrics, area.width() - right_width - 12)
-        painter.setPen(theme.tokens.text)
-        painter.drawText(area, _LEFT, left)
+        draw_text(painter, area, left, font, theme.tokens.text)
 
     @staticmethod
     def _paint_bar(painter: QPainter, device: int, area: QRectF) -> None:
@@ -125,7 +103,7 @@ class Line(QAbstractButton):
         paint_notches(painter, bar, theme.tokens.panel, theme.notches(color))
 
 
-class WhyLine(QAbstractButton):
+class WhyLine(PaintedButton):
     """A reason on two lines: its kind and what it is about, and the figure below.
 
     It points at its marks while the pointer or the focus is on it; a click follows it. Without room
@@ -145,51 +123,27 @@ class WhyLine(QAbstractButton):
         among: Sequence[str] = (),
         known: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(can_click=can_click)
         self._among, self._known = among, known
-        self.kind, self.about, self.figure, self.can_click = kind, about, figure, can_click
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if can_click else Qt.FocusPolicy.NoFocus)
-        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self.kind, self.about, self.figure = kind, about, figure
         self.setToolTip(plain_tip(f"{tip}\nClick to go there" if can_click else tip))
         self.setAccessibleName(f"{kind} {about}: {figure}" if figure else f"{kind} {about}")
-        if can_click:
-            self.setCursor(Qt.CursorShape.PointingHandCursor)
-        theme.changed.connect(self.update)
 
     def sizeHint(self) -> QSize:
         return QSize(round(180 * theme.scale), round((36 if self.figure else 20) * theme.scale))
 
-    def minimumSizeHint(self) -> QSize:
-        return QSize(round(80 * theme.scale), self.sizeHint().height())
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        with QPainter(self) as painter:
-            self._paint(painter)
-
-    def _paint(self, painter: QPainter) -> None:
-        area, tokens = QRectF(self.rect()), theme.tokens
-        if self.can_click and (self.underMouse() or self.hasFocus()):
-            painter.fillRect(area, tokens.hover)
-        line = area.adjusted(8, 0, 0, 0)
-        line.setHeight(area.height() / 2 if self.figure else area.height())
+    def paint(self, painter: QPainter) -> None:
+        tokens, line = theme.tokens, QRectF(self.rect()).adjusted(8, 0, 0, 0)
         font, quiet = theme.font(12), theme.font(11)
-        painter.setFont(quiet)
-        painter.setPen(tokens.dim)
-        painter.drawText(line, _LEFT, self.kind)
-        name = QRectF(line)
-        name.setLeft(line.left() + QFontMetricsF(quiet).horizontalAdvance(self.kind) + 8)
-        shown = self.shown_about(QFontMetricsF(font), name.width())
-        painter.setFont(font)
-        painter.setPen(tokens.accent if self.can_click else tokens.text)
-        painter.drawText(name, _LEFT, shown)
+        self.paint_hover(painter)
         if self.figure:
+            line.setHeight(line.height() / 2)
             below = line.translated(0, line.height())
-            elide = Qt.TextElideMode.ElideMiddle
-            painter.setFont(quiet)
-            painter.setPen(tokens.text)
-            text = QFontMetricsF(quiet).elidedText(self.figure, elide, below.width())
-            painter.drawText(below, _LEFT, text)
+            draw_text(painter, below, self.figure, quiet, tokens.text)
+        draw_text(painter, line, self.kind, quiet, tokens.dim)
+        line.setLeft(line.left() + QFontMetricsF(quiet).horizontalAdvance(self.kind) + 8)
+        about = self.shown_about(QFontMetricsF(font), line.width())
+        draw_text(painter, line, about, font, tokens.accent if self.can_click else tokens.text)
 
     def shown_about(self, metrics: QFontMetricsF, width: float) -> str:
         """Return what it is about as far as it fits."""
@@ -255,11 +209,13 @@ class Columns(QWidget):
             self._grid.addWidget(widget, at // self._n, at % self._n)
 
 
-class DeviceButton(QAbstractButton):
+class DeviceButton(PaintedButton):
     """A device that the selection may move to, with its name and the change in step time.
 
     Checked if the selection runs there.
     """
+
+    least_px = 44
 
     def __init__(
         self, device: int, name: str, compact: bool, parent: QWidget | None = None
@@ -269,13 +225,7 @@ class DeviceButton(QAbstractButton):
         self.note, self._role = "", "dim"
         self.setText(name)
         self.setCheckable(True)
-        # A button may be narrower than its hint, so that a narrow pane clips none.
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(name)
-        theme.changed.connect(self.update)
 
     def set_note(self, note: str, role: str = "dim") -> None:
         """Set the text after the name: a change in step time, or the number of ops there."""
@@ -290,9 +240,6 @@ class DeviceButton(QAbstractButton):
         width, height = (60, 38) if self.compact else (110, 30)
         return QSize(round(width * theme.scale), round(height * theme.scale))
 
-    def minimumSizeHint(self) -> QSize:
-        return QSize(round(44 * theme.scale), self.sizeHint().height())
-
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.EnabledChange:
             self.setCursor(
@@ -302,11 +249,7 @@ class DeviceButton(QAbstractButton):
             )
         super().changeEvent(event)
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        with QPainter(self) as painter:
-            self._paint(painter)
-
-    def _paint(self, painter: QPainter) -> None:
+    def paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         tokens = theme.tokens
         strong = self.isChecked() or self.hasFocus()
@@ -339,11 +282,9 @@ class DeviceButton(QAbstractButton):
             name.setBottom(inner.center().y() + 1)
             note.setTop(inner.center().y() - 1)
         color = tokens.text if self.isEnabled() else tokens.faint
-        self._paint_line(painter, name, self.text(), name_font, color, _LEFT)
+        draw_text(painter, name, self.text(), name_font, color)
         color = {"good": tokens.good, "bad": tokens.bad}.get(self._role, tokens.dim)
-        self._paint_line(
-            painter, note, self.note, note_font, color, _LEFT if is_stacked else _RIGHT
-        )
+        draw_text(painter, note, self.note, note_font, color, LEFT if is_stacked else RIGHT)
 
     def is_stacked(self, width: float) -> bool:
         """Return whether the note is below the name, because it would be elided beside it."""
@@ -357,12 +298,3 @@ class DeviceButton(QAbstractButton):
         name_px, note_px = (11, 10) if is_stacked else (12, 11)
         weight = QFont.Weight.Medium
         return theme.font(name_px, weight), theme.font(note_px, weight)
-
-    @staticmethod
-    def _paint_line(
-        painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor, align: int
-    ) -> None:
-        painter.setFont(font)
-        painter.setPen(color)
-        elide = Qt.TextElideMode.ElideMiddle
-        painter.drawText(area, align, QFontMetricsF(font).elidedText(text, elide, area.width()))

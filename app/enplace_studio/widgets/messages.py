@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import shortened
+from enplace_studio.widgets.layouts import Part, hbox
 from enplace_studio.widgets.panel import label
 
 log = logging.getLogger(__name__)
@@ -63,19 +64,21 @@ class DialogButtons(QHBoxLayout):
         self.addWidget(self.accept)
 
 
+def close_row(dialog: QDialog) -> Part:
+    """Make the last part of a dialog that only shows something."""
+    return button("Close", dialog.accept), Qt.AlignmentFlag.AlignRight
+
+
 class Banner(QFrame):
     """An error above the panes, shown until it is closed or something succeeds."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("banner")
-        self._text = label("")
-        self._text.setWordWrap(True)
+        self._text = label("", wraps=True)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 8, 8, 8)
-        layout.addWidget(self._text, 1)
-        layout.addWidget(button("Close", self.hide, kind="link"))
+        close = button("Close", self.hide, kind="link")
+        hbox((self._text, 1), close, on=self, margins=(12, 8, 8, 8))
         self.hide()
 
     @property
@@ -135,13 +138,10 @@ class Offer(_Floating):
     ) -> None:
         super().__init__(parent)
         self.accept, self.cancel = button("", accept, kind="accent"), button("Cancel", cancel)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 10, 10, 10)
-        layout.setSpacing(10)
-        layout.addWidget(self._text, 1)
         for made in (self.cancel, self.accept):
             made.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-            layout.addWidget(made)
+        parts = (self._text, 1), self.cancel, self.accept
+        hbox(*parts, on=self, spacing=10, margins=(14, 10, 10, 10))
 
     def show_offer(self, title: str, text: str, accept: str) -> None:
         """Show what would be done, what it costs, and a button with a name."""
@@ -161,10 +161,7 @@ class Toast(_Floating):
         super().__init__(parent)
         self._undo = button("Undo", undo, kind="link")
         self._undo.clicked.connect(self.hide)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 8, 10, 8)
-        layout.addWidget(self._text)
-        layout.addWidget(self._undo)
+        hbox(self._text, self._undo, on=self, margins=(14, 8, 10, 8))
         self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
         self._timer.timeout.connect(self.hide)
         application = QApplication.instance()

@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QComboBox,
     QFormLayout,
     QFrame,
-    QHBoxLayout,
     QLabel,
     QLayout,
     QScrollArea,
@@ -29,6 +28,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.pictures import NOT_IN_PICTURES, Drawing, draw_widget
 
 NO_LIMIT = 16_777_215
@@ -94,21 +94,13 @@ class Panel(QFrame):
         self._legend = ElidedLabel("dim")
         self.set_legend(legend)
         self._legend.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.header = QHBoxLayout()
-        self.header.setSpacing(5)
-        self.header.addWidget(self._arrow)
-        self.header.addWidget(self._title, 3000)
-        self.header.addStretch(1)
-        self.header.addWidget(self._legend, 1000)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(SIDE_MARGIN, TOP_MARGIN, SIDE_MARGIN, LOW_MARGIN)
-        layout.setSpacing(SPACING)
-        layout.addLayout(self.header)
+        self.header = hbox(
+            self._arrow, (self._title, 3000), STRETCH, (self._legend, 1000), spacing=5
+        )
         self._contents = QWidget()
-        self.body = QVBoxLayout(self._contents)
-        self.body.setContentsMargins(0, 0, 0, 0)
-        self.body.setSpacing(8)
-        layout.addWidget(self._contents, 1)
+        self.body = vbox(on=self._contents, spacing=8, margins=(0, 0, 0, 0))
+        margins = (SIDE_MARGIN, TOP_MARGIN, SIDE_MARGIN, LOW_MARGIN)
+        vbox(self.header, (self._contents, 1), on=self, spacing=SPACING, margins=margins)
 
     # Folding, and the room it needs
 
@@ -305,9 +297,9 @@ class ElidedCombo(QComboBox):
         painter.end()
 
 
-def label(text: str, role: str = "") -> QLabel:
+def label(text: str, role: str = "", *, wraps: bool = False) -> QLabel:
     """Make a text with a role from the style sheet: ``title``, ``dim``, ``number``, ``good``..."""
-    made = QLabel(text)
+    made = QLabel(text, wordWrap=wraps)
     made.setTextFormat(Qt.TextFormat.PlainText)
     if role:
         made.setProperty("role", role)
@@ -316,9 +308,7 @@ def label(text: str, role: str = "") -> QLabel:
 
 def paragraph(text: str) -> QLabel:
     """Make a dim text that wraps."""
-    made = label(text, "dim")
-    made.setWordWrap(True)
-    return made
+    return label(text, "dim", wraps=True)
 
 
 class Column(QScrollArea):
@@ -347,14 +337,9 @@ class Column(QScrollArea):
     def fill(self, spacing: int = 8) -> QVBoxLayout:
         """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
-        whole, column = QVBoxLayout(contents), QVBoxLayout()
-        self._rows = column
-        whole.setContentsMargins(0, 0, ROOM_OF_BAR, 0)
-        whole.setSpacing(0)
-        whole.addLayout(column)
+        self._rows = column = vbox(spacing=spacing)
         # AlignTop would give texts that wrap the height that they need in an endless column.
-        whole.addStretch(1)
-        column.setSpacing(spacing)
+        vbox(column, STRETCH, on=contents, spacing=0, margins=(0, 0, ROOM_OF_BAR, 0))
         contents.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.setWidget(contents)
         contents.setAutoFillBackground(False)  # setWidget has just turned it on
@@ -462,11 +447,7 @@ class Form(QFormLayout):
         if not help_text:
             self.addRow(_name_of(name, field), field)
             return
-        both = QVBoxLayout()
-        both.setSpacing(3)
-        both.addWidget(field)
-        both.addWidget(paragraph(help_text))
-        self.addRow(_name_of(name, field), both)
+        self.addRow(_name_of(name, field), vbox(field, paragraph(help_text), spacing=3))
 
     def add_heading(self, text: str) -> None:
         """Add a heading above the next rows."""

@@ -14,6 +14,7 @@ from PySide6.QtCore import (
     QObject,
     QPersistentModelIndex,
     QRect,
+    QRectF,
     QSize,
     Qt,
     Signal,
@@ -26,11 +27,12 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace_studio.explain.shortened import wrapped
+from enplace_studio.widgets.drawing import RIGHT, draw_text
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
 
@@ -182,10 +184,7 @@ class SearchList(QWidget):
         self.list = RowList(hint)
         self.list.currentItemChanged.connect(self.moved)
         self.list.itemActivated.connect(self.chosen)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self.field)
-        layout.addWidget(self.list, 1)
+        vbox(self.field, (self.list, 1), on=self, margins=(0, 0, 0, 0))
         self.setFocusProxy(self.field)
 
     @property
@@ -256,18 +255,25 @@ class _RowDelegate(QStyledItemDelegate):
         option.text = ""
         style = self._view.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, option, painter, self._view)
+        painter.save()
         area = option.rect.adjusted(PADDING, 0, -PADDING, 0)
         line = QRect(area.left(), area.top(), area.width(), self._view.line_height)
         right = area.right()
         for text, width in zip(reversed(row.columns), reversed(self.widths), strict=False):
             cell = QRect(right - width, line.top(), width, line.height())
-            _draw(painter, cell, text, False, Qt.AlignmentFlag.AlignRight, dim=True)
+            draw_text(painter, QRectF(cell), text, theme.font(11), theme.tokens.dim, RIGHT)
             right -= width + COLUMN_GAP
         line.setRight(right - 1)
         heading = row.data is None
+        dim = heading or row.faint
+        font = theme.font(
+            11 if dim else 12, QFont.Weight.DemiBold if heading else QFont.Weight.Normal
+        )
+        color = theme.tokens.dim if dim else theme.tokens.text
         for text in self._view.lines(row):
-            _draw(painter, line, text, heading, Qt.AlignmentFlag.AlignLeft, row.faint or heading)
+            draw_text(painter, QRectF(line), text, font, color)
             line.translate(0, QFontMetrics(theme.font(12)).height())
+        painter.restore()
 
 
 @lru_cache(maxsize=1000)
@@ -281,16 +287,3 @@ def column_widths(rows: Sequence[Row]) -> list[int]:
     metrics = QFontMetrics(theme.font(11))
     columns = zip_longest(*(row.columns for row in rows), fillvalue="")
     return [max(map(metrics.horizontalAdvance, texts)) + SLACK for texts in columns]
-
-
-def _draw(
-    painter: QPainter, area: QRect, text: str, bold: bool, side: Qt.AlignmentFlag, dim: bool
-) -> None:
-    weight = QFont.Weight.DemiBold if bold else QFont.Weight.Normal
-    font = theme.font(11 if dim else 12, weight)
-    shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
-    painter.save()
-    painter.setFont(font)
-    painter.setPen(theme.tokens.dim if dim else theme.tokens.text)
-    painter.drawText(area, side | Qt.AlignmentFlag.AlignVCenter, shown)
-    painter.restore()

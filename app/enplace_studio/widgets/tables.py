@@ -16,13 +16,12 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import cell_text, one_line
+from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
 
 ROW_PX = 26
 COPY = "Copy as text"
-_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 def to_text(rows: Iterable[Sequence[str]]) -> str:
@@ -78,7 +77,7 @@ class Table(QTableWidget):
         for column, title in enumerate(columns):
             head = QTableWidgetItem(title)
             is_number = bool(rows) and isinstance(rows[0][column], Number)
-            head.setTextAlignment(_RIGHT if is_number else _LEFT)
+            head.setTextAlignment(RIGHT if is_number else LEFT)
             self.setHorizontalHeaderItem(column, head)
         self.verticalHeader().hide()
         self.verticalHeader().setDefaultSectionSize(round(ROW_PX * theme.scale))
@@ -122,7 +121,7 @@ class _Item(QTableWidgetItem):
         self.setToolTip(plain_tip(self.text()))
         self.setData(Qt.ItemDataRole.UserRole, row)
         if isinstance(cell, Number):
-            self.setTextAlignment(_RIGHT)
+            self.setTextAlignment(RIGHT)
 
     def __lt__(self, other: QTableWidgetItem) -> bool:
         if isinstance(other, _Item) and type(self._key) is type(other._key):

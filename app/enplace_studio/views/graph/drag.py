@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QWidget
 from enplace_studio.model.document import Document
 from enplace_studio.views.graph.devices import DeviceBar
 from enplace_studio.widgets.dragging import Drop, describe_drop
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import theme
 
 _PAD, _LINE, _OFFSET = 10, 18, QPoint(14, 12)
@@ -95,9 +96,5 @@ class Ghost(QWidget):
         painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), 7, 7)
         for number, (text, color) in enumerate(self.lines):
             bold = QFont.Weight.DemiBold if number == 0 else QFont.Weight.Normal
-            font = theme.font(12, bold)
-            painter.setFont(font)
-            painter.setPen(color)
             area = QRectF(_PAD, _PAD - 3 + number * _LINE, self.width() - 2 * _PAD, _LINE)
-            shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
-            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, shown)
+            draw_text(painter, area, text, theme.font(12, bold), color)

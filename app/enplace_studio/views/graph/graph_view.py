@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QActionGroup, QContextMenuEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
 from enplace.names.titles import unshared_title
 from enplace.text import count
@@ -23,7 +23,9 @@ from enplace_studio.views.graph.export import draw_scene
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
-from enplace_studio.widgets.op_menu import new_menu, op_menu
+from enplace_studio.widgets.layouts import hbox
+from enplace_studio.widgets.menu import add_action, new_menu
+from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import SAVE_PICTURE, ElidedLabel, Panel, label
 from enplace_studio.widgets.pictures import Drawing
 from enplace_studio.widgets.theme import theme
@@ -59,8 +61,7 @@ class GraphView(Panel):
             self.body.addWidget(widget)
         self.body.addWidget(self.canvas, 1)
         self.body.setSpacing(4)
-        self._crumbs_layout = QHBoxLayout(self.crumbs)
-        self._crumbs_layout.setContentsMargins(0, 0, 0, 0)
+        self._crumbs_layout = hbox(on=self.crumbs, margins=(0, 0, 0, 0))
         self._connect()
         self._dress()
         self._show_level()
@@ -288,7 +289,7 @@ class GraphView(Panel):
         else:
             menu = new_menu(self)
         menu.addSeparator()
-        menu.addAction(SAVE_PICTURE).triggered.connect(self._save_picture)
+        add_action(menu, SAVE_PICTURE, self._save_picture)
         menu.popup(event.globalPos())
 
     def _save_picture(self) -> None:

@@ -17,6 +17,7 @@ from enplace.values.arrays import BoolArray
 from enplace_studio.explain.shortened import brief
 from enplace_studio.views.graph.colours import Look
 from enplace_studio.views.graph.scene import Scene, touching
+from enplace_studio.widgets.drawing import LEFT, RIGHT
 from enplace_studio.widgets.hatch import paint_hatching, paint_notches
 from enplace_studio.widgets.theme import blend, theme
 
@@ -29,8 +30,6 @@ _PIN_ROOM = 13.0
 _HATCH = 9.0
 _FIRST_LINE, _NEXT_LINE = 19.0, 17.0
 _BETWEEN = 6.0
-_LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
-_RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _NUMBERED = re.compile(r"\S+ (\d+(?:–\d+)?)")
 _FADED = 0.28
 _LONG_ALPHA, _LONG_ALPHA_DARK = 0.32, 0.5
@@ -179,7 +178,7 @@ def _paint_name(painter: QPainter, rect: QRectF, text: str, scale: float) -> QRe
     strong = theme.font(12, QFont.Weight.DemiBold, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.drawText(first, _LEFT, fitted_name(text, strong, rect.width()))
+    painter.drawText(first, LEFT, fitted_name(text, strong, rect.width()))
     painter.setFont(theme.font(11, zoom=scale))
     painter.setPen(quiet_ink())
     return first.translated(0, _NEXT_LINE)
@@ -213,8 +212,8 @@ def _paint_texts(
     note = next((note for note in look.notes if fits(f"{look.line}   {note}")), "")
     line = look.short if look.short and not note and fits(look.short) else look.line
     if line[:1].isalpha() or fits(line):  # a number without its digits would mislead
-        painter.drawText(second, _LEFT, fitted(line, plain, width))
-    painter.drawText(second, _RIGHT, note)
+        painter.drawText(second, LEFT, fitted(line, plain, width))
+    painter.drawText(second, RIGHT, note)
 
 
 def _paint_op_texts(
@@ -245,8 +244,8 @@ def _paint_pair(
     kept = fitted(left if keep_left else right, font, width)
     room = width - QFontMetricsF(font).horizontalAdvance(kept) - _BETWEEN
     other = fitted(right if keep_left else left, font, room)
-    painter.drawText(area, _LEFT, kept if keep_left else other)
-    painter.drawText(area, _RIGHT, other if keep_left else kept)
+    painter.drawText(area, LEFT, kept if keep_left else other)
+    painter.drawText(area, RIGHT, other if keep_left else kept)
 
 
 def _paint_port(painter: QPainter, scene: Scene, node: int, scale: float) -> None:

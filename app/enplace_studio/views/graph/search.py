@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from PySide6.QtCore import QEvent, QObject, QRect, QStringListModel, Qt, Signal
 from PySide6.QtGui import QKeyEvent
@@ -16,13 +17,14 @@ from PySide6.QtWidgets import (
     QPushButton,
     QSpacerItem,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace.text import count
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import completions
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
+from enplace_studio.widgets.menu import add_action, new_menu
 from enplace_studio.widgets.panel import ElidedLabel, plain_tip
 
 HELP = """A query is a list of terms; an op must satisfy all of them.
@@ -64,23 +66,15 @@ class SearchBar(QFrame):
         self.all.setToolTip("Select all that is found (Enter)")
         self.all.clicked.connect(self.all_wanted)
         self.saved = _small_button("☆", "Saved queries", self._show_saved)
-        top, below = QHBoxLayout(), QHBoxLayout()
-        top.addWidget(self.line, 1)
-        top.addWidget(self.saved)
+        top = hbox((self.line, 1), self.saved)
         for text, tip, action in (
             ("‹", "Previous group (Shift+F3)", lambda: self.stepped.emit(-1)),
             ("›", "Next group (F3)", lambda: self.stepped.emit(1)),
             ("×", "Close (Esc)", self.closed.emit),
         ):
             top.addWidget(_small_button(text, tip, action))
-        below.addWidget(self.found, 1000)
-        below.addStretch(1)
-        below.addWidget(self.all)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(8, 6, 8, 6)
-        layout.setSpacing(4)
-        layout.addLayout(top)
-        layout.addLayout(below)
+        below = hbox((self.found, 1000), STRETCH, self.all)
+        vbox(top, below, on=self, spacing=4, margins=(8, 6, 8, 6))
         self._keep_height(below)
         self.line.textEdited.connect(self._complete)
         self.line.textChanged.connect(lambda text: self.changed.emit(text.strip()))
@@ -142,20 +136,15 @@ class SearchBar(QFrame):
 
     def saved_menu(self) -> QMenu:
         """Make the menu of saved queries, to run, add or remove one."""
-        menu = QMenu(self)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu = new_menu(self)
         known, query = self._document.queries, self.line.text().strip()
         for name, text in known.items():
-            shown = f"{name}\t{text}".replace("&", "&&")  # no mnemonic
-            menu.addAction(shown).triggered.connect(lambda _, text=text: self.line.setText(text))
+            add_action(menu, f"{name}\t{text}", partial(self.line.setText, text))
         if known:
             menu.addSeparator()
-        save = menu.addAction("Save this query…")
-        save.setEnabled(bool(query))
-        save.triggered.connect(self._ask_name)
+        add_action(menu, "Save this query…", self._ask_name, enabled=bool(query))
         for name in [name for name, text in known.items() if text == query]:
-            remove = menu.addAction(f"Remove “{name}”".replace("&", "&&"))
-            remove.triggered.connect(lambda _, name=name: self._document.save_query(name, ""))
+            add_action(menu, f"Remove “{name}”", partial(self._document.save_query, name, ""))
         return menu
 
     def _ask_name(self) -> None:

@@ -60,8 +60,8 @@ from enplace_studio.widgets.fact_widgets import (
     Line,
     WhyLine,
 )
+from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.op_menu import new_menu
 from enplace_studio.widgets.panel import Need, ScrollPanel, label, paragraph, plain_tip
 from enplace_studio.widgets.tables import copy_on_request
 
@@ -262,19 +262,16 @@ class InspectorView(ScrollPanel):
             usual=USUAL_GAIN if gap is None else USUAL_TIME,
         )
         line.clicked.connect(partial(self._document.select, limit.ops, gap=gap))
-        line.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        line.customContextMenuRequested.connect(
-            lambda at: self.menu_of(limit, gap).popup(line.mapToGlobal(at))
-        )
+        offer_menu(line, lambda at: self.menu_of(limit, gap))
         self._shows.addWidget(line)
         return line
 
     def menu_of(self, limit: Limit, gap: Gap | None = None) -> QMenu:
         """Make the menu of a part of the step, or of a wait: its ops, then what the pane has."""
         document, menu = self._document, new_menu(self)
-        select = menu.addAction(f"Select the {count(len(limit.ops), 'op')}")
-        select.triggered.connect(lambda: document.select(limit.ops, gap=gap))
-        menu.addAction("Why here?").triggered.connect(lambda: document.ask_why(limit.ops))
+        select = partial(document.select, limit.ops, gap=gap)
+        add_action(menu, f"Select the {count(len(limit.ops), 'op')}", select)
+        add_action(menu, "Why here?", lambda: document.ask_why(limit.ops))
         menu.addSeparator()
         menu.addActions(self.actions())
         return menu

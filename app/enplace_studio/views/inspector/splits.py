@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from enplace.text import count, ms, size
 from enplace_studio.views.inspector.inspector_facts import SplitFact
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import label
 from enplace_studio.widgets.tables import Cell, Number, Table
 from enplace_studio.widgets.theme import theme
@@ -27,11 +28,8 @@ class SplitTable(QDialog):
         self.setWindowTitle("Split ops")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         self.table = Table(COLUMNS, [_row(fact) for fact in splits])
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 16, 16, 14)
-        layout.addWidget(label(count(len(splits), "split op"), "heading"))
-        layout.addWidget(self.table, 1)
-        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+        heading = label(count(len(splits), "split op"), "heading")
+        vbox(heading, (self.table, 1), close_row(self), on=self, margins=(16, 16, 16, 14))
 
 
 def _row(fact: SplitFact) -> tuple[Cell, ...]:

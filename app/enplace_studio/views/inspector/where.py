@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.text import ms, size
@@ -14,6 +14,7 @@ from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
 from enplace_studio.views.inspector.inspector_facts import where
 from enplace_studio.widgets.fact_widgets import COLUMN_PX, Columns, DeviceButton
+from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.panel import plain_tip
 
 PREVIEW_DELAY_MS = 120
@@ -61,8 +62,7 @@ class DeviceGrid(Columns):
     def _make_button(self, device: int, compact: bool) -> DeviceButton:
         button = DeviceButton(device, self._project.device_label(device), compact)
         button.clicked.connect(partial(self.chosen.emit, device))
-        button.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        button.customContextMenuRequested.connect(partial(self._open_menu, button))
+        offer_menu(button, lambda at: self.menu_of(button))
         button.setEnabled(self._document.current is not None)
         return button
 
@@ -100,23 +100,15 @@ class DeviceGrid(Columns):
         tip = f"{button.text()}: step time {ms(preview.step_us)} ({text}), {peak} at the peak{fits}"
         button.setToolTip(plain_tip(tip))
 
-    def _open_menu(self, button: DeviceButton, at: QPoint) -> None:
-        self.menu_of(button).popup(button.mapToGlobal(at))
-
     def menu_of(self, button: DeviceButton) -> QMenu:
         """Make the menu that moves without a pin, or keeps the selection off the device."""
-        menu = QMenu(button)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu, name = new_menu(button), button.text()
         document, ops, device = self._document, self._selection, button.device
-        name = button.text()
-        move = menu.addAction(f"Move to {name} without a pin")
-        move.setEnabled(button.isEnabled())
-        move.triggered.connect(lambda: document.place(ops, device, pin=False))
+        move, can_move = partial(document.place, ops, device, pin=False), button.isEnabled()
+        add_action(menu, f"Move to {name} without a pin", move, enabled=can_move)
         problem = document.problem
         if problem is not None and any((op, device) in problem.forbidden for op in ops):
-            allow = menu.addAction(f"Allow {name} again")
-            allow.triggered.connect(lambda: document.allow(ops, device))
+            add_action(menu, f"Allow {name} again", lambda: document.allow(ops, device))
         else:
-            forbid = menu.addAction(f"Keep off {name}")
-            forbid.triggered.connect(lambda: document.forbid(ops, device))
+            add_action(menu, f"Keep off {name}", lambda: document.forbid(ops, device))
         return menu

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from enplace.text import count, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.views.memory.holdings import Holding, contents_at
-from enplace_studio.widgets.messages import button
+from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.messages import close_row
 from enplace_studio.widgets.panel import label, paragraph
 from enplace_studio.widgets.tables import Number, Table
 from enplace_studio.widgets.theme import theme
@@ -50,14 +51,10 @@ class MemoryTable(QDialog):
         self.total_bytes = sum(holding.bytes for holding in self._held)
         self.table = Table(COLUMNS, self._rows(schedule, self._held))
         self.table.itemSelectionChanged.connect(self._choose)
-        heading = f"{size(self.total_bytes)} on {name} at {ms(time_us)}"
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 16, 16, 14)
-        layout.addWidget(label(heading, "heading"))
-        layout.addWidget(label(sum_by_kind(self._held)))
-        layout.addWidget(paragraph("Click rows to select their ops. Ctrl+C copies them as text."))
-        layout.addWidget(self.table, 1)
-        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+        heading = label(f"{size(self.total_bytes)} on {name} at {ms(time_us)}", "heading")
+        hint = paragraph("Click rows to select their ops. Ctrl+C copies them as text.")
+        parts = heading, label(sum_by_kind(self._held)), hint, (self.table, 1), close_row(self)
+        vbox(*parts, on=self, margins=(16, 16, 16, 14))
 
     def _rows(self, schedule: Schedule, held: Collection[Holding]) -> list[tuple[str, str, Number]]:
         names = schedule.problem.profile.op_names

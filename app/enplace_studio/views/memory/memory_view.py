@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
@@ -19,6 +19,7 @@ from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 from enplace_studio.views.memory.holdings import contents_at
 from enplace_studio.widgets.device_menu import device_menu
+from enplace_studio.widgets.menu import offer_menu
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
@@ -85,8 +86,7 @@ class MemoryView(ScrollPanel):
             self.devices = [DeviceMemory(schedule, device, pipeline) for device in used]
             for widget in self.devices:
                 widget.asked.connect(partial(self.show_contents, schedule))
-                widget.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-                widget.customContextMenuRequested.connect(partial(self._open_menu, widget))
+                offer_menu(widget, partial(self.menu_at, widget))
                 column.addWidget(widget)
             of = "" if pipeline is None else "of all samples in flight: "
             self._about = paragraph(of + LEGEND)
@@ -136,9 +136,6 @@ class MemoryView(ScrollPanel):
         for each in drawn:
             each.show_curve(px)
 
-    def _open_menu(self, widget: DeviceMemory, at: QPoint) -> None:
-        self.menu_at(widget, at).popup(widget.mapToGlobal(at))
-
     def menu_at(self, widget: DeviceMemory, at: QPoint) -> QMenu:
         """Make the menu of a device: its contents, its ops, its lock, and the picture."""
         device, schedule = widget.device, widget.schedule
@@ -160,21 +157,21 @@ class MemoryView(ScrollPanel):
         menu.addActions(self.actions())
         return menu
 
-    def _open_row_menu(self, table: MemoryTable, at: QPoint) -> None:
-        """Open the menu of the ops in the chosen rows; the click has just selected them."""
+    def _row_menu(self, table: MemoryTable) -> QMenu | None:
+        """Make the menu of the ops in the chosen rows; the click has just selected them."""
         project = self._document.project
-        if project is not None and self._document.selection:
-            menu = op_menu(self._document, project, table)
-            menu.addSeparator()
-            menu.addActions(table.table.actions())
-            menu.popup(table.table.viewport().mapToGlobal(at))
+        if project is None or not self._document.selection:
+            return None
+        menu = op_menu(self._document, project, table)
+        menu.addSeparator()
+        menu.addActions(table.table.actions())
+        return menu
 
     def show_contents(self, schedule: Schedule, device: int, time_us: float) -> MemoryTable:
         """List everything in a device's memory at a moment, beside the window's other panes."""
         table = MemoryTable(schedule, device, time_us, self.window())
         table.chosen.connect(self._document.select)
-        table.table.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        table.table.customContextMenuRequested.connect(partial(self._open_row_menu, table))
+        offer_menu(table.table, lambda at: self._row_menu(table))
         self._document.opened.connect(table.close)  # its ops are those of this graph
         table.show()
         return table

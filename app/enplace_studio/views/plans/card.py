@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFont,
@@ -28,6 +28,7 @@ from enplace_studio.model.plan_facts import (
     why_stale,
 )
 from enplace_studio.model.previews import lack
+from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
@@ -258,20 +259,15 @@ class PlanCard(QAbstractButton):
     @staticmethod
     def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:
         """Draw at the right edge; return the width left over."""
-        painter.setFont(font)
-        painter.setPen(color)
-        align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        painter.drawText(area, align, text)
+        draw_text(painter, area, text, font, color, RIGHT)
         return area.width() - QFontMetricsF(font).horizontalAdvance(text) - GAP
 
     @staticmethod
     def _left(
         painter: QPainter, area: QRectF, width: float, text: str, font: QFont, color: QColor
     ) -> None:
-        painter.setFont(font)
-        painter.setPen(color)
-        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
-        painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+        left = QRectF(area.topLeft(), QSizeF(width, area.height()))
+        draw_text(painter, left, text, font, color)
 
 
 def _method(entry: PlanEntry) -> str:

@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QPushButton,
     QVBoxLayout,
@@ -21,6 +20,7 @@ from enplace_studio.explain.differences import count_whole, moved_ops
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
 from enplace_studio.model.plan_facts import compare
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import NO_LIMIT, ElidedLabel, label
 from enplace_studio.widgets.tables import copy_on_request
@@ -47,9 +47,7 @@ class Comparison(QFrame):
         self._names = (first.name, second.name)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         copy_on_request(self, self.rows)
-        column, self._grid = QVBoxLayout(self), QGridLayout()
-        column.setContentsMargins(0, 4, 0, 0)
-        column.addLayout(self._grid)
+        self._grid = QGridLayout()
         self._grid.setHorizontalSpacing(8)
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(0, 1)
@@ -59,11 +57,12 @@ class Comparison(QFrame):
             for side, value in enumerate(difference.values):
                 role = "good" if difference.better == side else "small"
                 self._add_right(label(value, role), line, side)
-        column.addLayout(self._links(first.schedule, second.schedule))
+        links = self._links(first.schedule, second.schedule)
+        vbox(self._grid, links, on=self, margins=(0, 4, 0, 0))
 
     def _links(self, first: Schedule, second: Schedule) -> QVBoxLayout:
         """Make the links below the table; ``first`` is the current plan's."""
-        links, last = QVBoxLayout(), QHBoxLayout()
+        links, last = vbox(), hbox()
         moved = moved_ops(first, second)
         if moved is not None and len(moved):
             n_moved = count_whole(moved, first.problem, second.problem)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QProgressBar, QWidget
 
 from enplace.bounds import Proof
 from enplace.placing.incumbents import PROVEN_GAP
@@ -22,8 +22,9 @@ from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.plan_facts import PER, other_machine, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import ElidedLabel, label, set_role
+from enplace_studio.widgets.panel import ElidedLabel, label, paragraph, set_role
 from enplace_studio.widgets.plot import Axis, Mark, Plot, PlotCurve
 from enplace_studio.widgets.theme import theme
 
@@ -54,9 +55,7 @@ class LiveCard(QFrame):
         self.curve = FallingCurve()
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress of the search")
-        self.bound, self.found_by = label("", "dim"), label("", "dim")
-        for text in (self.bound, self.found_by):  # no text may widen the pane
-            text.setWordWrap(True)
+        self.bound, self.found_by = paragraph(""), paragraph("")  # no text may widen the pane
         self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
         self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self.waiting = WaitingJobs(solver)
@@ -71,21 +70,12 @@ class LiveCard(QFrame):
         self.refresh()
 
     def _lay_out(self) -> None:
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 8, 12, 8)
-        layout.setSpacing(6)
-        for left, right in ((self.name, self.step), (self.state, self.standing)):
-            line = QHBoxLayout()
-            line.addWidget(left, 1000)
-            line.addStretch(1)
-            line.addWidget(right)
-            layout.addLayout(line)
-        layout.addWidget(self.curve)
-        layout.addWidget(self.bar)
-        layout.addWidget(self.bound)
-        layout.addWidget(self.found_by)
-        layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
-        layout.addWidget(self.waiting)
+        above = (
+            hbox((self.name, 1000), STRETCH, self.step),
+            hbox((self.state, 1000), STRETCH, self.standing),
+        )
+        below = self.bound, self.found_by, (self.go_on, Qt.AlignmentFlag.AlignRight), self.waiting
+        vbox(*above, self.curve, self.bar, *below, on=self, spacing=6, margins=(12, 8, 12, 8))
 
     def set_brief(self, brief: bool) -> None:
         """Show only the result of a finished search, to leave room for other things."""

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
 
 from enplace.frameworks.measured import MeasuredRun
 from enplace.text import count, ms, percent
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import step_error
 from enplace_studio.model.document import Document
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import label, paragraph, plain_tip, set_role
 
@@ -52,29 +53,17 @@ class ResultCard(QFrame):
         self.again_button = button(
             "Run again", lambda: document.requests.run_action.emit("run"), kind="link"
         )
-        self.facts, self._column = QWidget(), QVBoxLayout(self)
-        self._lay_out()
+        self.facts = QWidget()
+        self._column = self._lay_out()
         document.current_changed.connect(self.refresh)
         document.opened.connect(self.refresh)
         self.refresh()
 
-    def _lay_out(self) -> None:
-        head = QHBoxLayout()
-        head.addWidget(label("Measured here", "title"))
-        head.addStretch(1)
-        head.addWidget(self.step)
-        buttons = QHBoxLayout()
-        buttons.addWidget(self.take_button, 1)
-        buttons.addWidget(self.again_button)
-        layout = self._column
-        layout.setContentsMargins(12, 8, 12, 12)
-        layout.setSpacing(6)
-        layout.addLayout(head)
-        layout.addWidget(self.off)
-        layout.addWidget(self.caveat)
-        layout.addWidget(self.facts)
-        layout.addSpacing(2)
-        layout.addLayout(buttons)
+    def _lay_out(self) -> QVBoxLayout:
+        head = hbox(label("Measured here", "title"), STRETCH, self.step)
+        buttons = hbox((self.take_button, 1), self.again_button)
+        parts = head, self.off, self.caveat, self.facts, 2, buttons
+        return vbox(*parts, on=self, spacing=6, margins=(12, 8, 12, 12))
 
     def refresh(self) -> None:
         """Show the run of the current plan, if it has one."""

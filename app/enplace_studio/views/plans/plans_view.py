@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
     QLineEdit,
     QMenu,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -26,6 +25,8 @@ from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
 from enplace_studio.views.plans.replicas import ReplicasLine
+from enplace_studio.widgets.layouts import vbox
+from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.panel import ScrollPanel, paragraph
 from enplace_studio.widgets.tables import copy_on_request
 
@@ -72,8 +73,7 @@ class PlansView(ScrollPanel):
         self.cards: list[PlanCard] = []
         self.comparison: Comparison | None = None
         self._shows, cards = self.column.fill(), QWidget()
-        self._list = QVBoxLayout(cards)
-        self._list.setContentsMargins(0, 0, 0, 0)
+        self._list = vbox(on=cards, margins=(0, 0, 0, 0))
         self._shows.addWidget(cards)
         self._empty = paragraph(
             "There is no plan yet. All plans are listed here, the best first; Solve finds more."
@@ -130,8 +130,7 @@ class PlansView(ScrollPanel):
         card = PlanCard(project, self._document.bounds, entry, brief=brief)
         card.clicked.connect(partial(self._clicked, entry))
         card.renew_wanted.connect(partial(self._document.requests.renew_plan.emit, entry))
-        card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        card.customContextMenuRequested.connect(partial(self._open_menu, card))
+        offer_menu(card, lambda at: self.menu_of(card))
         return card
 
     def _clicked(self, entry: PlanEntry) -> None:
@@ -199,36 +198,24 @@ class PlansView(ScrollPanel):
 
     # The menu of a card
 
-    def _open_menu(self, card: PlanCard, at: QPoint) -> None:
-        self.menu_of(card).popup(card.mapToGlobal(at))
-
     def menu_of(self, card: PlanCard) -> QMenu:
         """Make the menu of a plan."""
-        entry, document = card.entry, self._document
-        menu = QMenu(card)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        actions: list[tuple[str, Callable[[], object]]] = [
-            ("Take the star away" if entry.starred else "Star", partial(document.star_plan, entry)),
-            ("Rename", partial(self.edit_name, card)),
-            ("Note…", partial(self.edit_remark, card)),
-            ("Duplicate", partial(document.duplicate_plan, entry)),
-            ("Remove", partial(document.remove_plan, entry)),
-            ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
-        ]
-        if document.problem is not None and entry.plan.splits == document.problem.splits:
-            actions.insert(
-                0, ("Polish for 30 s", partial(document.requests.polish_plan.emit, entry.plan))
-            )
-        if document.current is not None and entry is not document.current:
-            shown = document.current.name.replace("&", "&&")  # no mnemonic
-            compare = f"Compare with “{shown}”"
-            actions.insert(0, (compare, partial(self.compare_with, entry)))
+        entry, document, menu = card.entry, self._document, new_menu(card)
+        requests, current = document.requests, document.current
         if card.stale:
-            actions.insert(
-                0, ("Solve again here", partial(document.requests.renew_plan.emit, entry))
-            )
-        for title, run in actions:
-            menu.addAction(title).triggered.connect(lambda _, run=run: run())
+            add_action(menu, "Solve again here", partial(requests.renew_plan.emit, entry))
+        if current is not None and entry is not current:
+            compare = partial(self.compare_with, entry)
+            add_action(menu, f"Compare with “{current.name}”", compare)
+        if document.problem is not None and entry.plan.splits == document.problem.splits:
+            add_action(menu, "Polish for 30 s", partial(requests.polish_plan.emit, entry.plan))
+        star = "Take the star away" if entry.starred else "Star"
+        add_action(menu, star, partial(document.star_plan, entry))
+        add_action(menu, "Rename", partial(self.edit_name, card))
+        add_action(menu, "Note…", partial(self.edit_remark, card))
+        add_action(menu, "Duplicate", partial(document.duplicate_plan, entry))
+        add_action(menu, "Remove", partial(document.remove_plan, entry))
+        add_action(menu, "Export plan.json…", partial(requests.export_plan.emit, entry))
         return menu
 
     def edit_name(self, card: PlanCard) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model.method_facts import time_text, whole_seconds
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import label, paragraph
 
@@ -27,17 +28,10 @@ class WaitingJobs(QWidget):
         self.skip = button("Skip", self._skip, kind="link")
         self.skip.setToolTip("Stop the running method, keep its best plan, and go on to the next")
         self.list = QWidget()
-        column = QVBoxLayout(self.list)
-        column.setContentsMargins(0, 0, 0, 0)
+        self._rows = vbox(on=self.list, margins=(0, 0, 0, 0))
         self.list.setVisible(False)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        line = QHBoxLayout()
-        line.addWidget(self.summary)
-        line.addStretch(1)
-        line.addWidget(self.skip)
-        layout.addLayout(line)
-        layout.addWidget(self.list)
+        line = hbox(self.summary, STRETCH, self.skip)
+        vbox(line, self.list, on=self, margins=(0, 0, 0, 0))
         solver.changed.connect(self._refresh)
         self.hide()
 
@@ -59,9 +53,7 @@ class WaitingJobs(QWidget):
         for row, job in enumerate(waiting):
             for column, widget in enumerate(self._make_row(job)):
                 grid.addWidget(widget, row, column)
-        rows = self.list.layout()
-        if rows is not None:
-            rows.addWidget(table)
+        self._rows.addWidget(table)
 
     def _show_summary(self) -> None:
         spent = whole_seconds(self._solver.expected_s(self._shown))

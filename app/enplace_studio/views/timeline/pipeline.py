@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
 from enplace.machine.pipelines.loads import (
     busiest_us,
@@ -28,6 +28,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.panel import (
     BETWEEN_FACTS,
     Column,
@@ -102,20 +103,10 @@ class PipelineView(QWidget):
         self._fill_kinds()
 
     def _lay_out(self) -> None:
-        controls = QHBoxLayout()
-        controls.setSpacing(SPACING)
-        controls.addWidget(self.kind, 1000)
-        controls.addWidget(self.samples)
-        controls.addWidget(label("samples", "dim"))
-        controls.addStretch(1)
-        controls.addWidget(self.further_button)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACING)
-        column.addLayout(controls)
-        column.addWidget(self.message)
-        column.addWidget(self.rows, 1)
-        column.addWidget(self.legend)
+        samples = self.samples, label("samples", "dim")
+        controls = hbox((self.kind, 1000), *samples, STRETCH, self.further_button, spacing=SPACING)
+        parts = controls, self.message, (self.rows, 1), self.legend
+        vbox(*parts, on=self, spacing=SPACING, margins=(0, 0, 0, 0))
 
     def showEvent(self, event: object) -> None:
         self.refresh()
