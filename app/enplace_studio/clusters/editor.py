@@ -26,9 +26,9 @@ from enplace.readers.clusters import read_cluster
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
 from enplace_studio.clusters.link_patterns import ALL, LinkRow, compress, expand
+from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import label, paragraph
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtWidgets import (
-    QDialog,
-    QFileDialog,
-    QFrame,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QFileDialog, QFrame, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.readers.clusters import cluster_from, presets, read_cluster
@@ -25,9 +20,10 @@ from enplace_studio.explain.cluster_facts import (
     family,
     memory_text,
 )
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import Column, label, paragraph
 from enplace_studio.widgets.search_list import Row, SearchList, matches
 from enplace_studio.widgets.theme import theme
 

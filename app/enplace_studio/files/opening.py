@@ -31,7 +31,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.model.can_run import is_model
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import FileVersion, start_project
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 
 _FORMAT = re.compile(rb'^\s*\{\s*"format"\s*:\s*"(?P<name>[a-z-]+)/')
 _HEAD_BYTES = 1000

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from PySide6.QtGui import QFontDatabase, QGuiApplication
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QDialog,
-    QPlainTextEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QDialog, QPlainTextEdit, QWidget
 
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
 from enplace.text import elide_middle
+from enplace_studio.widgets.form import Form, number_field
+from enplace_studio.widgets.labels import label, plain_tip
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import Form, label, number_field, plain_tip
 from enplace_studio.widgets.theme import theme
 
 WIDTH = 460

@@ -28,13 +28,7 @@ from enplace.values.profile import Profile
 from enplace_studio.files import session
 from enplace_studio.files.opening import Files
 from enplace_studio.frameworks.devices import devices_title
-from enplace_studio.frameworks.dialogs import (
-    RUN,
-    TUNE,
-    FailureReport,
-    RunQuestion,
-    TrustQuestion,
-)
+from enplace_studio.frameworks.dialogs import RUN, TUNE, FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.frameworks.job import WorkerJob
 from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
 from enplace_studio.frameworks.profile_facts import simulated_step_us
@@ -44,7 +38,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.model.can_run import model_source, why_no_run
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 
 ROUNDS = 3
 """Largest number of new plans that tuning tries."""

@@ -8,23 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QComboBox,
-    QDialog,
-    QFileDialog,
-    QLineEdit,
-    QSpinBox,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QDialog, QFileDialog, QLineEdit, QSpinBox, QWidget
 
 from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, Source, check_batch_sizes, source_of
 from enplace_studio.frameworks.devices import DeviceChoice
+from enplace_studio.widgets.form import Form, number_field
+from enplace_studio.widgets.labels import label, paragraph, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import Form, label, number_field, paragraph, set_role
 from enplace_studio.widgets.theme import theme
 
 WIDTH = 560

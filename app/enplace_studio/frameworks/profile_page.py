@@ -11,10 +11,12 @@ from enplace.values.profile import Profile
 from enplace_studio.explain.titles import model_title
 from enplace_studio.frameworks import profile_facts as facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
+from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.fact_widgets import Line
+from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.panel import Column, Panel, label, paragraph
+from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.theme import theme
 
 SIZE = (900, 560)

@@ -8,9 +8,9 @@ from PySide6.QtWidgets import QFrame, QProgressBar
 
 from enplace.text import seconds
 from enplace_studio.frameworks.job import WorkerJob
+from enplace_studio.widgets.labels import ElidedLabel, label
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import ElidedLabel, label
 
 BAR_STEPS = 1000
 

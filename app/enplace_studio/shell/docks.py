@@ -6,8 +6,8 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QContextMenuEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QDockWidget, QMenu, QWidget
 
+from enplace_studio.widgets.labels import named
 from enplace_studio.widgets.layouts import vbox
-from enplace_studio.widgets.panel import named
 from enplace_studio.widgets.theme import theme
 
 GRIP_HEIGHT, GRIP_WIDTH = 6, 28

@@ -15,9 +15,9 @@ from enplace_studio.model.constraints import solve_text
 from enplace_studio.model.document import Document
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.solve.method_menu import MethodMenu
+from enplace_studio.widgets.labels import ElidedLabel, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import ElidedLabel, plain_tip
 from enplace_studio.widgets.theme import theme
 
 NARROW_PX = 1180

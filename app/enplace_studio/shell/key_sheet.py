@@ -9,9 +9,10 @@ from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QDialog, QGridLayout, QVBoxLayout, QWidget
 
 from enplace_studio.shell.actions import MENUS, VIEW_KEYS, Action
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import STRETCH, Part, hbox, vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.panel import Column, label
 from enplace_studio.widgets.theme import theme
 
 SIZE = (860, 620)

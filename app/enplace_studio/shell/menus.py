@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMainWindow, QMenu
 from enplace_studio.model.constraints import solve_text
 from enplace_studio.shell.actions import EXPORTS, MENUS, all_actions
 from enplace_studio.shell.parts import Studio
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 
 
 class Menus(QObject):

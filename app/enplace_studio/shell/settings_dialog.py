@@ -12,9 +12,11 @@ from enplace_studio.files.recovery import BACKUPS, BACKUPS_IN_ALL
 from enplace_studio.model.method_facts import whole_seconds
 from enplace_studio.shell.parts import Studio
 from enplace_studio.solve.chosen_method import TIME_LIMITS_S
+from enplace_studio.widgets.column import height_at
+from enplace_studio.widgets.form import Form
+from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import STRETCH, vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.panel import Form, height_at, label
 from enplace_studio.widgets.theme import MODES, theme
 
 WIDTH = 560

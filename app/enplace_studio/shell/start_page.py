@@ -13,9 +13,9 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVB
 from enplace.frameworks.registry import frameworks
 from enplace.readers.samples import Sample, Thumbnail, samples, thumbnails
 from enplace.text import count, elide_middle, size
+from enplace_studio.widgets.labels import ElidedLabel, label, named, paragraph, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import ElidedLabel, label, named, paragraph, plain_tip
 from enplace_studio.widgets.theme import theme
 
 COLUMNS = 3

@@ -14,8 +14,8 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import other_machine
 from enplace_studio.model.previews import lack
+from enplace_studio.widgets.labels import ElidedLabel, label, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox
-from enplace_studio.widgets.panel import ElidedLabel, label, set_role
 
 
 class StatusLine(QWidget):

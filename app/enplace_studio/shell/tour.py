@@ -9,9 +9,9 @@ from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
+from enplace_studio.widgets.labels import label, named
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import label, named
 from enplace_studio.widgets.theme import theme
 
 WIDTH = 320

@@ -24,9 +24,9 @@ from enplace_studio.shell.parts import Studio
 from enplace_studio.shell.start_page import StartPage
 from enplace_studio.shell.status import StatusLine
 from enplace_studio.shell.tour import Tour
+from enplace_studio.widgets.labels import named
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import Banner, Offer, Toast
-from enplace_studio.widgets.panel import named
 
 USUAL_SIZE = (1440, 900)
 USUAL_SHARE = 0.8

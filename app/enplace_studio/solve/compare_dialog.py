@@ -17,9 +17,9 @@ from PySide6.QtWidgets import (
 from enplace.text import count
 from enplace_studio.jobs.solver import Method, estimate_s
 from enplace_studio.model.method_facts import by_purpose, time_text, whole_seconds
+from enplace_studio.widgets.labels import label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import label, paragraph, plain_tip
 from enplace_studio.widgets.theme import theme
 
 SIZE = (820, 520)

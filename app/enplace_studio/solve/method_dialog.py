@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import (
-    QComboBox,
-    QDialog,
-    QFrame,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QDialog, QFrame, QVBoxLayout, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.text import seconds
@@ -33,9 +27,11 @@ from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.model.plan_facts import headline
 from enplace_studio.solve.chosen_method import TIME_LIMITS_S, Choice
 from enplace_studio.solve.option_form import OptionForm
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.form import Form
+from enplace_studio.widgets.labels import label, paragraph, set_role
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import DialogButtons, button
-from enplace_studio.widgets.panel import Column, Form, label, paragraph, set_role
 from enplace_studio.widgets.search_list import Row, SearchList, matches
 from enplace_studio.widgets.theme import theme
 

@@ -12,7 +12,7 @@ from enplace.values.problem import Problem
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.method_facts import suggested, warnings_for, why_not_for
 from enplace_studio.solve.chosen_method import ChosenMethod
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 
 
 class MethodMenu(QMenu):

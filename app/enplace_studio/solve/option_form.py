@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QFileDialog,
-    QLineEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QLineEdit, QWidget
 
 from enplace.option import FILE, SWITCH, Option, Value
 from enplace_studio.explain.titles import option_title
+from enplace_studio.widgets.form import Form
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.layouts import hbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Form, plain_tip
 
 
 class OptionForm(QWidget):

@@ -9,7 +9,7 @@ from PySide6.QtGui import QKeyEvent, QWheelEvent
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.timelines.scale import TimeScale
-from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
 ZOOM_STEP = 1.25

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from enplace_studio.explain.shortened import brief, shorten_among
 from enplace_studio.widgets.drawing import LEFT, RIGHT, PaintedButton, draw_text
 from enplace_studio.widgets.hatch import paint_notches
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
 COLUMN_PX = 118

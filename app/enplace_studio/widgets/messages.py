@@ -23,8 +23,8 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import shortened
+from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import Part, hbox
-from enplace_studio.widgets.panel import label
 
 log = logging.getLogger(__name__)
 

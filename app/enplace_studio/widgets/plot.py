@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QP
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.explain.shortened import shorten_among
-from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
 LEAST_PX = 138

@@ -32,8 +32,8 @@ from PySide6.QtWidgets import (
 
 from enplace_studio.explain.shortened import wrapped
 from enplace_studio.widgets.drawing import RIGHT, draw_text
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.layouts import vbox
-from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
 
 COLUMN_GAP = 18

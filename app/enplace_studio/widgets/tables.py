@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import cell_text, one_line
 from enplace_studio.widgets.drawing import LEFT, RIGHT
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
 ROW_PX = 26

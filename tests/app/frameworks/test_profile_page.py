@@ -10,8 +10,8 @@ from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Meas
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
 from enplace_studio.frameworks.profile_facts import deviations, simulated_step_us, step_facts
 from enplace_studio.frameworks.profile_page import ProfilePage
+from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.fact_widgets import Line
-from enplace_studio.widgets.panel import Column
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 

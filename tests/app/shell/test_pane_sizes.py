@@ -12,7 +12,8 @@ from enplace_studio.model.open_project import start_project
 from enplace_studio.shell.pane_sizes import share
 from enplace_studio.shell.window import MainWindow
 from enplace_studio.views.whatif.speed_curves import COMPUTE
-from enplace_studio.widgets.panel import ElidedLabel, Need
+from enplace_studio.widgets.labels import ElidedLabel
+from enplace_studio.widgets.panel import Need
 from enplace_studio.widgets.style import make_sheet
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of

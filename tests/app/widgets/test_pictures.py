@@ -6,7 +6,8 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QLabel, QPushButton
 
 from enplace.errors import FileError
-from enplace_studio.widgets.panel import Panel, ScrollPanel, label
+from enplace_studio.widgets.labels import label
+from enplace_studio.widgets.panel import Panel, ScrollPanel
 from enplace_studio.widgets.pictures import SHARPNESS, Drawing, draw_widget, write_picture
 
 

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, Q
 from enplace.text import ms
 from enplace_studio.views.compare.compare_facts import DeviceRow, Waterfall
 from enplace_studio.views.compare.paint import change_color
-from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
 _WIDEST_PX = 84

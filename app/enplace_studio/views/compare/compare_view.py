@@ -38,8 +38,9 @@ from enplace_studio.views.compare.compare_facts import (
 from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalPanel
 from enplace_studio.views.compare.pipelines import PipelinePair
 from enplace_studio.views.compare.stack import Block, make_blocks
+from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Panel, paragraph
+from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.pictures import Drawing, draw_widget
 
 KEYS = "wheel zooms all · W A S D · drag selects time in all"

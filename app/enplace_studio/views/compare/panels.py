@@ -35,8 +35,10 @@ from enplace_studio.views.compare.compare_facts import (
 )
 from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.labels import ElidedLabel, label, plain_tip
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Column, ElidedLabel, Panel, label, plain_tip
+from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.tables import copy_on_request
 from enplace_studio.widgets.theme import theme
 

@@ -15,14 +15,9 @@ from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas
 from enplace_studio.views.compare.compare_facts import LETTERS
 from enplace_studio.views.compare.panels import badge
-from enplace_studio.widgets.panel import (
-    BETWEEN_FACTS,
-    Column,
-    ElidedCombo,
-    ElidedLabel,
-    label,
-    number_field,
-)
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.form import number_field
+from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedCombo, ElidedLabel, label
 
 USUAL = ("1f1b", "zb-h1")
 """The kinds that one plan is compared in, until the user chooses others."""

@@ -23,8 +23,9 @@ from enplace_studio.views.constraints.rows import (
     show_cost,
     texts_of,
 )
+from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Need, Panel, paragraph
+from enplace_studio.widgets.panel import Need, Panel
 from enplace_studio.widgets.tables import copy_on_request
 from enplace_studio.widgets.theme import theme
 

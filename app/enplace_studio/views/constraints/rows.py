@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
 
 from enplace.text import count, ms
 from enplace_studio.explain.shortened import brief
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
 
 HEIGHT, GAP = 40, 8

@@ -26,7 +26,7 @@ from enplace_studio.views.graph.paint import fitted
 from enplace_studio.views.view import DEVICE_KEYS
 from enplace_studio.widgets.device_menu import device_menu
 from enplace_studio.widgets.hatch import paint_hatching, paint_notches
-from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
 MOST_CHIPS = 24

@@ -23,10 +23,11 @@ from enplace_studio.views.graph.export import draw_scene
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
+from enplace_studio.widgets.labels import ElidedLabel, label
 from enplace_studio.widgets.layouts import hbox
 from enplace_studio.widgets.menu import add_action, new_menu
 from enplace_studio.widgets.op_menu import op_menu
-from enplace_studio.widgets.panel import SAVE_PICTURE, ElidedLabel, Panel, label
+from enplace_studio.widgets.panel import SAVE_PICTURE, Panel
 from enplace_studio.widgets.pictures import Drawing
 from enplace_studio.widgets.theme import theme
 

@@ -20,11 +20,7 @@ from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import QueryError, find_ops
 from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
-from enplace_studio.views.graph.graph_facts import (
-    PlanStages,
-    make_facts,
-    plan_stages,
-)
+from enplace_studio.views.graph.graph_facts import PlanStages, make_facts, plan_stages
 from enplace_studio.views.graph.level import GraphLevel, inner_level, whole_level
 from enplace_studio.views.graph.paint import Marks
 from enplace_studio.views.graph.scene import Scene, make_scene

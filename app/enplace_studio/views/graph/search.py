@@ -23,9 +23,9 @@ from PySide6.QtWidgets import (
 from enplace.text import count
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import completions
+from enplace_studio.widgets.labels import ElidedLabel, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.menu import add_action, new_menu
-from enplace_studio.widgets.panel import ElidedLabel, plain_tip
 
 HELP = """A query is a list of terms; an op must satisfy all of them.
 decoder            name, scope, type, group or device

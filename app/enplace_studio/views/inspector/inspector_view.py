@@ -8,14 +8,7 @@ from functools import partial
 
 import numpy as np
 from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtWidgets import (
-    QDockWidget,
-    QLabel,
-    QMenu,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QDockWidget, QLabel, QMenu, QPushButton, QVBoxLayout, QWidget
 
 from enplace.text import count, ms, percent, size
 from enplace.values.measurement import ESTIMATED
@@ -60,9 +53,10 @@ from enplace_studio.widgets.fact_widgets import (
     Line,
     WhyLine,
 )
+from enplace_studio.widgets.labels import label, paragraph, plain_tip
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Need, ScrollPanel, label, paragraph, plain_tip
+from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
 LEAST_PX, USUAL_PX = 200, 300

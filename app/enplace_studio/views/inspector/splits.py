@@ -9,9 +9,9 @@ from PySide6.QtWidgets import QDialog, QWidget
 
 from enplace.text import count, ms, size
 from enplace_studio.views.inspector.inspector_facts import SplitFact
+from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.panel import label
 from enplace_studio.widgets.tables import Cell, Number, Table
 from enplace_studio.widgets.theme import theme
 

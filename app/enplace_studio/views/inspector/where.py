@@ -14,8 +14,8 @@ from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
 from enplace_studio.views.inspector.inspector_facts import where
 from enplace_studio.widgets.fact_widgets import COLUMN_PX, Columns, DeviceButton
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
-from enplace_studio.widgets.panel import plain_tip
 
 PREVIEW_DELAY_MS = 120
 _MOST_WIDE = 9

@@ -23,12 +23,8 @@ from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
-from enplace_studio.views.memory.holdings import (
-    Holding,
-    holdings_at,
-    split_at_peak,
-)
-from enplace_studio.widgets.panel import TipWidget
+from enplace_studio.views.memory.holdings import Holding, holdings_at, split_at_peak
+from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import blend, theme
 
 STRENGTHS = (1.0, 0.62, 0.34)

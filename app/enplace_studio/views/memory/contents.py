@@ -12,9 +12,9 @@ from enplace.text import count, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.views.memory.holdings import Holding, contents_at
+from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.messages import close_row
-from enplace_studio.widgets.panel import label, paragraph
 from enplace_studio.widgets.tables import Number, Table
 from enplace_studio.widgets.theme import theme
 

@@ -18,11 +18,13 @@ from enplace_studio.model.document import Document
 from enplace_studio.views.memory.bar import CURVE_PX, DeviceMemory
 from enplace_studio.views.memory.contents import MemoryTable
 from enplace_studio.views.memory.holdings import contents_at
+from enplace_studio.widgets.column import ROOM_OF_BAR
 from enplace_studio.widgets.device_menu import device_menu
+from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.menu import offer_menu
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.op_menu import op_menu
-from enplace_studio.widgets.panel import ROOM_OF_BAR, Need, ScrollPanel, paragraph
+from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.pictures import Drawing
 from enplace_studio.widgets.theme import theme
 

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, QSizeF, Qt, Signal
-from PySide6.QtGui import (
-    QColor,
-    QFont,
-    QFontMetricsF,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QResizeEvent,
-)
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.placing.incumbents import PROVEN_GAP
@@ -21,16 +13,11 @@ from enplace_studio.explain.differences import sent_bytes
 from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
-from enplace_studio.model.plan_facts import (
-    headline,
-    standing,
-    tooltip,
-    why_stale,
-)
+from enplace_studio.model.plan_facts import headline, standing, tooltip, why_stale
 from enplace_studio.model.previews import lack
 from enplace_studio.widgets.drawing import RIGHT, draw_text
+from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import plain_tip
 from enplace_studio.widgets.theme import theme
 
 LINES_PX, LINE_PX, LINK_PX, BRIEF_PX = 52, 17, 20, 30

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QLabel,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from enplace.text import count
 from enplace.values.schedule import Schedule
@@ -20,9 +13,10 @@ from enplace_studio.explain.differences import count_whole, moved_ops
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
 from enplace_studio.model.plan_facts import compare
+from enplace_studio.widgets.labels import ElidedLabel, label
 from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import NO_LIMIT, ElidedLabel, label
+from enplace_studio.widgets.panel import NO_LIMIT
 from enplace_studio.widgets.tables import copy_on_request
 
 

@@ -22,9 +22,9 @@ from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.plan_facts import PER, other_machine, role_of
 from enplace_studio.views.plans.waiting import WaitingJobs
+from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import ElidedLabel, label, paragraph, set_role
 from enplace_studio.widgets.plot import Axis, Mark, Plot, PlotCurve
 from enplace_studio.widgets.theme import theme
 

@@ -14,9 +14,9 @@ from enplace.text import count, ms, percent
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import step_error
 from enplace_studio.model.document import Document
+from enplace_studio.widgets.labels import label, paragraph, plain_tip, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import label, paragraph, plain_tip, set_role
 
 CLOSE = 0.05
 """Largest error of a predicted step that the papers call accurate."""

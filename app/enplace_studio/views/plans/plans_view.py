@@ -7,12 +7,7 @@ from functools import partial
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import (
-    QApplication,
-    QLineEdit,
-    QMenu,
-    QWidget,
-)
+from PySide6.QtWidgets import QApplication, QLineEdit, QMenu, QWidget
 
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.explain.cluster_facts import cluster_title
@@ -25,9 +20,10 @@ from enplace_studio.views.plans.comparison import Comparison
 from enplace_studio.views.plans.live import LiveCard
 from enplace_studio.views.plans.measured import ResultCard
 from enplace_studio.views.plans.replicas import ReplicasLine
+from enplace_studio.widgets.labels import paragraph
 from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
-from enplace_studio.widgets.panel import ScrollPanel, paragraph
+from enplace_studio.widgets.panel import ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
 

@@ -14,7 +14,7 @@ from enplace.values.problem import Problem
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
-from enplace_studio.widgets.panel import plain_tip
+from enplace_studio.widgets.labels import plain_tip
 
 ABOUT = (
     "Every GPU has a copy of the whole model and takes its share of the batch; before the update, "

@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model.method_facts import time_text, whole_seconds
+from enplace_studio.widgets.labels import label, paragraph
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import label, paragraph
 
 _DIRECT = Qt.FindChildOption.FindDirectChildrenOnly
 

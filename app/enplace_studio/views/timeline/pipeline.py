@@ -8,10 +8,7 @@ import numpy as np
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QPushButton, QSizePolicy, QWidget
 
-from enplace.machine.pipelines.loads import (
-    busiest_us,
-    max_load_us,
-)
+from enplace.machine.pipelines.loads import busiest_us, max_load_us
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
 from enplace.summary import describe_pace
 from enplace.text import count, listed, ms, size
@@ -28,16 +25,10 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.pipeline_canvas import PipelineCanvas, further_stages
+from enplace_studio.widgets.column import Column
+from enplace_studio.widgets.form import number_field
+from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedCombo, label, paragraph, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
-from enplace_studio.widgets.panel import (
-    BETWEEN_FACTS,
-    Column,
-    ElidedCombo,
-    label,
-    number_field,
-    paragraph,
-    plain_tip,
-)
 
 SLOWER = 1.02
 """A full pipeline slower than its busiest device by this factor gets an explanation."""

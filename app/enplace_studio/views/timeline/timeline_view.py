@@ -23,7 +23,8 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.pipeline import PipelineView
-from enplace_studio.widgets.panel import BETWEEN_FACTS, Need, Panel, label, plain_tip
+from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
+from enplace_studio.widgets.panel import Need, Panel
 
 
 def make_view(document: Document, solver: Solver) -> TimelineView:

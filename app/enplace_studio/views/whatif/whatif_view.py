@@ -39,8 +39,9 @@ from enplace_studio.views.whatif.speed_curves import (
     now,
     swept_plans,
 )
+from enplace_studio.widgets.labels import label
 from enplace_studio.widgets.messages import button
-from enplace_studio.widgets.panel import Need, ScrollPanel, label
+from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
 
 STEPS = 24

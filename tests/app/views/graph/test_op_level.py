@@ -14,7 +14,7 @@ from enplace.values.measurement import Measurement
 from enplace_studio.views.graph import level as level_module
 from enplace_studio.views.graph.camera import MARGIN, READABLE_OPS, Camera
 from enplace_studio.views.graph.graph_view import GraphView
-from enplace_studio.widgets.panel import ElidedLabel
+from enplace_studio.widgets.labels import ElidedLabel
 from enplace_studio.widgets.pictures import write_picture
 from problems import cluster_of, profile_of
 

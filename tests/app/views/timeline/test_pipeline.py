@@ -21,7 +21,7 @@ from enplace_studio.model.document import PlanEntry
 from enplace_studio.timelines.pipeline_canvas import further_stages, sample_color
 from enplace_studio.views.memory.memory_view import MemoryView
 from enplace_studio.views.timeline.timeline_view import TimelineView
-from enplace_studio.widgets.panel import BETWEEN_FACTS, ElidedLabel
+from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedLabel
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, plan_of, profile_of
 from threads import finish_work
