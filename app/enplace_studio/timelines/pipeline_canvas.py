@@ -21,7 +21,7 @@ from enplace.machine.pipelines.loads import (
     COMPUTE,
     IN,
     OUT,
-    device_loads_us,
+    pass_loads_us,
     shared_parts_us,
 )
 from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot, planned_rule
@@ -105,9 +105,9 @@ class PipelineCanvas(TimeCanvas):
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             self._parts_us = _parts_us(problem, plan)
-            self._loads_us = device_loads_us(
+            self._loads_us = pass_loads_us(
                 problem, plan.device, planned_rule(plan), plan.replicas, plan.recompute
-            )
+            ).sum(axis=1)
         height = AXIS_PX + len(self._rows) * ROW_PX if self._rows else 0
         self.setMinimumHeight(round(height * theme.scale))
         self.fit()

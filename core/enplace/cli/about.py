@@ -16,7 +16,7 @@ import click
 
 from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.options import FILE, MethodType, PresetType
+from enplace.cli.options import FILE, MethodType, PresetType, whole_option
 from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.text import instead, table
 
@@ -103,12 +103,7 @@ SIZE = _SizeType()
 @click.option(
     "--detect", is_flag=True, help="Describe the GPUs of this machine; if it has none, ask."
 )
-@click.option(
-    "--gpus",
-    type=click.IntRange(1, 255),
-    metavar="N",
-    help="How many GPUs, instead of detecting them.",
-)
+@whole_option("--gpus", 1, 255, "How many GPUs, instead of detecting them.")
 @click.option("--model", metavar="NAME", help="H200, H100, A100, V100 or another name.")
 @click.option("--memory", type=SIZE, metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
 @click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")

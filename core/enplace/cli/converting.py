@@ -15,6 +15,7 @@ from enplace.cli.options import (
     cluster_option,
     plan_argument,
     profile_argument,
+    whole_option,
 )
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
@@ -90,11 +91,11 @@ class _FormatOption(click.Option):
     help="Of an ONNX model: the GPU to estimate op times for: h200, h100, a100 or v100. On the "
     "bundled clusters with this GPU, ops take what its roofline says. [default: h200]",
 )
-@click.option(
+@whole_option(
     "--batch-size",
-    type=click.IntRange(1, 1 << 24),
-    metavar="N",
-    help="Of an ONNX model: its batch, if the file leaves that open. [default: 1]",
+    1,
+    1 << 24,
+    "Of an ONNX model: its batch, if the file leaves that open. [default: 1]",
 )
 @click.option(
     "--size",

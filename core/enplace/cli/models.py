@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.options import FILE, RegistryType, all_of
+from enplace.cli.options import FILE, RegistryType, all_of, whole_option
 from enplace.errors import EnplaceWarning, FileError
 from enplace.text import one_line
 
@@ -74,12 +74,11 @@ model_options = all_of(
         help="An argument for the script; repeat it: --arg --batch --arg 16.",
     ),
     *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
-    click.option(
+    whole_option(
         "--batch-size",
-        type=click.IntRange(1, 1 << 24),
-        default=None,
-        metavar="N",
-        help="Batch size for a saved model, or the value of {batch} in --arg. "
+        1,
+        1 << 24,
+        "Batch size for a saved model, or the value of {batch} in --arg. "
         "[default: the model's own]",
     ),
     click.option(

@@ -153,6 +153,14 @@ method_option = click.option(
 )
 
 
+def whole_option(
+    flag: str, least: int, most: int, text: str, default: int | None = None
+) -> Decorator:
+    """Make an option that takes a whole number."""
+    usual: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(flag, type=click.IntRange(least, most), metavar="N", help=text, **usual)
+
+
 def cluster_option(required: bool, default: str = "") -> Decorator:
     """``--cluster``, and ``--scale-compute`` and ``--scale-links`` for it."""
     also = f" [default: {default}]" if default else ""
@@ -258,13 +266,12 @@ solver_options = all_of(
         metavar="SECONDS",
         help="Stop a search after this time, with its best plan.",
     ),
-    click.option(
+    whole_option(
         "--seed",
-        type=click.IntRange(0, 2**32 - 1),
-        metavar="N",
+        0,
+        2**32 - 1,
+        "Seed of random numbers: equal seeds give equal plans unless time ends the search.",
         default=0,
-        show_default=True,
-        help="Seed of random numbers: equal seeds give equal plans unless time ends the search.",
     ),
     click.option(
         "--option",

@@ -9,7 +9,7 @@ import click
 from enplace.cli.answer import Answer, command
 from enplace.cli.converting import describe_estimate, profile_numbers
 from enplace.cli.models import find_source, model_options
-from enplace.cli.options import FILE
+from enplace.cli.options import FILE, NumbersType, whole_option
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.text import count, listed, ms, percent, table
@@ -20,45 +20,16 @@ if TYPE_CHECKING:
 MOST_LINKS = 12
 
 
-class _SizesType(click.ParamType):  # type: ignore[type-arg]
-    """Whole numbers separated by commas."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[int, ...]:
-        try:
-            sizes = tuple(sorted({int(part) for part in str(value).split(",")}))
-        except ValueError:
-            self.fail(f"'{value}' is not a list such as 8,16,32", param, ctx)
-        if sizes[0] < 1:
-            self.fail("a batch has at least one sample", param, ctx)
-        return sizes
-
-
 @command("profile")
 @model_options
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="P.enplace", help="Write the profile."
 )
-@click.option(
-    "--steps",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    default=100,
-    show_default=True,
-    help="How many steps to trace.",
-)
-@click.option(
-    "--warm-ups",
-    type=click.IntRange(0, 100_000),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="How many steps to leave out at the start.",
-)
+@whole_option("--steps", 1, 100_000, "How many steps to trace.", default=100)
+@whole_option("--warm-ups", 0, 100_000, "How many steps to leave out at the start.", default=10)
 @click.option(
     "--batch-sizes",
-    type=_SizesType(),
+    type=NumbersType(1 << 24),
     metavar="A,B,C",
     help="Estimate a --batch-size that fits no device from these smaller ones (Celeritas, 4.2).",
 )

@@ -9,7 +9,7 @@ import click
 
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, find_source, model_options
-from enplace.cli.options import FILE, POSITIVE, all_of, method_option, plan_argument
+from enplace.cli.options import FILE, POSITIVE, all_of, method_option, plan_argument, whole_option
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
@@ -27,21 +27,9 @@ if TYPE_CHECKING:
 
 run_options = all_of(
     plan_argument,
-    click.option(
-        "--steps",
-        type=click.IntRange(1, 100_000),
-        metavar="N",
-        default=20,
-        show_default=True,
-        help="How many steps to measure.",
-    ),
-    click.option(
-        "--repeat",
-        type=click.IntRange(1, 100),
-        metavar="N",
-        default=1,
-        show_default=True,
-        help="How often to measure them, each time in a new session.",
+    whole_option("--steps", 1, 100_000, "How many steps to measure.", default=20),
+    whole_option(
+        "--repeat", 1, 100, "How often to measure them, each time in a new session.", default=1
     ),
     click.option(
         "--no-order", is_flag=True, help="Leave the order of the ops on a device to the framework."
@@ -64,12 +52,7 @@ run_options = all_of(
     type=click.Choice(["inference", *PIPELINES]),
     help="Run the step as a pipeline of micro-batches, in this order.",
 )
-@click.option(
-    "--microbatches",
-    type=click.IntRange(2, 1024),
-    metavar="N",
-    help="Cut each batch into so many micro-batches. [default: 8]",
-)
+@whole_option("--microbatches", 2, 1024, "Cut each batch into so many micro-batches. [default: 8]")
 @click.option(
     "--own-statistics",
     is_flag=True,
@@ -168,14 +151,7 @@ def _microbatches(
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="better.json", help="Write the best plan."
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1, 100),
-    metavar="N",
-    default=3,
-    show_default=True,
-    help="Try at most this many new plans.",
-)
+@whole_option("--rounds", 1, 100, "Try at most this many new plans.", default=3)
 @method_option
 @click.option(
     "--time-limit",

@@ -28,7 +28,9 @@ _PARSE = """
 import json, resource, sys
 with open("/proc/self/statm") as file:
     used_bytes = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used_bytes + int(sys.argv[1]),) * 2)
+most, hard = used_bytes + int(sys.argv[1]), resource.getrlimit(resource.RLIMIT_AS)[1]
+if hard == resource.RLIM_INFINITY or most < hard:
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 try:
     json.loads(sys.stdin.buffer.read().decode("utf-8-sig"), object_pairs_hook=dict)
 except MemoryError:

@@ -252,8 +252,11 @@ def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplac
         (["profile", "train.py", "-o", "nowhere/P.enplace"], "no folder 'nowhere'"),
         (["profile", "train.py", "-o", "train.py"], "is also an input"),
         (["profile", "train.py", "-o", "P.enplace", "--loss", "mse"], "no optimizer"),
-        (["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "8,x"], "such as 8,16,32"),
-        (["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "0"], "at least one"),
+        (
+            ["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "8,x"],
+            "'x' is not a valid integer",
+        ),
+        (["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "0"], "0 is not in the range"),
         (["run", "train.py", "nonesuch.json"], "nonesuch.json"),
         (["run", "train.py", "train.py"], "train.py"),
         (["run", "train.py", "p.json"], "p.json"),

@@ -146,18 +146,6 @@ def pass_loads_us(
     return load
 
 
-def device_loads_us(
-    problem: Problem,
-    device: IntArray,
-    rule: LoadRule = USUAL,
-    replicas: Sequence[Sequence[int]] = (),
-    recompute: Sequence[int] = (),
-) -> FloatArray:
-    """Return the load of each device over all passes; shape (n_devices,)."""
-    total: FloatArray = pass_loads_us(problem, device, rule, replicas, recompute).sum(axis=1)
-    return total
-
-
 def busiest_us(
     problem: Problem,
     device: IntArray,

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
-from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.pipeline import KINDS, simulate_pipeline
 from enplace.machine.pipelines.stages import stages_of
 from enplace.placers import PlaceOptions, place
@@ -134,7 +134,7 @@ def test_the_stages_of_a_device_add_up_to_its_load(planned):
     stages = stages_of(problem, plan)
     for stage in stages:
         total[stage.devices[0]] += stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
-    np.testing.assert_allclose(total, device_loads_us(problem, plan.device), atol=1e-9)
+    np.testing.assert_allclose(total, pass_loads_us(problem, plan.device).sum(axis=1), atol=1e-9)
     assert sorted(np.concatenate([stage.ops for stage in stages]).tolist()) == list(
         range(problem.profile.n_ops)
     )
@@ -167,7 +167,8 @@ def test_replicas_on_different_gpus_have_different_times():
     profile = profile_of({"a": 100}, [])
     problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
     plan = replace(plan_of(problem, {"a": 0}), replicas=((0, 1),))
-    assert device_loads_us(problem, plan.device, replicas=plan.replicas).tolist() == [50, 500]
+    loads_us = pass_loads_us(problem, plan.device, replicas=plan.replicas)
+    assert loads_us.tolist() == [[50], [500]]
     found = simulate_pipeline(problem, plan, "inference", MANY)
     assert found.time_per_sample_us == pytest.approx(500)
     assert found.stages[0].compute_us == (100, 1000)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.pace import slow_down
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
@@ -48,7 +48,7 @@ def _loads_us(problem: Problem, found: Partition, rule: LoadRule, devices: list[
         name = np.arange(cluster.n_devices)
         name[devices] = np.roll(devices, -shift)
         recompute = name[list(found.recompute)].tolist()
-        loads_us = device_loads_us(problem, name[found.device], rule, (), recompute)
+        loads_us = pass_loads_us(problem, name[found.device], rule, (), recompute).sum(axis=1)
         for i, d in enumerate(devices):
             if problem.unit_allowed[problem.unit[found.device == d], name[d]].all():
                 us[i, (i + shift) % n] = loads_us[name[d]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.memory import forward_bytes
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
@@ -84,7 +84,7 @@ def find_pace_us(
         return 0.0
     if rule.pipeline == "gpipe":
         return np.inf  # there, all samples are in flight at any pace
-    loads_us = device_loads_us(problem, device, rule, replicas, recompute)
+    loads_us = pass_loads_us(problem, device, rule, replicas, recompute).sum(axis=1)
     slow_us = min(most_us, rule.n_resources * float(loads_us.sum()))
     room_us = np.inf
     if rule.pipeline in ("1f1b", "zb-h1"):

@@ -31,8 +31,8 @@ import numpy as np
 from enplace.machine.pipelines.loads import (
     BACKWARD,
     FORWARD,
-    device_loads_us,
     max_load_us,
+    pass_loads_us,
     shared_parts_us,
 )
 from enplace.machine.pipelines.memory import counts_whole_nodes
@@ -140,7 +140,8 @@ def partition_at_pace(
     over = AtPace(task, stopped) if machines else None
     ways = WAYS[links_passes(problem)]
     search = _Search(problem, rule, task, lattices, ways, over, stopped, best)
-    alone_us = float(device_loads_us(problem, free.device, one_each, free.replicas).sum())
+    loads_us = pass_loads_us(problem, free.device, one_each, free.replicas).sum(axis=1)
+    alone_us = float(loads_us.sum())
     slow_us = best.load_us if np.isfinite(best.load_us) else alone_us
     search.bisect(free.load_us * (1 - SAME), slow_us)
     # Other schedules and branches, or tensors one by one, may take less than counted here, and no

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from enplace.machine.pipelines.loads import max_load_us
-from enplace.placers.max_load.table.dp_table import dp, empty_table, fill, two_level
+from enplace.placers.max_load.table import dp, two_level
+from enplace.placers.max_load.table.dp_table import empty_table, fill
 from enplace.placers.max_load.table.ideals import find_ideals
 from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.measurement import Measurement

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
-from enplace.machine.pipelines.loads import device_loads_us, max_load_us
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers import PlaceOptions, Stop, place
+from enplace.placers.max_load.table import dp
 from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
-from enplace.placers.max_load.table.dp_table import dp
 from enplace.placers.max_load.table.ideals import bound_ideals, find_ideals
 from enplace.placing.options import load_values
 from enplace.placing.stopwatch import Stopwatch
@@ -60,8 +60,8 @@ def test_a_tensor_costs_its_producer_and_each_reading_device_once():
         {"a": 10, "b": 20, "c": 30, "d": 5}, [("a", "b", 3), ("a", "c", 3), ("a", "d", 3)]
     )
     problem = Problem(profile, cluster_of(3, b0_us=1.0, b1_us_per_byte=1.0))
-    assert device_loads_us(problem, np.array([0, 1, 1, 2])).tolist() == [14, 54, 9]
-    assert device_loads_us(problem, np.array([0, 0, 0, 0])).tolist() == [65, 0, 0]
+    assert pass_loads_us(problem, np.array([0, 1, 1, 2])).sum(axis=1).tolist() == [14, 54, 9]
+    assert pass_loads_us(problem, np.array([0, 0, 0, 0])).sum(axis=1).tolist() == [65, 0, 0]
 
 
 def test_a_chain_is_cut_into_equal_halves():
@@ -325,7 +325,8 @@ THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip
 @pytest.mark.parametrize("method", THROUGHPUT_METHODS)
 def test_a_gpu_sends_over_its_own_link(method):
     problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
-    assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
+    loads_us = pass_loads_us(problem, np.array([0, 0, 1, 1]))
+    assert loads_us.tolist() == [[20 + 1], [20 + 100], [0]]
     plan = place(problem, method).plan
     assert plan.value_us == 40
     assert plan.device.tolist() == [0, 0, 0, 0]
