@@ -46,9 +46,12 @@ class Lanes:
         The rows drawn, and their places.
     scroll_px : float
         Distance that the rows have scrolled up.
+    end_us : float
+        The last moment to show.
     """
 
     def __init__(self) -> None:
+        self.end_us = 1.0
         self.rows: Sequence[Row] = ()
         self.places: Sequence[Place] = ()
         self.scale = TimeScale.fit(1.0, 1.0)
@@ -75,17 +78,8 @@ class Lanes:
         self.rows, self._width, self._height = rows, width, height
         self.gutter = gutter or find_gutter(rows, width)
         self.places = arrange(list(rows), height - self.axis_px, theme.scale)
-        self.scale = self.scale.resized(end_us, self.lane_px)
-        self.scroll(0)
-
-    def fit(self, end_us: float) -> None:
-        """Show the whole step."""
-        self.scale = TimeScale.fit(end_us, self.lane_px)
-
-    def scroll(self, pixels: float) -> None:
-        """Scroll the rows up."""
-        last = max(self.content_px - self.visible_px, 0)
-        self.scroll_px = min(max(self.scroll_px + pixels, 0), last)
+        self.end_us, self.scale = end_us, self.scale.resized(end_us, self.lane_px)
+        self.scroll_px = min(self.scroll_px, max(self.content_px - self.visible_px, 0))
 
     # Sizes
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from PySide6.QtCore import QEvent, QPointF, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QWheelEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QEvent, QPointF, QSize, Qt, Signal
+from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QResizeEvent, QWheelEvent
+from PySide6.QtWidgets import QMenu, QScrollBar, QWidget
 
 from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.widgets.labels import TipWidget
@@ -116,3 +117,129 @@ class TimeCanvas(TipWidget):
             super().keyPressEvent(event)
         else:
             action()
+
+
+class Surface(Protocol):
+    """What a canvas shows: rows that scroll up and down, over a part of the time axis."""
+
+    scale: TimeScale
+    scroll_px: float
+
+    @property
+    def left(self) -> float: ...
+
+    @property
+    def axis_px(self) -> int: ...
+
+    @property
+    def content_px(self) -> float: ...
+
+    @property
+    def visible_px(self) -> float: ...
+
+    @property
+    def end_us(self) -> float: ...
+
+
+class RowCanvas(TimeCanvas):
+    """A canvas with rows that scroll, and that the middle button drags along time and rows.
+
+    Parameters
+    ----------
+    least_px, usual_px : int
+        The least and the usual height of the rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        surface: Surface,
+        least_px: tuple[int, int],
+        usual_px: int,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(name, parent)
+        self._surface, self._least_px, self._usual_px = surface, least_px, usual_px
+        self._panned: QPointF | None = None
+
+    def lay_out(self) -> None:
+        """Place the rows on the canvas; subclasses do so first."""
+        self.extent_changed.emit()
+        self.update()
+
+    def menu_at(self, at: QPointF) -> QMenu | None:
+        """Make the menu of what is at a point."""
+        raise NotImplementedError
+
+    @property
+    def scale(self) -> TimeScale:
+        return self._surface.scale
+
+    @property
+    def left(self) -> float:
+        return self._surface.left
+
+    def set_scale(self, scale: TimeScale) -> None:
+        self._surface.scale = scale
+        self.update()
+
+    def fit(self) -> None:
+        self.set_scale(TimeScale.fit(self._surface.end_us, self.scale.width_px))
+
+    def scroll_by(self, pixels: float) -> None:
+        surface = self._surface
+        last = max(surface.content_px - surface.visible_px, 0)
+        surface.scroll_px = min(max(surface.scroll_px + pixels, 0), last)
+        self.extent_changed.emit()
+        self.update()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panned = event.position()
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        at = self._pointer = event.position()
+        if self._panned is not None:
+            self.set_scale(self.scale.panned(self._panned.x() - at.x()))
+            self.scroll_by(self._panned.y() - at.y())
+            self._panned = at
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._panned = None
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = self.menu_at(QPointF(event.pos()))
+        if menu is None:
+            event.ignore()  # the pane has a menu of its own
+        else:
+            menu.popup(event.globalPos())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.lay_out()
+
+    def sizeHint(self) -> QSize:
+        return QSize(700, self._surface.axis_px + self._usual_px)
+
+    def minimumSizeHint(self) -> QSize:
+        width, height = self._least_px
+        return QSize(width, self._surface.axis_px + height)
+
+    def make_scroll_bar(self) -> QScrollBar:
+        """Make a bar that scrolls the rows; it is hidden while all have room."""
+        bar, surface = QScrollBar(Qt.Orientation.Vertical), self._surface
+        bar.hide()
+
+        def follow() -> None:
+            extra = round(surface.content_px - surface.visible_px)
+            bar.setVisible(extra > 0)
+            bar.setRange(0, max(extra, 0))
+            bar.setPageStep(max(round(surface.visible_px), 1))
+            bar.setValue(round(surface.scroll_px))
+
+        def scroll(value: int) -> None:
+            if value != round(surface.scroll_px):
+                self.scroll_by(value - surface.scroll_px)
+
+        self.extent_changed.connect(follow)
+        bar.valueChanged.connect(scroll)
+        return bar

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
-    QContextMenuEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
-    QResizeEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QMenu
@@ -21,8 +19,7 @@ from enplace.values.problem import Problem
 from enplace_studio.explain.differences import are_alike, same_ops
 from enplace_studio.explain.start_times import device_of
 from enplace_studio.model.document import Document
-from enplace_studio.timelines.navigation import TimeCanvas
-from enplace_studio.timelines.scale import TimeScale
+from enplace_studio.timelines.navigation import RowCanvas
 from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
 from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.paint import paint_stack
@@ -31,7 +28,7 @@ from enplace_studio.widgets.dragging import EXTEND, is_drag
 from enplace_studio.widgets.op_menu import op_menu, transfer_menu
 
 
-class CompareCanvas(TimeCanvas):
+class CompareCanvas(RowCanvas):
     """Timelines one below the other; a drag across time selects an interval in all of them.
 
     Attributes
@@ -49,14 +46,13 @@ class CompareCanvas(TimeCanvas):
     interval_changed = Signal()
 
     def __init__(self, document: Document) -> None:
-        super().__init__("Timelines of the compared plans")
-        self._document = document
         self.stack = Stack()
+        super().__init__("Timelines of the compared plans", self.stack, (260, 80), 300)
+        self._document = document
         self.changes: list[str] = []
         self.bound_us: float | None = None
         self.interval: Interval | None = None
         self._pressed: QPointF | None = None
-        self._panned: QPointF | None = None
         self._is_dragging = False
 
     # Contents
@@ -65,7 +61,7 @@ class CompareCanvas(TimeCanvas):
         """Show these plans, the reference first."""
         self.stack.show(blocks)
         self.changes = changes
-        self._lay_out()
+        self.lay_out()
         self.show_selection()
 
     def show_target(self, place: int) -> None:
@@ -91,34 +87,11 @@ class CompareCanvas(TimeCanvas):
         self.interval_changed.emit()
         self.update()
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
         self.stack.lay_out(self.width(), self.height(), self.devicePixelRatioF())
-        self.extent_changed.emit()
-        self.update()
+        super().lay_out()
 
     # Navigation
-
-    @property
-    def scale(self) -> TimeScale:
-        return self.stack.scale
-
-    @property
-    def left(self) -> float:
-        return self.stack.left
-
-    def scroll_by(self, pixels: float) -> None:
-        self.stack.scroll(pixels)
-        self.extent_changed.emit()
-        self.update()
-
-    def set_scale(self, scale: TimeScale) -> None:
-        self.stack.set_scale(scale)
-        self.update()
-
-    def fit(self) -> None:
-        """Show all plans from start to end."""
-        self.stack.fit()
-        self.update()
 
     def focus_selection(self) -> None:
         """Show the time in which the selected ops run in any of the plans."""
@@ -145,17 +118,13 @@ class CompareCanvas(TimeCanvas):
     # The pointer
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
-        if event.button() == Qt.MouseButton.MiddleButton:
-            self._panned = event.position()
-        elif event.button() == Qt.MouseButton.LeftButton:
+        super().mousePressEvent(event)
+        if event.button() == Qt.MouseButton.LeftButton:
             self._pressed, self._is_dragging = event.position(), False
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        at = self._pointer = event.position()
-        if self._panned is not None:
-            self.set_scale(self.stack.scale.panned(self._panned.x() - at.x()))
-            self.scroll_by(self._panned.y() - at.y())
-            self._panned = at
+        super().mouseMoveEvent(event)
+        at = event.position()
         if self._pressed is not None and self._pressed.x() >= self.stack.left:
             self._is_dragging |= is_drag(at - self._pressed)
             if self._is_dragging:
@@ -170,7 +139,8 @@ class CompareCanvas(TimeCanvas):
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if self._pressed is not None and not self._is_dragging:
             self._click(event)
-        self._pressed = self._panned = None
+        super().mouseReleaseEvent(event)
+        self._pressed = None
         self._is_dragging = False
 
     def _click(self, event: QMouseEvent) -> None:
@@ -187,13 +157,6 @@ class CompareCanvas(TimeCanvas):
         """Return the ops of the open graph that are these of a plan's graph."""
         shown = self._document.problem
         return [] if shown is None else same_ops(ops, problem, shown).tolist()
-
-    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        menu = self.menu_at(QPointF(event.pos()))
-        if menu is None:
-            event.ignore()
-        else:
-            menu.popup(event.globalPos())
 
     def menu_at(self, at: QPointF) -> QMenu | None:
         """Make the menu of the op or transfer at a point."""
@@ -261,14 +224,3 @@ class CompareCanvas(TimeCanvas):
         if self.interval is None:
             self._document.escape()
         self.set_interval(None)
-
-    # Size
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        self._lay_out()
-
-    def sizeHint(self) -> QSize:
-        return QSize(700, self.stack.axis_px + 300)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(260, self.stack.axis_px + 80)

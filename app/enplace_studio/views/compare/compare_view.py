@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QRect
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QScrollBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from enplace.text import ms_changes
 from enplace_studio.explain.cluster_facts import cluster_title
@@ -90,7 +90,7 @@ class CompareView(QWidget):
         self.pipeline_button.setToolTip("Compare two pipelines: two plans, or two schedules of one")
         self._lanes.header.insertWidget(2, self.pipeline_button)
         self._few = paragraph("")
-        self._scroll_bar = QScrollBar(Qt.Orientation.Vertical)
+        self._scroll_bar = self.canvas.make_scroll_bar()
         policy = self._scroll_bar.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # shown during a layout, it would get no room
         self._scroll_bar.setSizePolicy(policy)
@@ -149,8 +149,6 @@ class CompareView(QWidget):
         self.differs.ops_wanted.connect(document.select)
         self.differs.target_wanted.connect(self._set_target)
         self.canvas.interval_changed.connect(self._show_interval)
-        self.canvas.extent_changed.connect(self._show_extent)
-        self._scroll_bar.valueChanged.connect(self._scroll)
         self.table.closed.connect(lambda: self.canvas.set_interval(None))
         self.table.plan_wanted.connect(self._go_to)
 
@@ -303,20 +301,7 @@ class CompareView(QWidget):
         """Show the time in which the selected ops run."""
         self.canvas.focus_selection()
 
-    # Scrolling and size
-
-    def _show_extent(self) -> None:
-        stack = self.canvas.stack
-        extra = round(stack.content_px - stack.visible_px)
-        self._scroll_bar.setVisible(extra > 0)
-        self._scroll_bar.setRange(0, max(extra, 0))
-        self._scroll_bar.setPageStep(max(round(stack.visible_px), 1))
-        self._scroll_bar.setValue(round(stack.scroll_px))
-
-    def _scroll(self, value: int) -> None:
-        scrolled = self.canvas.stack.scroll_px
-        if value != round(scrolled):
-            self.canvas.scroll_by(value - scrolled)
+    # Size
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._share_height()

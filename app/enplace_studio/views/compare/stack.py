@@ -165,7 +165,7 @@ class Stack:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.devices: list[int] = []
-        self.scale = TimeScale.fit(1.0, 1.0)
+        self._scale = TimeScale.fit(1.0, 1.0)
         self.scroll_px = 0.0
         self.content_px = self.visible_px = 0.0
         self._gutter, self._memory_px = Gutter(0, 0), 0.0
@@ -194,6 +194,16 @@ class Stack:
         return float(max(peaks, default=0)) or 1.0
 
     # Geometry
+
+    @property
+    def scale(self) -> TimeScale:
+        return self._scale
+
+    @scale.setter
+    def scale(self, scale: TimeScale) -> None:
+        self._scale = scale
+        for block in self.blocks:
+            block.lanes.scale = scale
 
     @property
     def axis_px(self) -> int:
@@ -230,8 +240,8 @@ class Stack:
             top += block.rows_px + self._memory_px + gap_px
         self.content_px = top
         lane_px = self.blocks[0].lanes.lane_px if self.blocks else 10.0
-        self.set_scale(self.scale.resized(self.end_us, lane_px))
-        self.scroll(0)
+        self.scale = self.scale.resized(self.end_us, lane_px)
+        self.scroll_px = min(self.scroll_px, max(self.content_px - self.visible_px, 0.0))
 
     def _find_gutter(self) -> Gutter:
         metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
@@ -240,21 +250,6 @@ class Stack:
         indent = round(NAME_PX * theme.scale)
         right = indent + round(max(map(metrics.horizontalAdvance, titles))) + 12
         return Gutter(right, right, indent)
-
-    def set_scale(self, scale: TimeScale) -> None:
-        """Show another part of the time axis in all blocks."""
-        self.scale = scale
-        for block in self.blocks:
-            block.lanes.scale = scale
-
-    def fit(self) -> None:
-        """Show all plans from start to end."""
-        self.set_scale(TimeScale.fit(self.end_us, self.scale.width_px))
-
-    def scroll(self, pixels: float) -> None:
-        """Scroll the blocks up."""
-        last = max(self.content_px - self.visible_px, 0.0)
-        self.scroll_px = min(max(self.scroll_px + pixels, 0.0), last)
 
     def edges_us(self) -> FloatArray:
         """Compute the moments at the edges of the physical pixel columns."""

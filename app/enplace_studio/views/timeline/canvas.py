@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
-    QResizeEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QMenu, QWidget
@@ -23,7 +22,7 @@ from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
-from enplace_studio.timelines.navigation import TimeCanvas
+from enplace_studio.timelines.navigation import RowCanvas
 from enplace_studio.timelines.picture import (
     Picture,
     device_curves,
@@ -32,7 +31,6 @@ from enplace_studio.timelines.picture import (
     selected_curves,
 )
 from enplace_studio.timelines.rows import Row, rows_of
-from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.timelines.waiting import (
     describe_gap,
     describe_measured,
@@ -41,7 +39,7 @@ from enplace_studio.timelines.waiting import (
     describe_transfer,
     find_gap,
 )
-from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan, Reorder
+from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Reorder
 from enplace_studio.widgets.device_menu import device_menu
 from enplace_studio.widgets.dragging import EXTEND, is_drag
 from enplace_studio.widgets.op_menu import gap_menu, op_menu, transfer_menu
@@ -53,7 +51,7 @@ LEAST_SHARE = 0.02
 """Marks over less of the time on screen than this are zoomed to when a reason is followed."""
 
 
-class TimelineCanvas(TimeCanvas):
+class TimelineCanvas(RowCanvas):
     """Rows of bars over time.
 
     Attributes
@@ -68,9 +66,9 @@ class TimelineCanvas(TimeCanvas):
     """The parts of the step time; sent shortly after the schedule changed."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
-        super().__init__("Timeline", parent)
-        self.document = document
         self.lanes = Lanes()
+        super().__init__("Timeline", self.lanes, (200, 60), 150, parent)
+        self.document = document
         self.picture: Picture | None = None
         self.marker_us: float | None = None
         self._gesture: Gesture | None = None
@@ -90,7 +88,8 @@ class TimelineCanvas(TimeCanvas):
         """Show another model from its start."""
         self.marker_us = None
         self.lanes.scroll_px = 0.0
-        self.lanes.fit(1.0)
+        self.lanes.end_us = 1.0
+        self.fit()
         self._show_schedule()
 
     def _show_schedule(self) -> None:
@@ -108,7 +107,7 @@ class TimelineCanvas(TimeCanvas):
         else:
             self.summary_changed.emit("")
         self.lanes.rows = rows
-        self._lay_out()
+        self.lay_out()
         self._show_selection()
 
     def _show_selection(self) -> None:
@@ -159,34 +158,12 @@ class TimelineCanvas(TimeCanvas):
         ends += [float(row.finish_us.max()) for row in self.lanes.rows if row.measured]
         return max(ends, default=1.0)
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
         self.lanes.pixel_ratio = self.devicePixelRatioF()
         self.lanes.lay_out(self.lanes.rows, self._end_us(), self.width(), self.height())
-        self.extent_changed.emit()
-        self.update()
+        super().lay_out()
 
     # Navigation
-
-    @property
-    def scale(self) -> TimeScale:
-        return self.lanes.scale
-
-    @property
-    def left(self) -> float:
-        return self.lanes.left
-
-    def scroll_by(self, pixels: float) -> None:
-        self.lanes.scroll(pixels)
-        self.extent_changed.emit()
-        self.update()
-
-    def set_scale(self, scale: TimeScale) -> None:
-        self.lanes.scale = scale
-        self.update()
-
-    def fit(self) -> None:
-        self.lanes.fit(self._end_us())
-        self.update()
 
     def focus_selection(self) -> None:
         if self.picture is not None and self.document.selection:
@@ -194,10 +171,6 @@ class TimelineCanvas(TimeCanvas):
             ops = np.fromiter(self.document.selection, dtype=np.int64)
             start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
             self.set_scale(self.lanes.scale.around(float(start.min()), float(finish.max())))
-
-    def _pan_px(self, right_px: float, down_px: float) -> None:
-        self.set_scale(self.lanes.scale.panned(right_px))
-        self.scroll_by(down_px)
 
     # Painting
 
@@ -219,18 +192,17 @@ class TimelineCanvas(TimeCanvas):
     # The pointer
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
         at = event.position()
-        if event.button() == Qt.MouseButton.MiddleButton:
-            self._gesture = Pan(self._pan_px, at)
-        elif event.button() == Qt.MouseButton.LeftButton and self.picture is not None:
+        if event.button() == Qt.MouseButton.LeftButton and self.picture is not None:
             if at.y() < self.lanes.axis_px and at.x() >= self.lanes.left:
                 self._mark(at)
             else:
                 self._pressed = at
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        super().mouseMoveEvent(event)
         at = event.position()
-        self._pointer = at
         if self._gesture is None and self._pressed is not None:
             self._gesture = self._begin(self._pressed, at)
         if self._gesture is not None:
@@ -260,6 +232,7 @@ class TimelineCanvas(TimeCanvas):
         return Move(self.document, self.lanes, schedule, start)
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        super().mouseReleaseEvent(event)
         gesture, pressed = self._gesture, self._pressed
         self._gesture = self._pressed = None
         if gesture is not None:
@@ -314,9 +287,9 @@ class TimelineCanvas(TimeCanvas):
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Open the menu of what is at the pointer; by key, that of the selection."""
         by_key = event.reason() == QContextMenuEvent.Reason.Keyboard
-        menu = self._selection_menu() if by_key else self.menu_at(QPointF(event.pos()))
+        menu = self._selection_menu() if by_key else None
         if menu is None:
-            event.ignore()  # the pane has a menu of its own
+            super().contextMenuEvent(event)
         else:
             menu.popup(event.globalPos())
 
@@ -373,14 +346,3 @@ class TimelineCanvas(TimeCanvas):
             self.document.escape()
         self._gesture = self._pressed = None
         self.update()
-
-    # Size
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        self._lay_out()
-
-    def sizeHint(self) -> QSize:
-        return QSize(700, self.lanes.axis_px + 150)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(200, self.lanes.axis_px + 60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -36,29 +35,6 @@ class Gesture(Protocol):
     def finish(self, at: QPointF, keys: Keys) -> None: ...
 
     def paint(self, painter: QPainter, area: QRectF) -> None: ...
-
-
-class Pan:
-    """A drag with the middle button, which moves the window along the step.
-
-    Parameters
-    ----------
-    pan : callable
-        Moves the window by pixels to the right and down.
-    """
-
-    def __init__(self, pan: Callable[[float, float], None], at: QPointF) -> None:
-        self._pan, self._last = pan, at
-
-    def move(self, at: QPointF) -> None:
-        self._pan(self._last.x() - at.x(), self._last.y() - at.y())
-        self._last = at
-
-    def finish(self, at: QPointF, keys: Keys) -> None:
-        self.move(at)
-
-    def paint(self, painter: QPainter, area: QRectF) -> None:
-        """Paint nothing, since the picture itself moves."""
 
 
 class Band:

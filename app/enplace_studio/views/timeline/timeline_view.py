@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QButtonGroup,
     QHBoxLayout,
     QPushButton,
-    QScrollBar,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
@@ -41,9 +39,6 @@ class TimelineView(Panel):
         self.offer_picture(document.requests.save_picture.emit)
         self._followed: PlanEntry | None = None
         self.canvas = TimelineCanvas(document)
-        self._bar = QScrollBar(Qt.Orientation.Vertical)
-        self._bar.setVisible(False)
-        self._bar.valueChanged.connect(self._scroll)
         self.summary = label("", "dim")
         self.summary.setWordWrap(True)
         self.pipeline = PipelineView(document)
@@ -53,7 +48,6 @@ class TimelineView(Panel):
         self.body.addWidget(self.pages, 1)
         self.step_button, self.pipeline_button = self._make_switch()
         self.canvas.summary_changed.connect(self._show_summary)
-        self.canvas.extent_changed.connect(self._show_extent)
         self.pipeline.facts_changed.connect(self._show_legend)
         self.pipeline.shown.connect(self._share_pipeline)
         self.pipeline.shown.connect(self.need_changed)
@@ -69,7 +63,7 @@ class TimelineView(Panel):
         column.setSpacing(8)
         lanes.setSpacing(4)
         lanes.addWidget(self.canvas, 1)
-        lanes.addWidget(self._bar)
+        lanes.addWidget(self.canvas.make_scroll_bar())
         column.addLayout(lanes, 1)
         column.addWidget(self.summary)
         return page
@@ -143,18 +137,6 @@ class TimelineView(Panel):
         summary = self.summary.sizeHint().height() + 8
         wanted = self.around_height + self.canvas.lanes.wanted_px + summary
         return Need(self.title_height, 0, wanted, wanted)
-
-    def _show_extent(self) -> None:
-        """Adapt the scroll bar to the canvas."""
-        extra = self.canvas.lanes.content_px - self.canvas.lanes.visible_px
-        self._bar.setVisible(extra > 0)
-        self._bar.setRange(0, max(extra, 0))
-        self._bar.setPageStep(max(self.canvas.lanes.visible_px, 1))
-        self._bar.setValue(round(self.canvas.lanes.scroll_px))
-
-    def _scroll(self, value: int) -> None:
-        if value != round(self.canvas.lanes.scroll_px):
-            self.canvas.scroll_by(value - self.canvas.lanes.scroll_px)
 
 
 def _traced(run: MeasuredRun) -> str:
