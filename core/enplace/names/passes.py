@@ -1,22 +1,25 @@
 """The pass that an op belongs to: forward, backward or update.
 
-This is the only module that knows how TensorFlow, Keras and our own readers name passes.
+A profile may say it. This is the only module that knows how TensorFlow, Keras and our own readers
+name passes, for profiles that do not.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
+from enplace.values import op_kinds
 from enplace.values.problem import BoolArray
 from enplace.values.profile import Profile
 
 BACKWARD, UPDATE = "gradients", "update"
 """First part of the scopes of backward ops, and of ops that write variables."""
 
-PASSES = ("", BACKWARD, UPDATE)
-"""First parts of scopes that name a pass, not a layer."""
+_OF_HEAD = {"": op_kinds.FORWARD, BACKWARD: op_kinds.BACKWARD, UPDATE: op_kinds.UPDATE}
+"""Passes by the first parts of scopes that name one, not a layer."""
 
 TRAIN_OP = "train_op"
 """Scope of the training op in the scripts of our GPU profiles."""
@@ -26,7 +29,6 @@ _OPTIMIZER = re.compile(
     r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?",
     re.IGNORECASE,
 )
-_UPDATE_TYPE = re.compile(r"(Resource|Sparse)?(Apply|Assign|Scatter)")
 _GRADIENT_OF_OP = re.compile(r".*_[gG]rad(_\d+)?")
 _GRADIENT_OF_LOSS = re.compile(r"grad_ys_\d+")
 _NO_LAYER = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
@@ -41,7 +43,7 @@ def split_pass(scope: str) -> tuple[str, str]:
     ('', 'lstm0/t3')
     """
     head, _, rest = scope.partition("/")
-    return (head, rest) if head in PASSES else ("", scope)
+    return (head, rest) if head in _OF_HEAD else ("", scope)
 
 
 def last_parts(name: str) -> str:
@@ -56,14 +58,40 @@ def last_parts(name: str) -> str:
     return "/".join(parts[-2:] if any(map(is_gradient_of_op, parts[-2:-1])) else parts[-1:])
 
 
+def pass_of_scope(scope: str) -> str:
+    """Tell the pass of an op from its scope, as a profile says it."""
+    return _OF_HEAD[split_pass(scope)[0]]
+
+
+@lru_cache(maxsize=4)
+def scopes_by_pass(profile: Profile) -> tuple[str, ...]:
+    """Return the scope of each op below its pass: ``gradients/lstm0`` for a backward op.
+
+    The pass is what the profile says, or else what the scope begins with.
+    """
+    if not any(profile.op_passes):
+        return profile.scopes
+    named = zip(profile.op_passes, profile.scopes, profile.op_names, strict=True)
+    return tuple(_below_pass(said, scope, name) for said, scope, name in named)
+
+
+def _below_pass(said: str, scope: str, op_name: str) -> str:
+    head, own = split_pass(scope)
+    if not said or _OF_HEAD[head] == said:
+        return scope
+    wanted = next(each for each, its_pass in _OF_HEAD.items() if its_pass == said)
+    return "/".join(filter(None, (wanted, own or op_name.rpartition("/")[0])))
+
+
 def in_pass(profile: Profile, *passes: str) -> BoolArray:
     """Find the ops whose scopes begin with one of some passes; shape (n_ops,)."""
-    begins = {scope: scope.split("/")[0] in passes for scope in set(profile.scopes)}
-    return np.array([begins[scope] for scope in profile.scopes])
+    scopes = scopes_by_pass(profile)
+    begins = {scope: scope.split("/")[0] in passes for scope in set(scopes)}
+    return np.array([begins[scope] for scope in scopes])
 
 
 def named_backward(profile: Profile) -> BoolArray:
-    """Find the backward and update ops that the input names, or else their scopes; (n_ops,)."""
+    """Find the backward and update ops: those listed, or else those of these passes; (n_ops,)."""
     known = profile.measured.backward
     if known is None:
         return in_pass(profile, BACKWARD, UPDATE)
@@ -100,8 +128,3 @@ def is_optimizer(part: str) -> bool:
 def is_in_backward_scope(op_name: str) -> bool:
     """Return whether an op's name, as TensorFlow made it, has the scope of a backward pass."""
     return any(part in (BACKWARD, "gradient_tape") for part in op_name.split("/"))
-
-
-def writes_variable(op_type: str) -> bool:
-    """Return whether ops of a type write a variable."""
-    return _UPDATE_TYPE.match(op_type) is not None

@@ -8,9 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from enplace.names.passes import BACKWARD
+from enplace.names.passes import BACKWARD, scopes_by_pass
 from enplace.names.titles import Path, make_path
 from enplace.values.arrays import inverse
+from enplace.values.op_kinds import INPUT
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 COUNT_SHARE = 0.4
@@ -21,8 +22,6 @@ CONSTANT_DEPTH = 6
 
 ROUNDS = 40
 """Most edges that a path travels from its op to an op without one."""
-
-INPUT_TYPES = ("Iterator", "Placeholder", "OneShotIterator", "_Arg", "Input")
 
 _UNKNOWN, _SETTLED = -1, -2
 
@@ -78,7 +77,7 @@ def _find_paths(profile: Profile) -> list[Path]:
     number = {path: at for at, path in enumerate(dict.fromkeys(own)) if not _is_vague(path)}
     label = np.array([number.get(path, _UNKNOWN) for path in own], dtype=np.int64)
     for op in np.flatnonzero(label == _UNKNOWN).tolist():
-        if profile.op_types[op].startswith(INPUT_TYPES):
+        if profile.kinds[op] == INPUT:
             own[op], label[op] = ("input",), _SETTLED
     _follow_colocation(profile, label)
     _follow_neighbours(profile, label)
@@ -90,7 +89,7 @@ def _own_paths(profile: Profile) -> list[Path]:
     known: dict[str, Path] = {}
     return [
         _own_path(scope or name.rpartition("/" if "/" in name else ".")[0], profile.index, known)
-        for scope, name in zip(profile.scopes, profile.op_names, strict=True)
+        for scope, name in zip(scopes_by_pass(profile), profile.op_names, strict=True)
     ]
 
 

@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import ProblemError
-from enplace.names.passes import named_backward, writes_variable
+from enplace.names.passes import named_backward
 from enplace.placers.references import ALONE, reference_schedule
 from enplace.values.arrays import where_op
 from enplace.values.cluster import Cluster
 from enplace.values.cluster_variants import with_devices
+from enplace.values.op_kinds import UPDATE
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile, growing
 from enplace.values.schedule import Schedule
@@ -153,14 +154,18 @@ def share_of_batch(profile: Profile, number: int) -> Profile:
 
 def _hides_gradients(profile: Profile) -> bool:
     """Return whether ops have no types, or some are backward ones but none writes a variable."""
-    if not any(profile.op_types):
+    if not (any(profile.op_types) or any(profile.op_kinds)):
         return True
-    return bool(named_backward(profile).any()) and not any(map(writes_variable, profile.op_types))
+    return bool(named_backward(profile).any()) and not _has_updates(profile)
+
+
+def _has_updates(profile: Profile) -> bool:
+    return UPDATE in profile.kinds or UPDATE in profile.op_passes
 
 
 def gradient_bytes(profile: Profile) -> int:
     """Estimate the bytes of all gradients of weights; 0 if no op writes a variable."""
-    if not any(map(writes_variable, profile.op_types)):
+    if not _has_updates(profile):
         return 0
     carries, fed = _samples(profile)
     sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)

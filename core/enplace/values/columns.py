@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.errors import CostError, NameTooLongError, ProfileError
-from enplace.text import UNPRINTABLE, quantity, size
+from enplace.text import UNPRINTABLE, listed, quantity, size
 from enplace.values.limits import MAX_BYTES, MAX_NAME
 
 
@@ -32,7 +32,6 @@ class Cut(Enum):
 
     SAME = "what the op has; so have the nodes that the split adds"
     SHARE = "an equal share, in whole numbers rounded up"
-    DEFAULT = "the default"
     OWN = "what `enplace.values.splits.graph` finds for this column"
 
 
@@ -134,6 +133,22 @@ class Column:
         raise CostError(
             f"op '{op_names[op]}': {name} of {values[op]} is impossible; use 0 to {most}"
         )
+
+    def check_choices(self, name: str, values: tuple[str, ...], op_names: tuple[str, ...]) -> None:
+        """Refuse a text that is none of the choices.
+
+        Raises
+        ------
+        ProfileError
+            With the op and the text.
+        """
+        wrong = set(values) - {*self.choices, self.default} if self.choices else None
+        if wrong:
+            op = next(op for op, value in enumerate(values) if value in wrong)
+            raise ProfileError(
+                f"op '{op_names[op]}': {name} must be one of {listed(list(self.choices))}, not "
+                f"{values[op][:60]!a}"
+            )
 
     def check_shape(self, name: str, values: Any, n_ops: int) -> None:
         """Refuse a column that does not have a value for each op; of a wide one, see its check.

@@ -35,6 +35,7 @@ from enplace.values.arrays import (
 from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import OP_KINDS, OP_PASSES, kinds_of
 
 __all__ = [
     "CONTROL",
@@ -83,6 +84,12 @@ class Profile:
         Compute time on each of :data:`KINDS`; NaN where the op cannot run on that kind.
     op_types, scopes : tuple of str, length n_ops
         The framework's type, and the name scope that people see.
+    op_kinds : tuple of str, length n_ops
+        One of :data:`~enplace.values.op_kinds.OP_KINDS`, or empty where nobody said it; see
+        :attr:`kinds`.
+    op_passes : tuple of str, length n_ops
+        One of :data:`~enplace.values.op_kinds.OP_PASSES`, or empty where only names tell it; see
+        :mod:`enplace.names.passes`.
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
@@ -132,7 +139,7 @@ class Profile:
         int,
         "Memory that it holds for the whole step: variables, optimiser slots.",
         merge=Merge.SUM,
-        cut=Cut.DEFAULT,
+        cut=Cut.OWN,
         default=0,
         always=True,
         label="variables",
@@ -158,6 +165,24 @@ class Profile:
         cut=Cut.OWN,
         always=True,
     )
+    op_kinds: tuple[str, ...] = column(
+        "kind",
+        str,
+        "What it does, whatever its framework calls it; if absent, its type tells.",
+        merge=Merge.FIRST,
+        cut=Cut.SAME,
+        choices=OP_KINDS,
+        label="kind",
+    )
+    op_passes: tuple[str, ...] = column(
+        "pass",
+        str,
+        "The pass of a training step that it belongs to; if absent, its scope tells.",
+        merge=Merge.FIRST,
+        cut=Cut.SAME,
+        choices=OP_PASSES,
+        label="pass",
+    )
     measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
@@ -165,6 +190,8 @@ class Profile:
         if len(self.name) > MAX_NAME:
             raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
         _check_names(self.op_names, *(getattr(self, label) for label in _TEXTS))
+        for label in _TEXTS:
+            OP_COLUMNS[label].check_choices(label, getattr(self, label), self.op_names)
         _check_costs(self)
         _check_edges(self)
         _check_backward(self)
@@ -206,6 +233,11 @@ class Profile:
         """The source, output, consumer and bytes of each edge; shape (n_edges, 4)."""
         output, size = (each[self.edge_tensor] for each in (self.tensor_output, self.tensor_bytes))
         return np.stack([self.edge_source, output, self.edge_op, size], axis=1)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each op, from its type where the profile does not say it; empty if unknown."""
+        return kinds_of(self.op_kinds, self.op_types)
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -1,8 +1,10 @@
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from enplace.machine.way_back import backward_ops, optimiser_ops, return_ops
 from enplace.names import layers, passes, titles
 from enplace.names.passes import (
     is_gradient_of_loss,
@@ -11,12 +13,14 @@ from enplace.names.passes import (
     is_optimizer,
     is_tape,
     named_backward,
+    scopes_by_pass,
     split_pass,
-    writes_variable,
 )
+from enplace.names.paths import index_ops
 from enplace.names.scopes import traced_scopes
 from enplace.values.measurement import Measurement
-from problems import profile_of
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
 
 
 @pytest.mark.parametrize("module", [layers, passes, titles])
@@ -47,8 +51,6 @@ def test_names_of_tensorflow_are_recognised():
     assert not is_optimizer("adam_layer")
     assert is_in_backward_scope("while/gradients/MatMul")
     assert not is_in_backward_scope("model/gradients_like")
-    assert writes_variable("ResourceApplyAdam")
-    assert not writes_variable("MatMul")
 
 
 def test_a_recorded_backward_pass_overrides_scopes():
@@ -57,6 +59,24 @@ def test_a_recorded_backward_pass_overrides_scopes():
     assert np.flatnonzero(named_backward(profile)).tolist() == [0, 1]
     object.__setattr__(profile, "measured", Measurement(backward=(2,)))
     assert np.flatnonzero(named_backward(profile)).tolist() == [2]
+
+
+def test_passes_that_the_profile_says_need_no_names():
+    names = dict.fromkeys(("l0/a", "gradients/l0/b", "update/l0/c"), 1.0)
+    named = profile_of(names, [("l0/a", "update/l0/c", 8)])
+    said = replace(
+        named,
+        op_names=("l0/a", "l0/b", "l0/c"),
+        scopes=("l0", "l0", ""),
+        op_passes=("forward", "backward", "update"),
+    )
+    assert scopes_by_pass(said) == ("l0", "gradients/l0", "update/l0")
+    problems = [Problem(profile, cluster_of(2)) for profile in (named, said)]
+    for find in (backward_ops, optimiser_ops, return_ops):
+        assert np.array_equal(*(find(problem) for problem in problems))
+    assert index_ops(said).paths == index_ops(named).paths
+    contradicted = replace(named, op_passes=("", "forward", ""))
+    assert scopes_by_pass(contradicted) == ("l0", "l0", "update/l0")
 
 
 def test_an_update_that_waits_for_a_forward_op_does_not_make_it_one():

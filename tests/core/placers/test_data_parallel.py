@@ -140,6 +140,18 @@ def test_nothing_is_predicted_if_the_profile_hides_the_gradients():
     assert mirrored(Problem(backward, gpus(2, b0=1.0))) is None
 
 
+def test_gradients_are_found_without_types_of_tensorflow():
+    profile = training()
+    kinds = profile.kinds
+    foreign = replace(profile, op_types=("",) * profile.n_ops)
+    assert gradient_bytes(foreign) == 0
+    assert gradient_bytes(replace(foreign, op_kinds=kinds)) == gradient_bytes(profile) > 0
+    passes = ("forward",) * 6 + ("backward", "update")
+    written = replace(foreign, op_kinds=(*kinds[:-1], "other"), op_passes=passes)
+    assert gradient_bytes(written) == gradient_bytes(profile)
+    assert mirrored(Problem(written, gpus(2, b0=1.0))).sum_us > 0
+
+
 def test_one_gpu_has_no_replicas():
     assert mirrored(Problem(training(), gpus(1))) is None
     assert not all_mirrored(Problem(training(), gpus(1)))

@@ -4,15 +4,14 @@
   as ops do that read one variable of TensorFlow.
 - What depends only on weights, constants and shapes takes no time: a runtime computes it once, or
   on the host beside the GPU's work. Neither do ops that only see a tensor in another way.
-- Types are ONNX's own, except where the rules of :mod:`enplace.values.splits` would take them for
-  another op of TensorFlow.
 - A loop or branch is one op, with all the work in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -22,12 +21,15 @@ from enplace.errors import FileError
 from enplace.files.fields import shown
 from enplace.frameworks.onnx.functions import bodies_of
 from enplace.frameworks.onnx.graph import Graph
+from enplace.frameworks.onnx.op_kinds import kind_of, split_lengths
 from enplace.frameworks.onnx.work import work_of
 from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import FORWARD, INPUT
 from enplace.values.profile import Profile, edge_columns, make_profile
+from enplace.values.splits.rules import RULES
 
 SHARED_BYTES = 1 << 20
 """Ops that share a weight of this size or more share a device; of a smaller one each has a copy."""
@@ -41,16 +43,7 @@ _ON_CPU = (
 _ON_CPU_DOMAIN = "ai.onnx.ml"
 """Ops that runtimes run on the CPU."""
 
-_TYPES = {
-    "Constant": "Const",
-    "ConstantOfShape": "Fill",
-    "Expand": "BroadcastTo",
-    "Max": "Maximum",
-    "Mean": "AddN",
-    "Min": "Minimum",
-    "Sum": "AddN",
-}
-_FED, _BATCHED_PRODUCT = "Placeholder", "BatchMatMulV2"
+_FED = "Input"
 
 Times = tuple[float, float]
 _FREE: Times = (0.0, 0.0)
@@ -80,17 +73,25 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         _FREE if free else _times(node, graph, gpu)
         for node, free in zip(nodes, is_free, strict=True)
     ]
+    kinds = [kind_of(node, graph, known) for node in nodes]
+    lengths = {
+        name: split_lengths(node, kind, graph, known)
+        for name, node, kind, free in zip(names[len(inputs) :], nodes, kinds, is_free, strict=True)
+        if kind in RULES and not free
+    }
     recorded = [""] * len(inputs) + [_recorded_scope(node) for node in nodes]
     return make_profile(
         name,
         op_names=names,
-        op_types=[_FED] * len(inputs) + [_type(node, known) for node in nodes],
+        op_types=[_FED] * len(inputs) + [node.op_type or "Unknown" for node in nodes],
+        op_kinds=[INPUT] * len(inputs) + kinds,
+        op_passes=[FORWARD] * len(names),
         scopes=exported_scopes(names, recorded, len(inputs), edges),
         time_us=np.array([_ON_HOST] * len(inputs) + times),
         persistent_bytes=[0] * len(inputs) + persistent,
         colocation=colocation_groups(names, ties),
         **edge_columns(edges),
-        measured=_measured(graph, gpu),
+        measured=replace(_measured(graph, gpu), split_lengths=lengths),
     )
 
 
@@ -137,14 +138,6 @@ def _recorded_scope(node: NodeProto) -> str:
     """Return the modules that PyTorch's newer exporter notes beside a node; empty without."""
     props = (p.value for p in node.metadata_props if p.key == "pkg.torch.onnx.name_scopes")
     return next(props, "")
-
-
-def _type(node: NodeProto, known: Container[str]) -> str:
-    """Name a node's type; a product of activations is another than one with weights."""
-    kind = node.op_type or "Unknown"
-    if kind == "MatMul" and not any(name in known for name in node.input):
-        return _BATCHED_PRODUCT
-    return _TYPES.get(kind, kind)
 
 
 # Edges and weights

@@ -10,7 +10,7 @@ import numpy as np
 
 from enplace.coarsen import contract, expand
 from enplace.machine.layout import Machine, build_machine
-from enplace.names.passes import last_parts, split_pass
+from enplace.names.passes import last_parts, scopes_by_pass, split_pass
 from enplace.placing.moves.blocks import Blocks
 from enplace.values.arrays import csr_offsets, inverse, offsets
 from enplace.values.limits import MOST_DEPTH
@@ -48,8 +48,9 @@ class Level:
         Units are of one kind as in :attr:`blocks`, and if they are allowed on the same devices.
         """
         profile, machine = self.problem.profile, self.machine
+        scopes = scopes_by_pass(profile)
         kinds = [
-            (split_pass(profile.scopes[op])[0], last_parts(profile.op_names[op]), row.tobytes())
+            (split_pass(scopes[op])[0], last_parts(profile.op_names[op]), row.tobytes())
             for op, row in zip(
                 machine.member[machine.unit_ptr[:-1]].tolist(), machine.allowed, strict=True
             )
@@ -74,7 +75,7 @@ class Level:
         profile = self.problem.profile
         members: dict[tuple[str, str, str], set[int]] = defaultdict(set)
         for unit, scope, name in zip(
-            self.problem.unit.tolist(), profile.scopes, profile.op_names, strict=True
+            self.problem.unit.tolist(), scopes_by_pass(profile), profile.op_names, strict=True
         ):
             side, own = split_pass(scope)
             parts, kind = own.split("/", MOST_DEPTH)[:MOST_DEPTH], last_parts(name)

@@ -25,6 +25,7 @@ from enplace.errors import SplitError
 from enplace.text import listed
 from enplace.values.columns import Cut
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import ELEMENTWISE, OTHER, SHAPE
 from enplace.values.profile import (
     CONTROL,
     KINDS,
@@ -37,8 +38,6 @@ from enplace.values.profile import (
     make_profile,
 )
 from enplace.values.splits.rules import (
-    ELEMENTWISE,
-    SHAPES,
     SUM,
     WHOLE,
     Rule,
@@ -85,7 +84,7 @@ def share(profile: Profile, label: str, values: Any, parts: int) -> Any:
 
 
 def part_columns(profile: Profile, op: int, parts: int) -> dict[str, Any]:
-    """Return what each part of an op has in each column, in no colocation group."""
+    """Return what each part of an op has in each column; no weights, no colocation group."""
     values = columns_of(profile).items()
     return {label: share(profile, label, column[op], parts) for label, column in values}
 
@@ -243,7 +242,7 @@ class _Splitting:
         for edge in edges:
             source, output, target, size = every[edge].tolist()
             self._check_edges(0)
-            if self._profile.op_types[target] in SHAPES:
+            if self._profile.kinds[target] == SHAPE:
                 continue
             if output == CONTROL:
                 self._connect_control(source, target)
@@ -256,6 +255,9 @@ class _Splitting:
     def _add_parts(self, op: int) -> list[int]:
         profile, split = self._profile, self._split[op]
         values = part_columns(profile, op, split.parts)
+        weights = int(profile.persistent_bytes[op])
+        whole = self._rule[op].weights == WHOLE
+        values["persistent_bytes"] = weights if whole else -(-weights // split.parts)
         group = profile.colocation[op]
         groups = part_names(group, split.parts) if group else [""] * split.parts
         return [
@@ -266,8 +268,9 @@ class _Splitting:
     def _add_node(self, name: str, op: int, op_type: str, n_bytes: int) -> int:
         """Add a node that copies bytes for an op."""
         values = new_columns(self._profile, op)
-        time_us = self._copying_us(op, n_bytes)
-        return self._new.add(name, values | {"op_types": op_type, "time_us": time_us})
+        kind = ELEMENTWISE if op_type == "AddN" else OTHER
+        values |= {"op_types": op_type, "op_kinds": kind, "time_us": self._copying_us(op, n_bytes)}
+        return self._new.add(name, values)
 
     def _cut_edges(self) -> dict[int, str]:
         """Find the axis along which tensors of edges are cut for the parts of their consumers."""
@@ -334,7 +337,7 @@ class _Splitting:
 
 
 def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
-    rule = find_rule(profile.op_types[op], split.dimension)
+    rule = find_rule(profile.kinds[op], split.dimension)
     legal = legal_dimensions(profile, op, split.parts)
     if split.dimension not in legal:
         known = f"use {listed(list(legal))}" if legal else "leave it whole"
@@ -375,7 +378,7 @@ def copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
     moved = np.zeros(profile.n_ops)
     np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
     np.add.at(moved, profile.tensor_op, profile.tensor_bytes)
-    large = np.array([kind in ELEMENTWISE for kind in profile.op_types]) & (moved >= _LARGE_BYTES)
+    large = np.array([kind == ELEMENTWISE for kind in profile.kinds]) & (moved >= _LARGE_BYTES)
     rates = np.full(len(KINDS), COPY_US_PER_BYTE)
     for kind in range(len(KINDS)):
         beyond_us = profile.time_us[:, kind] - launch_us

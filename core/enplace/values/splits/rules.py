@@ -1,4 +1,4 @@
-"""The dimensions along which ops of each type may be split (FastT, section 5.2).
+"""The dimensions along which ops of each kind may be split (FastT, section 5.2).
 
 A rule gives, for each operand, the axis along which it is cut, or that every part gets it whole. It
 also gives the axis along which the outputs of the parts are joined, or that they are summed. The
@@ -9,13 +9,11 @@ has neither, so there we assume:
   over samples. A tensor that depends only on variables and constants is weights.
 - A tensor can be cut into equal parts if its bytes can. Profiles measured by Enplace record the
   lengths: :attr:`~enplace.values.measurement.Measurement.split_lengths`.
-- A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
-- A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
+- A ``matmul`` of two tensors of data is the gradient of a weight: it sums over the samples.
+- A filter's gradient takes its image from the tensor that a convolution also takes.
 - Inputs of an element-wise op with far fewer bytes than its output are broadcast.
 
 Batch normalisation mixes the samples of a batch, so no rule splits it.
-
-The op types are TensorFlow's, because profiles name ops by them, whatever the format they come in.
 """
 
 from __future__ import annotations
@@ -30,6 +28,30 @@ from numpy.typing import NDArray
 
 from enplace.errors import SplitError
 from enplace.text import listed
+from enplace.values.op_kinds import (
+    BATCH_MATMUL,
+    BIAS,
+    BIAS_GRADIENT,
+    CONSTANT,
+    CONV,
+    CONV_FILTER_GRADIENT,
+    CONV_IMAGE_GRADIENT,
+    ELEMENTWISE,
+    GATHER,
+    GROUPED_CONV,
+    GROUPED_CONV_FILTER_GRADIENT,
+    GROUPED_CONV_IMAGE_GRADIENT,
+    INPUT,
+    MATMUL,
+    POOL,
+    RANDOM,
+    REDUCE,
+    REPEAT,
+    RESHAPE,
+    ROWS,
+    SHAPE,
+    VARIABLE,
+)
 from enplace.values.profile import CONTROL, IntArray, Profile
 
 BATCH, CHANNEL, FILTERS, CHANNELS_IN = "batch", "channel", "filters", "channels in"
@@ -79,93 +101,47 @@ class Rule:
 _SAMPLES = {"batch": Rule(BATCH)}
 _EACH = {"batch": Rule(BATCH), "channel": Rule(CHANNEL, output=CHANNEL)}
 
-_ELEMENTWISE_TYPES = """
-    Abs Add AddN AddV2 Cast Div Elu EluGrad Equal Exp Gelu GeluGrad Greater GreaterEqual
-    Identity LeakyRelu LeakyReluGrad Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum
-    Minimum Mul Neg NotEqual Pow RealDiv Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu
-    SeluGrad SelectV2 Sigmoid SigmoidGrad Sign Softplus SoftplusGrad Sqrt SqrtGrad Square
-    SquaredDifference StopGradient Sub Tanh TanhGrad ZerosLike
-"""
-ELEMENTWISE = frozenset(_ELEMENTWISE_TYPES.split())
-
 RULES: dict[str, dict[str, Rule]] = {
-    "Conv2D": {
+    CONV: {
         "batch": Rule(BATCH),
         "channel": Rule(weights=FILTERS, output=CHANNEL),
     },
-    "Conv2DBackpropInput": {
+    CONV_IMAGE_GRADIENT: {
         "batch": Rule(BATCH),
         "channel": Rule(weights=CHANNELS_IN, output=CHANNEL),
     },
-    "Conv2DBackpropFilter": {
+    CONV_FILTER_GRADIENT: {
         "batch": Rule(BATCH, gradient=BATCH, output=SUM),
         "channel": Rule(gradient=CHANNEL, output=FILTERS),
     },
-    "DepthwiseConv2dNative": _SAMPLES,
-    "DepthwiseConv2dNativeBackpropInput": _SAMPLES,
-    "DepthwiseConv2dNativeBackpropFilter": {"batch": Rule(BATCH, gradient=BATCH, output=SUM)},
-    "MatMul": {
+    GROUPED_CONV: _SAMPLES,
+    GROUPED_CONV_IMAGE_GRADIENT: _SAMPLES,
+    GROUPED_CONV_FILTER_GRADIENT: {"batch": Rule(BATCH, gradient=BATCH, output=SUM)},
+    MATMUL: {
         "rows": Rule(BATCH),
         "columns": Rule(weights=COLUMNS, output=CHANNEL),
         "inner": Rule(BATCH, gradient=BATCH, output=SUM),
     },
-    "BatchMatMul": _SAMPLES,
-    "BatchMatMulV2": _SAMPLES,
-    "BiasAdd": {"batch": Rule(BATCH), "channel": Rule(CHANNEL, FILTERS, output=CHANNEL)},
-    "BiasAddGrad": {
+    BATCH_MATMUL: _SAMPLES,
+    BIAS: {"batch": Rule(BATCH), "channel": Rule(CHANNEL, FILTERS, output=CHANNEL)},
+    BIAS_GRADIENT: {
         "batch": Rule(BATCH, output=SUM),
         "channel": Rule(CHANNEL, output=FILTERS),
     },
-    **dict.fromkeys(sorted(ELEMENTWISE), _EACH),
-    **dict.fromkeys(("MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"), _EACH),
-    **dict.fromkeys(
-        (
-            "GatherV2",
-            "LogSoftmax",
-            "Reshape",
-            "Softmax",
-            "SoftmaxCrossEntropyWithLogits",
-            "SparseSoftmaxCrossEntropyWithLogits",
-            "Transpose",
-        ),
-        _SAMPLES,
-    ),
+    ELEMENTWISE: _EACH,
+    POOL: _EACH,
+    ROWS: _SAMPLES,
+    RESHAPE: _SAMPLES,
+    GATHER: _SAMPLES,
 }
-"""Rules by op type and dimension."""
+"""Rules by kind of op and dimension."""
 
 _CUT = (DATA, WEIGHTS, GRADIENT)
-_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-_FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
-SHAPES = ("Rank", "Shape", "ShapeN", "Size")
-"""Ops whose outputs depend on the shape of a tensor and not on its content."""
+_CONVOLUTIONS = (CONV, GROUPED_CONV)
+_FILTER_GRADIENTS = (CONV_FILTER_GRADIENT, GROUPED_CONV_FILTER_GRADIENT)
 
-_NO_SAMPLES = (
-    *SHAPES,
-    *_FILTER_GRADIENTS,
-    "BiasAddGrad",
-    "L2Loss",
-    "Max",
-    "Mean",
-    "Min",
-    "Sum",
-    "UnsortedSegmentSum",
-)
-"""Ops whose outputs do not have a row for each sample."""
-
-_REPEATS = ("BroadcastTo", "Fill", "Tile")
-"""Ops whose outputs have as many rows as an input says, for instance the number of samples."""
-
-_MASKS = (
-    "RandomStandardNormal",
-    "RandomUniform",
-    "StatelessRandomNormalV2",
-    "StatelessRandomUniformV2",
-    "TruncatedNormal",
-)
-"""Ops that drop activations, and so draw a number for each."""
-
-_NO_SOURCE = ("Const", "NoOp", "VarHandleOp", "Variable", "VariableV2")
-_FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
+_NO_SAMPLES = (SHAPE, *_FILTER_GRADIENTS, BIAS_GRADIENT, REDUCE)
+"""Kinds of ops whose outputs do not have a row for each sample."""
 
 SMALL_BYTES = 64
 """Inputs up to this size that do not depend on the samples are sizes, not weights."""
@@ -175,7 +151,7 @@ BROADCAST = 1 / 8
 an output of eight-byte numbers has exactly this share."""
 
 
-def find_rule(op_type: str, dimension: str) -> Rule:
+def find_rule(kind: str, dimension: str) -> Rule:
     """Look up a rule.
 
     Raises
@@ -183,10 +159,11 @@ def find_rule(op_type: str, dimension: str) -> Rule:
     SplitError
         If the table has none; the message lists those it has.
     """
-    rules = RULES.get(op_type, {})
+    rules = RULES.get(kind, {})
     if dimension not in rules:
         known = f"use {listed(list(rules))}" if rules else "ops of this type stay whole"
-        raise SplitError(f"an op of type '{op_type}' has no dimension '{dimension}'; {known}")
+        what = f"kind '{kind}'" if kind else "unknown kind"
+        raise SplitError(f"an op of {what} has no dimension '{dimension}'; {known}")
     return rules[dimension]
 
 
@@ -203,23 +180,23 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     carries, counts = np.zeros((2, profile.n_ops), dtype=bool)
     is_small = np.ones(profile.n_ops, dtype=bool)
     is_small[profile.tensor_op[profile.tensor_bytes > SMALL_BYTES]] = False
-    constant = np.array([kind in _NO_SOURCE for kind in profile.op_types])
-    fed = np.array([kind in _FED for kind in profile.op_types])
+    constant = np.array([kind in (CONSTANT, VARIABLE) for kind in profile.kinds])
+    fed = np.array([kind == INPUT for kind in profile.kinds])
     source = fed | ~(constant | (profile.persistent_bytes > 0))
     for op in profile.topological_order.tolist():
         before = profile.edge_source[data_edges(profile, op)]
-        kind, n_data = profile.op_types[op], np.count_nonzero(carries[before])
+        kind, n_data = profile.kinds[op], np.count_nonzero(carries[before])
         if not len(before):
             carries[op] = source[op]
-        elif for_each[op] or kind in _MASKS:
+        elif for_each[op] or kind == RANDOM:
             carries[op] = True
-        elif kind == "MatMul":
+        elif kind == MATMUL:
             weights = len(before) > 1 or profile.persistent_bytes[op] > 0
             carries[op] = n_data == 1 and weights
-        elif kind in SHAPES or is_small[op]:
-            counts[op] = n_data > 0 if kind in SHAPES else counts[before].any()
+        elif kind == SHAPE or is_small[op]:
+            counts[op] = n_data > 0 if kind == SHAPE else counts[before].any()
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
-        elif kind in _REPEATS and not n_data:
+        elif kind == REPEAT and not n_data:
             carries[op] = counts[before].any() or _repeats(profile, op, n_samples)
         else:
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
@@ -229,8 +206,8 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
 
 def _has_rows(profile: Profile, op: int, n_samples: int | None) -> bool:
     """Whether an op that never works on weights alone is on record as having these many rows."""
-    kind, lengths = profile.op_types[op], split_lengths(profile, op)
-    if kind in ELEMENTWISE or not lengths or not n_samples:
+    kind, lengths = profile.kinds[op], split_lengths(profile, op)
+    if kind == ELEMENTWISE or not lengths or not n_samples:
         return False
     rule = RULES.get(kind, {}).get("batch")
     return rule is not None and rule.output == BATCH and lengths.get("batch") == n_samples
@@ -253,16 +230,16 @@ def data_edges(profile: Profile, op: int) -> IntArray:
 def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
     """Find the kind of operand of each data edge of an op, as explained at the module's top."""
     edges = data_edges(profile, op)
-    kind, carries = profile.op_types[op], carries_samples(profile)[profile.edge_source[edges]]
+    kind, carries = profile.kinds[op], carries_samples(profile)[profile.edge_source[edges]]
     size = profile.tensor_bytes[profile.edge_tensor[edges]]
-    if kind in ELEMENTWISE:
+    if kind == ELEMENTWISE:
         is_data = size >= BROADCAST * _output_bytes(profile, op).max(initial=0)
     else:
         is_data = carries
     found: list[tuple[int, str]] = []
     for edge, data, known, n_bytes in zip(edges.tolist(), is_data, carries, size, strict=True):
         operand = DATA if data else WEIGHTS if known or n_bytes > SMALL_BYTES else SIZES
-        if data and kind == "MatMul" and any(of == DATA for _, of in found):
+        if data and kind == MATMUL and any(of == DATA for _, of in found):
             operand = GRADIENT
         if data and kind in _FILTER_GRADIENTS and not _is_image(profile, edge):
             operand = GRADIENT
@@ -274,7 +251,7 @@ def _is_image(profile: Profile, edge: int) -> bool:
     """Whether a forward convolution reads the tensor of an edge, too."""
     tensor = profile.edge_tensor[edge]
     consumers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
-    return any(profile.op_types[op] in _CONVOLUTIONS for op in consumers.tolist())
+    return any(profile.kinds[op] in _CONVOLUTIONS for op in consumers.tolist())
 
 
 def _output_bytes(profile: Profile, op: int) -> IntArray:
@@ -286,14 +263,16 @@ def _output_bytes(profile: Profile, op: int) -> IntArray:
 def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     """List the dimensions along which an op can be split into a number of equal parts.
 
-    Ops that hold variables cannot be split. Colocated ops must be split together, see
+    An op may hold its weights itself if its framework says its kind; if only its type tells, what
+    it holds may be anything, and it stays whole. Colocated ops must be split together, see
     :func:`without_broken_groups`.
     """
-    rules = RULES.get(profile.op_types[op])
-    if not rules or profile.persistent_bytes[op]:
+    rules, holds = RULES.get(profile.kinds[op]), profile.persistent_bytes[op] > 0
+    if not rules or (holds and not profile.op_kinds[op]):
         return ()
     operands = find_operands(profile, op)
     edges, there = [edge for edge, _ in operands], {of for _, of in operands}
+    there |= {WEIGHTS} if holds else set()
     if not carries_samples(profile)[profile.edge_source[edges]].any():
         return ()  # no row for each sample, perhaps a single number
     lengths = split_lengths(profile, op)
@@ -306,7 +285,7 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     return tuple(
         dimension
         for dimension, rule in rules.items()
-        if _has_operands(profile.op_types[op], dimension, rule, there)
+        if _has_operands(profile.kinds[op], dimension, rule, there)
         and has_equal_parts(dimension, rule)
     )
 
@@ -321,8 +300,8 @@ def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:
     """Whether an op has all operands that a rule cuts."""
-    weighted = kind == "GatherV2" or (kind == "MatMul" and dimension != "inner")
-    if kind in ("GatherV2", "MatMul") and weighted != (WEIGHTS in there):
+    weighted = kind == "GatherV2" or (kind == MATMUL and dimension != "inner")
+    if kind in (GATHER, MATMUL) and weighted != (WEIGHTS in there):
         return False
     return all(rule.cut(operand) == WHOLE or operand in there for operand in _CUT)
 
@@ -338,7 +317,7 @@ def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule:
 def sample_dimension(profile: Profile, op: int, parts: int) -> str:
     """Find the dimension of an op that divides the samples of a batch; empty if there is none."""
     for dimension in legal_dimensions(profile, op, parts):
-        if find_rule(profile.op_types[op], dimension).data == BATCH:
+        if find_rule(profile.kinds[op], dimension).data == BATCH:
             return dimension
     return ""
 

@@ -9,14 +9,17 @@ from onnx import TensorProto, helper
 import enplace as ep
 import onnx_models
 from enplace.errors import EnplaceError
-from enplace.frameworks.onnx.graph import read_graph
+from enplace.frameworks.onnx.graph import Graph, read_graph
+from enplace.frameworks.onnx.op_kinds import kind_of
 from enplace.frameworks.onnx.profile import estimated_profile
 from enplace.frameworks.roofline import GPUS
 from enplace.names.groups import group_ops
 from enplace.placers import place
+from enplace.placers.data_parallel import mirrored
 from enplace.readers.clusters import presets
 from enplace.values.batch import with_batch
 from enplace.values.problem import Problem
+from enplace.values.splits import carries_samples, legal_dimensions
 from onnx_models import ALL, SHIPPED, model, node, save, weight
 
 
@@ -311,6 +314,45 @@ def test_calls_of_a_function_with_one_name_stay_apart(tmp_path):
     found = ep.to_networkx(ep.read_onnx(save(made, tmp_path / "m.onnx")))
     types = dict(found.nodes(data="type"))
     pairs = Counter((types[source], types[target]) for source, target in found.edges)
-    assert pairs["BatchMatMulV2", "Relu"] == 2
-    assert pairs["Relu", "AddN"] == 2
+    assert pairs["MatMul", "Relu"] == 2
+    assert pairs["Relu", "Sum"] == 2
     assert pairs["Exp", "Tanh"] == 1
+
+
+# Kinds and splits
+
+
+def test_convolutions_and_what_follows_can_be_split_by_samples_and_channels(profile):
+    found = profile(onnx_models.resnet(), batch_size=8)
+    assert {"input", "conv", "elementwise", "pool"} <= set(found.kinds)
+    assert set(found.op_passes) == {"forward"}
+    convs = [op for op, kind in enumerate(found.kinds) if kind == "conv"]
+    assert all(legal_dimensions(found, op, 2) == ("batch", "channel") for op in convs)
+    assert all(carries_samples(found)[op] for op in convs)
+    single = profile(onnx_models.resnet(), batch_size=1)
+    assert all("batch" not in legal_dimensions(single, op, 2) for op in convs)
+
+
+def test_splits_and_data_parallelism_shorten_a_large_batch(profile):
+    problem = Problem(profile(onnx_models.resnet(), batch_size=64), presets()["h200-2-nvlink"])
+    split = place(problem, "os-dpos").schedule
+    assert split.plan.splits
+    both = mirrored(problem)
+    assert both.gradient_bytes == 0
+    assert both.step_time_us < place(problem, "single").schedule.makespan_us
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        (node("MatMul", "x w", "y"), "matmul"),
+        (node("MatMul", "x x", "y"), "batch matmul"),
+        (node("Gather", "w x", "y"), "gather"),
+        (node("Gather", "x w", "y"), "other"),
+        (node("Transpose", "x", "y", perm=[0, 2, 1]), "reshape"),
+        (node("Transpose", "x", "y", perm=[1, 0, 2]), "other"),
+        (node("Unheard", "x", "y"), "other"),
+    ],
+)
+def test_the_kind_of_an_op_follows_from_its_type_and_inputs(op, kind):
+    assert kind_of(op, Graph("g", [op], {}, {}, {}), {"w"}) == kind

@@ -82,6 +82,31 @@ def edges_of(profile):
     return {(names[a], names[b]): int(n) for a, b, n in ends}
 
 
+def test_kinds_that_a_framework_says_count_not_its_types():
+    profile = training_step()
+    foreign = replace(
+        profile, op_types=tuple(f"aten.{op}" for op in range(profile.n_ops)), op_kinds=profile.kinds
+    )
+    assert np.array_equal(carries_samples(foreign), carries_samples(profile))
+    for op in range(profile.n_ops):
+        assert legal_dimensions(foreign, op, 2) == legal_dimensions(profile, op, 2)
+    splits = [Split("product", "rows", 2), Split("relu", "batch", 2)]
+    ours, theirs = (split_profile(each, splits) for each in (profile, foreign))
+    assert np.array_equal(ours.edges, theirs.edges)
+    assert np.array_equal(ours.time_us, theirs.time_us, equal_nan=True)
+
+
+def test_parts_hold_their_share_of_weights_that_a_split_cuts():
+    profile = graph({"x": ("", 1.0), "conv": ("", 9.0)}, [("x", "conv", 8 * KB)])
+    held = np.array([0, 6 * KB])
+    said = replace(profile, op_kinds=("input", "conv"), persistent_bytes=held)
+    for dimension, n_bytes in (("batch", 6 * KB), ("channel", 3 * KB)):
+        parts = split_profile(said, [Split("conv", dimension, 2)])
+        assert sorted(parts.persistent_bytes.tolist())[-2:] == [n_bytes] * 2
+    typed = replace(said, op_types=("Placeholder", "Conv2D"), op_kinds=("", ""))
+    assert not legal_dimensions(typed, 1, 2)  # what it holds may be anything
+
+
 def test_legal_dimensions_follow_from_op_types_and_inputs():
     profile = training_step()
     legal = {name: legal_dimensions(profile, op, 2) for op, name in enumerate(profile.op_names)}

@@ -40,10 +40,11 @@ from enplace.frameworks.tensorflow.split.microbatches import (
 from enplace.frameworks.tensorflow.step import Step
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.machine.way_back import backward_ops, optimiser_ops
-from enplace.names.passes import is_in_backward_scope
+from enplace.names.passes import is_in_backward_scope, pass_of_scope
 from enplace.names.scopes import traced_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import kind_of_type
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import (
@@ -282,6 +283,7 @@ def _whole_profile(graph_def: GraphDef, shapes: Shapes, known: Profile) -> Profi
         for label, each, values in ((n, OP_COLUMNS[n], v) for n, v in columns_of(known).items())
     }
     columns["scopes"] = traced_scopes(nodes, edges)
+    columns["op_passes"] = [pass_of_scope(scope) for scope in columns["scopes"]]
     columns["time_us"] = [no_time if op is None else known.time_us[op] for op in ops]
     measured = replace(known.measured, split_lengths={})
     return _assemble(graph_def, shapes, known, columns, measured)
@@ -361,6 +363,7 @@ def _assemble(
         **{
             **columns,
             "op_types": [node.op for node in graph_def.node],
+            "op_kinds": [kind_of_type(node.op) for node in graph_def.node],
             "colocation": colocation_groups(names, ties),
         },
         **edge_columns(edges),

@@ -33,10 +33,12 @@ from enplace.frameworks.tensorflow.measure.trace import (
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
 from enplace.frameworks.tensorflow.split.split_graph import split_lengths
 from enplace.frameworks.tensorflow.step import OpenStep, Step
+from enplace.names.passes import pass_of_scope
 from enplace.names.scopes import traced_scopes
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import kind_of_type
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
 Report = Callable[[str, float | None], None]
@@ -159,12 +161,15 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
     shapes = tensor_shapes(step)
     number = {node.name: i for i, node in enumerate(nodes)}
     edges, ties = find_edges(step.graph_def, shapes, ops)
+    scopes = traced_scopes([(node.name, node.op) for node in nodes], edges)
     persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
     return make_profile(
         step.name,
         op_names=[node.name for node in nodes],
         op_types=[node.op for node in nodes],
-        scopes=traced_scopes([(node.name, node.op) for node in nodes], edges),
+        op_kinds=[kind_of_type(node.op) for node in nodes],
+        op_passes=[pass_of_scope(scope) for scope in scopes],
+        scopes=scopes,
         time_us=np.array([_times(ops.get(node.name), measured, node.name) for node in nodes]),
         persistent_bytes=[persistent.get(node.name, 0) for node in nodes],
         temporary_bytes=[ops[n.name].temporary_bytes if n.name in ops else 0 for n in nodes],

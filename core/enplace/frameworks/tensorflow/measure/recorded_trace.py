@@ -23,10 +23,12 @@ from enplace.files.reading import naming, read_bytes
 from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.measure.trace import OpTrace, check_kernels, is_gpu, op_traces
 from enplace.frameworks.tensorflow.step import LoadError
+from enplace.names.passes import pass_of_scope
 from enplace.names.scopes import traced_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.limits import MAX_TIME_US
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import kind_of_type
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
 _LABEL = re.compile(r"(?:\[[^]]*\])*+(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
@@ -215,12 +217,16 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
             edges.append((number[source], slot, at, size))
             if is_tie:
                 ties.append((number[source], at))
+    types = [_TYPES.get(node.op, node.op.removeprefix("_Mkl")) for node in nodes]
+    scopes = traced_scopes([(called[node.name], node.op) for node in nodes], edges)
     kernels = {called[n]: t.n_kernels for n, t in traces.items() if t.n_kernels and n in called}
     return make_profile(
         name,
         op_names=[called[node.name] for node in nodes],
-        op_types=[_TYPES.get(node.op, node.op.removeprefix("_Mkl")) for node in nodes],
-        scopes=traced_scopes([(called[node.name], node.op) for node in nodes], edges),
+        op_types=types,
+        op_kinds=[kind_of_type(each) for each in types],
+        op_passes=[pass_of_scope(scope) for scope in scopes],
+        scopes=scopes,
         time_us=np.array([_times(traces.get(node.name, OpTrace())) for node in nodes]),
         persistent_bytes=_variables(nodes, traces),
         temporary_bytes=[traces.get(node.name, OpTrace()).temporary_bytes for node in nodes],

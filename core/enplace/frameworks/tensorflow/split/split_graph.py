@@ -22,6 +22,7 @@ from enplace.errors import SplitError
 from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
 from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
+from enplace.values.op_kinds import ELEMENTWISE, TYPES_OF_KIND, kind_of_type
 from enplace.values.splits import Split, find_rule, part_names
 from enplace.values.splits.graph import cut_name, join_name
 from enplace.values.splits.rules import (
@@ -29,7 +30,6 @@ from enplace.values.splits.rules import (
     CHANNEL,
     CHANNELS_IN,
     DATA,
-    ELEMENTWISE,
     GRADIENT,
     RULES,
     SIZES,
@@ -70,7 +70,7 @@ _CONVOLUTIONS = {
 _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
 """Least number of axes for the first one to be the batch."""
 
-_BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
+_BROADCASTING = TYPES_OF_KIND[ELEMENTWISE] | {"BatchMatMul", "BatchMatMulV2"}
 _GIVEN_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
 """Ops whose ``sizes`` input, if any, is the shape of their output."""
 
@@ -123,7 +123,9 @@ def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, in
         axes that are cut. Dimensions that cannot be split or have an unknown length are left out.
     """
     work = _Splitting(graph_def, {}, shapes)
-    return {node.name: work.lengths(node) for node in graph_def.node if node.op in RULES}
+    return {
+        node.name: work.lengths(node) for node in graph_def.node if kind_of_type(node.op) in RULES
+    }
 
 
 def _split_graph(
@@ -185,7 +187,7 @@ class _Splitting:
         """Return the dimensions of an op with rules; see :func:`split_lengths`."""
         found: dict[str, int] = {}
         cuts: list[_Cut] = []
-        for dimension in RULES[node.op]:
+        for dimension in RULES[kind_of_type(node.op)]:
             try:
                 cut = self._cut_along(node, dimension)
             except SplitError:
@@ -341,7 +343,7 @@ class _Splitting:
         return [None if shape is None else shape[axis] for shape, axis in shapes]
 
     def _cut_along(self, node: NodeDef, dimension: str) -> _Cut:
-        rule = find_rule(node.op, dimension)
+        rule = find_rule(kind_of_type(node.op), dimension)
         if node.op == "MatMul":
             return _matmul_cut(node, dimension)
         data = [tensor for tensor in node.input if tensor[0] != "^"]
