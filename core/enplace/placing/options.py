@@ -81,7 +81,7 @@ STAGE_OPTIONS = (*REPLICA_OPTIONS, RECOMPUTE, MICROBATCHES, IN_FLIGHT)
 
 SOLVER = Option(
     "solver",
-    tuple(SOLVERS),
+    SOLVERS,
     "",
     "The solver of integer programs. [default: the method's own]",
 )

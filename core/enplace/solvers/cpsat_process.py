@@ -15,6 +15,7 @@ share an end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,19 +32,46 @@ def solve(connection: Connection) -> Message:
     except ImportError as error:
         return Message(DONE, {"status": "missing", "why": f"{error}"})
 
-    def send_bound(bound: float) -> None:
-        connection.send(Message(PROGRESS, {"bound": float(bound)}))
-
     schedule = _Schedule(cp_model, dict(job.arrays))
+    return run_cp_sat(cp_model, connection, job, schedule.model, schedule.found)
+
+
+def run_cp_sat(
+    cp_model: Any,
+    connection: Connection,
+    job: Message,
+    model: Any,
+    found: Callable[[Any], dict[str, np.ndarray]],
+    unit: int = 1,
+) -> Message:
+    """Solve a model, and send each better bound and each solution.
+
+    Parameters
+    ----------
+    found : callable
+        Returns the arrays of a solution.
+    unit : int
+        What is 1 in the messages.
+    """
+
+    def send_bound(bound: float) -> None:
+        connection.send(Message(PROGRESS, {"bound": bound / unit}))
+
+    class Sender(cp_model.CpSolverSolutionCallback):
+        def on_solution_callback(self) -> None:
+            objective, bound = self.objective_value / unit, self.best_objective_bound / unit
+            details = {"objective": objective, "bound": bound}
+            connection.send(Message(PROGRESS, details, found(self)))
+
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = float(job.details["limit_s"])
     solver.parameters.num_workers = job.details["threads"]
     solver.best_bound_callback = send_bound
-    status = solver.solve(schedule.model, schedule.solution_sender(connection))
+    status = solver.solve(model, Sender())
     if status == cp_model.INFEASIBLE:
         return Message(DONE, {"status": "infeasible"})
     name = "optimal" if status == cp_model.OPTIMAL else "stopped"
-    return Message(DONE, {"status": name, "bound": float(solver.best_objective_bound)})
+    return Message(DONE, {"status": name, "bound": solver.best_objective_bound / unit})
 
 
 class _Schedule:
@@ -192,25 +220,14 @@ class _Schedule:
             intervals, weights = zip(*held, strict=True)
             self.model.add_cumulative(intervals, weights, free_bytes)
 
-    def solution_sender(self, connection: Connection) -> Any:
-        """Return a callback that sends each solution."""
-        schedule = self
-
-        class ScheduleSender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
-            def on_solution_callback(self) -> None:
-                device = [
-                    next(d for d, there in choices.items() if self.boolean_value(there))
-                    for choices in schedule.on
-                ]
-                start = [self.value(start) for start in schedule.start]
-                details = {
-                    "objective": float(self.objective_value),
-                    "bound": float(self.best_objective_bound),
-                }
-                arrays = {"device": np.array(device), "start": np.array(start)}
-                connection.send(Message(PROGRESS, details, arrays))
-
-        return ScheduleSender()
+    def found(self, solver: Any) -> dict[str, np.ndarray]:
+        """Return the device of each unit and the start of each op in a solution."""
+        device = [
+            next(d for d, there in choices.items() if solver.boolean_value(there))
+            for choices in self.on
+        ]
+        start = [solver.value(start) for start in self.start]
+        return {"device": np.array(device), "start": np.array(start)}
 
 
 def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:

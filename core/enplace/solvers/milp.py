@@ -20,12 +20,14 @@ from enplace.processes.wire import Message
 from enplace.solvers.ask_solver import ask_solver
 from enplace.solvers.model import FloatArray, Model, model_message
 
-SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
-SOLVERS["CPLEX"] = "pulp_process"
-"""The module that runs each solver that people can choose."""
+SOLVERS = ("HiGHS", "CBC", "Gurobi", "CPLEX")
+"""The solvers that people can choose."""
 
 CP_SAT = "CP-SAT"
-"""Solves only the programs that :mod:`enplace.solvers.cpsat_program_process` describes."""
+"""Solves only the programs that :mod:`enplace.solvers.program_process` describes."""
+
+HANDLERS = {"HiGHS": "solve_by_highs", CP_SAT: "solve_by_cp_sat"}
+"""What runs a solver; PuLP runs all others."""
 
 TOLERANCE = 1e-4
 """Relative difference by which a solution may violate a row, a bound or integrality."""
@@ -115,9 +117,9 @@ def solve_milp(
     best = MilpAnswer("stopped")
     if cancelled() or deadline_s <= 0:
         return best
-    module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
+    handler = f"program_process:{HANDLERS.get(solver, 'solve_by_pulp')}"
     job = model_message(model, start, deadline_s, threads, solver)
-    for message in ask_solver(f"{module}:solve", job, deadline_s, cancelled):
+    for message in ask_solver(handler, job, deadline_s, cancelled):
         best = _better(model, best, message)
         if "status" not in message.details and best.status != "failed":
             report(best)

@@ -11,9 +11,12 @@ from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes.worker import handler_program, python_module, safe_environment
 from evil_folder import evil_folder, first_message
 
-SOLVERS = ("highs_process", "pulp_process", "cpsat_process", "cpsat_program_process")
+SOLVERS = (
+    "cpsat_process:solve",
+    *(f"program_process:solve_by_{name}" for name in ("highs", "cp_sat", "pulp")),
+)
 PROGRAMS = {
-    **{name: handler_program(f"enplace.solvers.{name}:solve", "solver") for name in SOLVERS},
+    **{name: handler_program(f"enplace.solvers.{name}", "solver") for name in SOLVERS},
     "worker": FRAMEWORK.worker,
     "server": FRAMEWORK.server,
     "tuning": tuning_process.PROGRAM,

@@ -9,7 +9,7 @@ from enplace.processes.wire import Message
 from enplace.solvers import milp
 from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
 from enplace.solvers.model import ModelBuilder, model_from, model_message
-from enplace.solvers.pulp_process import bound_in, last_words
+from enplace.solvers.program_process import bound_in, last_words
 
 
 def never():
