@@ -20,7 +20,7 @@ print(f"The best method is {best.method}: {best.step_time_us / 1000:.1f} ms")
 
 # Would a faster link help? The same plan, and then a new one.
 same = ep.simulate(profile, best, scale_links=4.0)
-new = ep.place(profile, "v100-2-pcie", best.method, scale_links=4.0)
+new = ep.place(profile, ep.clusters()["v100-2-pcie"].scaled(links=4.0), best.method)
 for name, result in {"the same plan": same, "a new plan": new}.items():
     print(f"With links four times as fast, {name} takes {result.step_time_us / 1000:.1f} ms")
 

@@ -10,6 +10,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from enplace.errors import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from enplace.option import Value
     from enplace.readers.clusters import ClusterChoice
     from enplace.values.cluster import Cluster
+    from enplace.values.constraints import Kind, Row
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.profile import Profile
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 PathLike = str | os.PathLike[str]
-Pair = str | tuple[str, str]
-"""Two names, or both in one text with ``=`` between them."""
+Pair = tuple[Any, Any]
+"""What one text has before and after ``=``."""
 
 
 class OtherGraphError(PlanError):
@@ -71,48 +73,38 @@ def make_problem(
     cluster: ClusterChoice,
     scale_compute: float = 1.0,
     scale_links: float = 1.0,
-    pins: Iterable[Pair] = (),
-    colocate: Iterable[str] = (),
-    forbid: Iterable[Pair] = (),
-    before: Iterable[Pair] = (),
-    lock: Iterable[str] = (),
     constraints: PathLike | None = None,
     dashes: str = "",
+    **given: Any,
 ) -> Problem:
     """Build the problem of a profile, a cluster and constraints.
 
     Parameters
     ----------
-    pins, colocate, forbid, before, lock, constraints
-        As ``--pin`` and so on of the command line: regexes of op names, and names of devices.
+    constraints : path, optional
+        A file of constraints.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
+    **given : iterables
+        Constraints by the keyword of their kind: ``pins``, ``colocate``... They are as for
+        ``--pin`` and so on: regexes of op names, and names of devices.
 
     Raises
     ------
     EnplaceError
         If a file, a name or a constraint cannot be used.
     """
-    from enplace.names.rules import find_device, find_matching
     from enplace.readers.clusters import cluster_from
-    from enplace.values.problem import Problem, order_problem
+    from enplace.values.constraints import KINDS, Constraints
+    from enplace.values.problem import Problem
 
     profile = find_profile(profile)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
-    problem = Problem(
-        profile,
-        machine,
-        pins=_pins(pins, profile, machine, f"{dashes}pin"),
-        together=tuple(
-            tuple(find_matching(text, profile, f"{dashes}colocate")) for text in colocate
-        ),
-        forbidden=frozenset(
-            found for pair in forbid for found in _places(pair, profile, machine, f"{dashes}forbid")
-        ),
-        locked=frozenset(find_device(name, machine, f"{dashes}lock") for name in lock),
-    )
-    pairs = [found for pair in before for found in _orders(pair, profile, f"{dashes}before")]
-    problem = order_problem(problem, pairs)
+    rows = {
+        key: _read_rows(kind, given.get(kind.keyword, ()), profile, machine, f"{dashes}{key}")
+        for key, kind in KINDS.items()
+    }
+    problem = Problem(profile, machine, Constraints.of(rows))
     return problem if constraints is None else _with_constraints(problem, constraints)
 
 
@@ -249,7 +241,6 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     A measured placement may break a rule that another run's profile has; it can be simulated.
     """
     from enplace.values.plan import find_separated
-    from enplace.values.problem import with_profile
 
     names = [problem.profile.op_names[op] for op in find_separated(problem, plan).nonzero()[0]]
     if not names:
@@ -261,7 +252,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
         stacklevel=2,
     )
     loose = replace(problem.measured_profile, colocation=("",) * problem.profile.n_ops)
-    return with_profile(problem, loose)
+    return replace(problem, measured_profile=loose)
 
 
 def _describe_other(plan_file: PathLike, missing: list[str], new: list[str]) -> str:
@@ -279,47 +270,65 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def _pins(pairs: Iterable[Pair], profile: Profile, cluster: Cluster, option: str) -> dict[int, int]:
-    pins: dict[int, int] = {}
-    for pair in pairs:
-        for op, device in _places(pair, profile, cluster, option):
-            if pins.setdefault(op, device) != device:
-                names = [cluster.devices[d].name for d in (pins[op], device)]
-                raise PinConflictError(
-                    f"{option} {_shown(pair)!r}: op '{profile.op_names[op]}' is already pinned to "
-                    f"{names[0]}; it cannot be on {names[1]} too; drop one of the pins"
-                )
-    return pins
-
-
-def _places(pair: Pair, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
-    """Return the ops and the device of ``REGEX=DEVICE``."""
-    from enplace.names.rules import find_device, find_matching
-
-    pattern, device = _halves(pair, option, "REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
-    number = find_device(device, cluster, option)
-    return [(op, number) for op in find_matching(pattern, profile, option)]
-
-
-def _orders(pair: Pair, profile: Profile, option: str) -> list[tuple[int, int]]:
-    """Return the pairs of ops that ``REGEX=REGEX`` orders."""
-    from enplace.names.rules import find_matching
+def _read_rows(
+    kind: Kind,
+    given: Iterable[str | Pair],
+    profile: Profile,
+    cluster: Cluster,
+    option: str,
+) -> list[Row]:
+    """Read constraints as a person names them: a text for each role, or all with ``=``."""
+    from enplace.values.constraints import OP
     from enplace.values.profile import find_pairs
 
-    halves = _halves(pair, option, "REGEX=REGEX, for example 'layer_0=layer_1'")
-    return find_pairs(profile, *(find_matching(pattern, profile, option) for pattern in halves))
+    rows: dict[Row, None] = {}
+    first: dict[int, int] = {}
+    for each in given:
+        texts = _halves(each, kind, option) if len(kind.roles) == 2 else [each]
+        found = [
+            _read_part(role, text, profile, cluster, option)
+            for role, text in zip(kind.roles, texts, strict=True)
+        ]
+        if kind.roles == (OP, OP):
+            new = find_pairs(profile, *found)
+        else:
+            new = [tuple(found[0])] if kind.many else list(map(kind.row, product(*found)))
+        for op, device in new if kind.unique else ():
+            if first.setdefault(op, device) != device:
+                names = [cluster.devices[d].name for d in (first[op], device)]
+                raise PinConflictError(
+                    f"{option} {_shown(each)!r}: op '{profile.op_names[op]}' is already pinned to "
+                    f"{names[0]}; it cannot be on {names[1]} too; drop one of the pins"
+                )
+        rows |= dict.fromkeys(new)
+    return list(rows)
 
 
-def _halves(pair: Pair, option: str, form: str) -> tuple[str, str]:
+def _read_part(
+    role: str, text: Any, profile: Profile, cluster: Cluster, option: str
+) -> Sequence[Any]:
+    """Return what a text may stand for: ops for a regex, a device for its name..."""
+    from enplace.names.rules import find_device, find_matching
+    from enplace.values.constraints import DEVICE, OP
+
+    if role == OP:
+        return find_matching(text, profile, option)
+    if role == DEVICE:
+        return [find_device(text, cluster, option)]
+    raise NotImplementedError(role)
+
+
+def _halves(pair: str | Pair, kind: Kind, option: str) -> tuple[Any, Any]:
     """Take a pair apart."""
     first, equals, then = pair.rpartition("=") if isinstance(pair, str) else (pair[0], "=", pair[1])
     if not equals or not first or not then:
+        form = f"{kind.metavar}, for example '{kind.example}'"
         raise ProblemError(f"{option} {_shown(pair)!r}: write {form}")
     return first, then
 
 
-def _shown(pair: Pair) -> str:
-    return pair if isinstance(pair, str) else "=".join(pair)
+def _shown(pair: str | Pair) -> str:
+    return pair if isinstance(pair, str) else "=".join(map(str, pair))
 
 
 def choose_method(method: str | None, objective: str, values: Mapping[str, Value]) -> str:

@@ -25,7 +25,7 @@ from enplace.processes.wire import Message, encode, read
 from enplace.readers import read_constraints, read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.samples import samples
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -83,7 +83,7 @@ def small_problem() -> Problem:
         path = Path(folder) / "p.json"
         path.write_text(json.dumps(inputs.tf_profile()))
         problem = Problem(read_profile(path), presets()["pcie-2"])
-    return order_problem(problem, [tuple(problem.profile.topological_order[[0, -1]].tolist())])
+    return problem.constrained(before=[tuple(problem.profile.topological_order[[0, -1]].tolist())])
 
 
 @cache
@@ -122,7 +122,7 @@ def _plan() -> Target:
 
 
 def _constraints() -> Target:
-    free = order_problem(small_problem(), ())
+    free = small_problem().constrained(before=())
     ops = free.profile.op_names
     rows = {
         "pin": [[ops[5], "GPU:1"]],
@@ -349,9 +349,10 @@ def _written(write: Callable[[Path], object]) -> bytes:
 def _project(problem: Problem, plan: object) -> object:
     from enplace.readers import Project
 
-    constraints = ({0: 2}, ((2, 3),), frozenset({(4, 0)}), problem.before)
-    plans = (("heft", plan),)
-    return Project(problem.measured_profile, problem.cluster, *constraints, plans)
+    constraints = problem.constraints.replaced(
+        pins={0: 2}, together=((2, 3),), forbidden=frozenset({(4, 0)})
+    )
+    return Project(problem.measured_profile, problem.cluster, constraints, (("heft", plan),))
 
 
 def _open(path: Path) -> None:

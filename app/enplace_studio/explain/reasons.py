@@ -8,6 +8,7 @@ import numpy as np
 
 from enplace.text import count, ms, size
 from enplace.values.arrays import IntArray
+from enplace.values.constraints import Lock, Pin
 from enplace.values.device_names import device_label
 from enplace.values.pins import FREE
 from enplace.values.problem import Problem
@@ -107,11 +108,16 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
         text = f"{_some(problem, unable)} cannot run on {label}: no measured time there"
         why = f"no measured time on {label}"
         return Why("cannot run", "", why, text, tuple(unable.tolist()))
-    kept_off = [op for op in ops.tolist() if (op, device) in problem.forbidden]
-    if kept_off:
-        why = "you forbade it"
-        text = f"{_some(problem, np.array(kept_off))} must not run there: {why}"
-        return Why("must not run there", "", why, text, tuple(kept_off))
+    allowed = np.ones((problem.profile.n_ops, problem.cluster.n_devices), dtype=bool)
+    for kind in problem.constraints:
+        if kind.key in (Pin.key, Lock.key):  # a pin moves with its op
+            continue
+        kind.restrict(problem, allowed)
+        kept_off = ops[~allowed[ops, device]]
+        if len(kept_off):
+            why = kind.fault(problem, int(kept_off[0]), device)
+            text = f"{_some(problem, kept_off)} must not run there: {why}"
+            return Why("must not run there", "", why, text, tuple(kept_off.tolist()))
     if (locked := find_lock(problem, ops, device)) is not None:
         why = f"{device_label(problem.cluster.devices[locked].name)} is locked"
         return Why("must not run there", "", why, why, tuple(ops.tolist()))

@@ -11,7 +11,6 @@ from enplace.names.groups import Grouping
 from enplace.text import count, elide_middle, ms
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import device_label
-from enplace.values.problem import with_profile
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.differences import path_parts
 
@@ -84,7 +83,7 @@ def step_if_free(schedule: Schedule, limit: Limit) -> float:
         profile = problem.measured_profile
         time_us = profile.time_us.copy()
         time_us[list(limit.ops)] *= 0  # where an op cannot run, it still cannot
-        free = with_profile(problem, replace(profile, time_us=time_us))
+        free = replace(problem, measured_profile=replace(profile, time_us=time_us))
     else:
         links = tuple(
             replace(each, b0_us=0.0, b1_us_per_byte=0.0)

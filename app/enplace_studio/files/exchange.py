@@ -28,7 +28,6 @@ from enplace_studio.files import session
 from enplace_studio.files.file_work import FileWork, few
 from enplace_studio.files.saving import Saving
 from enplace_studio.model import edits
-from enplace_studio.model.constraints import agree
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.widgets.pictures import SUFFIXES, Drawing, write_picture
 
@@ -226,7 +225,7 @@ class Exchange(FileWork):
         if problem is not read_for:  # edited since
             self.import_constraints(path)
             return
-        is_known = agree(found.problem, problem)
+        is_known = found.problem.constraints == problem.constraints
         added = self._document.add_constraints(found.problem)
         if faults := _faults_of(found):
             self.failed.emit(one_line(f"in {path.name}, {faults}"))

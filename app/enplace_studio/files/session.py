@@ -11,21 +11,23 @@ from typing import Any
 
 from PySide6.QtCore import QSettings
 
-from enplace.errors import EnplaceError, PlanError
+from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.machine import simulate
 from enplace.machine.claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets
-from enplace.readers.constraints import KINDS
+from enplace.readers.constraints import rows_by_name
 from enplace.text import finite, one_line
 from enplace.values.cluster import Cluster
+from enplace.values.constraints import Colocate, Lock
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
+from enplace.writers.constraints import rows_to_json
 from enplace_studio.files.kept_runs import run_from_json, run_to_json
 from enplace_studio.model.open_project import (
     Constraint,
@@ -127,16 +129,12 @@ def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     shell = view.pop(SHELL, {})
     shell = shell if isinstance(shell, dict) else {}
     compute, links = _scales(shell.get("scale"))
-    bare = Problem(
+    problem = Problem(
         split_profile(project.profile, project.splits),
         cluster.scaled(compute, links),
-        project.pins,
-        project.together,
-        project.forbidden,
+        project.constraints,
         project.splits,
-        locked=project.locked,
     )
-    problem = order_problem(bare, project.before)
     model = Problem(project.profile, problem.cluster) if project.splits else problem
     details = _details_of(project.plans, shell.get("plans"))
     entries: list[PlanEntry] = []
@@ -160,20 +158,24 @@ def _constraints_from(value: Any) -> tuple[Constraint, ...]:
     """Read constraints that are switched off, or locks; damaged ones are left out."""
     found = []
     for each in value if isinstance(value, list) else []:
-        with suppress(ValueError, TypeError):
-            kind, rows = each
-            if kind in KINDS and rows and all(_is_row(row, kind) for row in rows):
-                found.append(Constraint(kind, tuple(map(tuple, rows))))
-    return tuple(found)
+        with suppress(ValueError, TypeError, KeyError, FileError):
+            key, rows = each
+            found.append(Constraint(key, tuple(_row(key, row) for row in rows)))
+    return tuple(each for each in found if each.rows)
+
+
+def _row(key: str, row: Any) -> Any:
+    if key == Lock.key:  # one row with the device and its ops
+        return rows_by_name({Colocate.key: [row]})[Colocate.key][0]
+    return rows_by_name({key: [row]})[key][0]
 
 
 def _constraints_to(name: str, constraints: tuple[Constraint, ...]) -> dict[str, Any]:
-    return {name: [[each.kind, each.rows] for each in constraints]} if constraints else {}
-
-
-def _is_row(row: Any, kind: str) -> bool:
-    names = isinstance(row, list) and bool(row) and all(isinstance(n, str) for n in row)
-    return names and (kind in ("colocate", "lock") or len(row) == 2)
+    rows = [
+        [each.kind, each.rows if each.kind == Lock.key else rows_to_json(each.kind, each.rows)]
+        for each in constraints
+    ]
+    return {name: rows} if rows else {}
 
 
 def open_copy(path: Path) -> Opened:
@@ -282,14 +284,10 @@ def to_project(
     return Project(
         opened.model.measured_profile,
         opened.cluster,
-        opened.problem.pins,
-        opened.problem.together,
-        opened.problem.forbidden,
-        opened.problem.before,
+        opened.problem.constraints,
         tuple((entry.name, entry.plan) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,
-        opened.problem.locked,
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,21 @@ from enplace.machine import simulate
 from enplace.names.groups import Grouping
 from enplace.readers.constraints import constrain as constrain_by_name
 from enplace.text import count
+from enplace.values.constraints import (
+    DEVICE,
+    KINDS,
+    OP,
+    Before,
+    Colocate,
+    Forbid,
+    Kind,
+    Lock,
+    Pin,
+    Row,
+)
 from enplace.values.pins import FREE
 from enplace.values.plan import Plan, check_plan, follow_graph
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import find_lock
@@ -40,23 +51,24 @@ def list_constraints(
     """
     held = _held_locks(problem, locks)
     ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    pins, forbidden, before = _join_pairs(problem, grouping, held)
+
+    def named(kind: Kind, row: Row) -> Sequence[Row]:
+        return kind.mapped(row, lambda op: [ops[op]], lambda device: [devices[device]])
+
     return [
         *held,
-        *_named("pin", pins, ops, devices),
-        *_named("forbid", forbidden, ops, devices),
-        *(Constraint("colocate", (tuple(ops[op] for op in g),)) for g in problem.together if g),
-        *_named("before", before, ops, ops),
+        *(
+            Constraint(kind.key, tuple(name for row in rows for name in named(kind, row)))
+            for kind, rows in _joined(problem, grouping, held)
+        ),
     ]
 
 
 @lru_cache(maxsize=2)  # menus ask at every change of the selection
 def solve_text(project: OpenProject) -> str:
     """Name the action that solves, with the number of constraints as the pane lists them."""
-    problem, together = project.problem, project.problem.together
-    held = _held_locks(problem, project.locks)
-    joined = _join_pairs(problem, project.grouping, held)
-    n = len(held) + sum(map(len, joined)) + sum(map(bool, together))
+    held = _held_locks(project.problem, project.locks)
+    n = len(held) + len(list(_joined(project.problem, project.grouping, held)))
     return f"Solve around {count(n, 'constraint')}" if n else "Solve"
 
 
@@ -73,28 +85,32 @@ def _held_locks(problem: Problem, locks: Sequence[Constraint]) -> list[Constrain
 def _lock_of(problem: Problem, device: int, ops: IntArray) -> Constraint:
     """Make the lock of a device, to which the pins of some ops belong."""
     names = [problem.profile.op_names[op] for op in ops.tolist()]
-    return Constraint("lock", ((problem.cluster.devices[device].name, *names),))
+    return Constraint(Lock.key, ((problem.cluster.devices[device].name, *names),))
 
 
-def _join_pairs(
+def _joined(
     problem: Problem, grouping: Grouping, held: Sequence[Constraint]
-) -> tuple[list[IntArray], ...]:
-    """Find the pairs of each constraint: pins that no lock holds, forbidden devices, orders."""
-    pinned_to = problem.pinned_to.copy()
-    pinned_to[_locked_ops(problem, held)] = FREE
-    pinned = np.flatnonzero(pinned_to != FREE)
+) -> Iterator[tuple[Kind, list[Row]]]:
+    """Yield each constraint with its rows; pins that a lock holds, and locks, are left out."""
     own = grouping.n_groups + np.arange(problem.profile.n_ops)
     part = np.where(grouping.group >= 0, grouping.group, own)
-    places = np.arange(problem.cluster.n_devices)
-    return (
-        _join(np.column_stack([pinned, pinned_to[pinned]]), part, places),
-        _join(_in_order(problem.forbidden), part, places),
-        _join(_in_order(problem.before), part, part),
-    )
-
-
-def _in_order(pairs: Iterable[tuple[int, int]]) -> IntArray:
-    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    parts = {OP: part, DEVICE: np.arange(problem.cluster.n_devices)}
+    for kind in problem.constraints:
+        if kind.key == Lock.key:
+            continue
+        if kind.key == Pin.key:
+            pinned_to = problem.pinned_to.copy()
+            pinned_to[_locked_ops(problem, held)] = FREE
+            pinned = np.flatnonzero(pinned_to != FREE)
+            rows = list(zip(pinned.tolist(), pinned_to[pinned].tolist(), strict=True))
+        else:
+            rows = kind.rows(problem.constraints[kind.key])
+        if kind.roles in ((OP, DEVICE), (OP, OP)):
+            pairs = np.array(rows, dtype=np.int64).reshape(-1, 2)
+            for joined in _join(pairs, *(parts[role] for role in kind.roles)):
+                yield kind, list(map(tuple, joined.tolist()))
+        else:
+            yield from ((kind, [row]) for row in rows)
 
 
 def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[IntArray]:
@@ -106,13 +122,6 @@ def _join(pairs: IntArray, first_part: IntArray, then_part: IntArray) -> list[In
     by_code = np.argsort(code, kind="stable")
     found = np.split(pairs[by_code], np.flatnonzero(np.diff(code[by_code])) + 1)
     return sorted(found, key=lambda rows: rows[0].tolist())
-
-
-def _named(
-    kind: str, joined: list[IntArray], ops: Sequence[str], others: Sequence[str]
-) -> Iterable[Constraint]:
-    for pairs in joined:
-        yield Constraint(kind, tuple((ops[a], others[b]) for a, b in pairs.tolist()))
 
 
 def _holds(problem: Problem, lock: Constraint) -> bool:
@@ -135,68 +144,72 @@ def ops_of(problem: Problem, constraint: Constraint) -> tuple[IntArray, IntArray
 @lru_cache(maxsize=100)
 def _find_ops(profile: Profile, constraint: Constraint) -> tuple[IntArray, IntArray]:
     index, rows = profile.index, constraint.rows
-    ends: list[list[str]] = [[row[0] for row in rows], []]
-    if constraint.kind == "colocate":
-        ends[0] = [name for row in rows for name in row]
-    elif constraint.kind == "lock":
-        ends[0] = list(rows[0][1:])
-    elif constraint.kind == "before":
-        ends[1] = [row[1] for row in rows]
+    kind = KINDS[constraint.kind]
+    if kind.key == Lock.key:
+        ends = [rows[0][1:], ()]
+    elif kind.roles == (OP, OP):
+        ends = [[row[0] for row in rows], [row[1] for row in rows]]
+    else:
+        ends = [list(kind.ends(rows, OP)), []]
     first, then = (np.unique([index[n] for n in names if n in index]) for names in ends)
     return first.astype(np.int64), then.astype(np.int64)
 
 
 def describe(project: OpenProject, constraint: Constraint) -> str:
     """Describe a constraint in a few words: ``encoder / layer 0 on GPU 1``."""
-    first, then = ops_of(project.problem, constraint)
-    index, device = project.problem.cluster.index, device_in(constraint)
-    where = project.device_label(index[device]) if device in index else device
-    if constraint.kind == "lock":
-        return f"{where} as it is"
-    if not len(first) or (constraint.kind == "before" and not len(then)):
-        return f"{constraint.rows[0][0]}, for another graph"  # switched off there
+    kind, (first, then) = KINDS[constraint.kind], ops_of(project.problem, constraint)
+    index = project.problem.cluster.index
+
+    def where(device: str) -> str:
+        return project.device_label(index[device]) if device in index else device
+
+    if kind.key == Lock.key:
+        return kind.phrase.format(where(device_in(constraint)))
+    if (OP in kind.roles and not len(first)) or (kind.roles == (OP, OP) and not len(then)):
+        name = next(kind.ends(constraint.rows, OP))
+        return f"{name}, for another graph"  # switched off there
     what = project.describe(first.tolist())
-    if constraint.kind == "colocate":
-        return f"{what} together"
-    if constraint.kind == "before":
+    if kind.roles == (OP, OP):
         groups = np.unique(project.grouping.group[[*first, *then]])
         inside = f" of {project.grouping.names[groups[0]]}" if len(groups) == 1 else ""
-        return f"{what.removesuffix(inside)} before {project.describe(then.tolist())}"
-    return f"{what} {'on' if constraint.kind == 'pin' else 'off'} {where}"
+        return kind.phrase.format(what.removesuffix(inside), project.describe(then.tolist()))
+    return kind.phrase.format(*kind.texts(constraint.rows[0], lambda _: what, where))
 
 
 def device_in(constraint: Constraint) -> str:
     """Return the name of the device that a constraint is about; empty if it is about none."""
-    at = {"pin": 1, "forbid": 1, "lock": 0}.get(constraint.kind)
-    return "" if at is None else constraint.rows[0][at]
+    devices = _devices_in(constraint)
+    return devices[0] if len(devices) == 1 else ""
+
+
+def _devices_in(constraint: Constraint) -> list[str]:
+    if constraint.kind == Lock.key:
+        return [constraint.rows[0][0]]
+    return list(dict.fromkeys(KINDS[constraint.kind].ends(constraint.rows, DEVICE)))
 
 
 def without(problem: Problem, constraint: Constraint) -> Problem:
     """Return the problem without a constraint."""
     ops, devices = problem.profile.index, problem.cluster.index
-    kind, rows = constraint.kind, constraint.rows
-    if kind == "colocate":
-        groups = {tuple(ops[name] for name in row) for row in rows}
-        return replace(problem, together=tuple(g for g in problem.together if g not in groups))
-    if kind == "before":
-        gone = {(ops[a], ops[b]) for a, b in rows}
-        return order_problem(problem, [pair for pair in problem.before if pair not in gone])
-    locked = problem.locked
-    if kind == "lock":
-        locked -= {devices[rows[0][0]]}
-    pairs = {(ops[a], devices[b]) for a, b in _pairs_of(constraint)}
-    if kind == "forbid":
-        return replace(problem, forbidden=problem.forbidden - pairs)
-    pins = dict(problem.pins.items() - pairs)
-    return replace(problem, pins=pins, locked=locked)
+    constraints = problem.constraints
+    for key, rows in _rows_of(constraint).items():
+        kind = KINDS[key]
+        gone = {
+            row
+            for names in rows
+            for row in kind.mapped(names, lambda op: [ops[op]], lambda device: [devices[device]])
+        }
+        kept = [row for row in kind.rows(constraints[key]) if row not in gone]
+        constraints = constraints.replaced(**{kind.field: kind.collect(kept)})
+    return replace(problem, constraints=constraints)
 
 
-def _pairs_of(constraint: Constraint) -> list[tuple[str, ...]]:
-    """Return the ops of a constraint with what each has: of a lock, its pins."""
-    if constraint.kind == "lock":
-        device, *ops = constraint.rows[0]
-        return [(op, device) for op in ops]
-    return list(constraint.rows)
+def _rows_of(constraint: Constraint) -> dict[str, Sequence[Row]]:
+    """Return the rows of a constraint by their kinds: a lock has pins too."""
+    if constraint.kind != Lock.key:
+        return {constraint.kind: constraint.rows}
+    device, *ops = constraint.rows[0]
+    return {Pin.key: [(op, device) for op in ops], Lock.key: [device]}
 
 
 def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> list[str]:
@@ -206,13 +219,19 @@ def broken_kinds(problem: Problem, plan: Plan, locks: Sequence[Constraint]) -> l
     locked[_locked_ops(problem, _held_locks(problem, locks))] = True
     there = {d: np.flatnonzero(device == d) for d in problem.locked}
     added = any(find_lock(problem, ops_there, d) is not None for d, ops_there in there.items())
-    kinds = {
-        "pins": (moved & ~locked).any(),
-        "lock": (moved & locked).any() or added,
-        "exclusions": any(device[op] == there for op, there in problem.forbidden),
-        "colocation": any(len(np.unique(device[list(g)])) > 1 for g in problem.together),
-    }
-    return [kind for kind, broken in kinds.items() if broken]
+    kinds = {"pins": (moved & ~locked).any(), "lock": (moved & locked).any() or added}
+    found = [kind for kind, broken in kinds.items() if broken]
+    rest = (kind for kind in problem.constraints if kind.key not in (Pin.key, Lock.key))
+    return [*found, *(f"{kind.noun}s" for kind in rest if _breaks(problem, plan, kind))]
+
+
+def _breaks(problem: Problem, plan: Plan, kind: Kind) -> bool:
+    if kind.key == Colocate.key:
+        return any(len(np.unique(plan.device[list(group)])) > 1 for group in problem.together)
+    allowed = np.ones((len(plan.device), problem.cluster.n_devices), dtype=bool)
+    kind.restrict(problem, allowed)
+    is_free = bool(allowed[np.arange(len(plan.device)), plan.device].all())
+    return not is_free or bool(kind.check(problem, plan))
 
 
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:
@@ -262,14 +281,14 @@ def _candidates(
 ) -> list[Callable[[], Schedule]]:
     assert project.current is not None
     plan, home = project.current.plan, _home(project)
-    if constraint.kind == "before":
+    if constraint.kind == Before.key:
         orders = _other_way_round(freed, plan, constraint) if home is None else [home.position]
         return [partial(_reordered, freed, plan, position) for position in orders]
     candidates: list[Callable[[], Schedule]] = [
         partial(_moved, freed, plan, ops, device)
         for ops, device in _moves(project, constraint, freed)
     ]
-    if home is not None and constraint.kind in ("pin", "forbid"):
+    if home is not None and constraint.kind in (Pin.key, Forbid.key):
         ops = ops_of(freed, constraint)[0]
         candidates.append(partial(_moved, freed, plan, ops, home.device))
     return candidates
@@ -281,7 +300,7 @@ def _moves(
     """List ops and devices that they could move to without a constraint."""
     assert project.current is not None
     everywhere = list(range(freed.cluster.n_devices))
-    if constraint.kind == "lock":
+    if constraint.kind == Lock.key:
         there, device = freed.cluster.index[device_in(constraint)], project.current.plan.device
         return [
             (ops, to)
@@ -290,9 +309,9 @@ def _moves(
         ]
     ops = ops_of(freed, constraint)[0]
     parts = _longest_units(project.current.schedule, freed, ops)
-    if constraint.kind != "colocate" and len(parts) != 1:
+    if constraint.kind != Colocate.key and len(parts) != 1:
         parts = [ops, *parts]
-    only = constraint.kind == "forbid"
+    only = constraint.kind == Forbid.key
     devices = [freed.cluster.index[device_in(constraint)]] if only else everywhere
     return [(part, device) for part in parts for device in devices]
 
@@ -350,23 +369,19 @@ def switch_on(project: OpenProject, constraint: Constraint) -> OpenProject:
     EnplaceError
         If it contradicts others, or the ops or devices that it names are gone.
     """
-    rows = {constraint.kind: list(map(list, constraint.rows))}
-    if constraint.kind == "lock":
-        device = device_in(constraint)
-        rows = {"pin": list(map(list, _pairs_of(constraint))), "lock": [[device]]}
+    rows = _rows_of(constraint)
     found = constrain_by_name(project.problem, rows)
     if found.unknown:
         gone = found.unknown[0]
         raise EnplaceError(f"this graph or cluster has no {gone}; remove the constraint")
-    if constraint.kind in ("pin", "lock"):
-        _check_pins(project, constraint)
+    _check_pins(project, rows.get(Pin.key, ()))
     return replace(adopt(project, found.problem), off=_off_without(project, constraint))
 
 
-def _check_pins(project: OpenProject, constraint: Constraint) -> None:
+def _check_pins(project: OpenProject, pins: Iterable[Row]) -> None:
     """Refuse pins of ops that are pinned to another device by now."""
     problem = project.problem
-    for name, device in _pairs_of(constraint):
+    for name, device in pins:
         op = problem.profile.index[name]
         now = problem.pins.get(op, problem.cluster.index[device])
         if now != problem.cluster.index[device]:
@@ -385,7 +400,7 @@ def keep_lost(old: OpenProject, new: OpenProject) -> OpenProject:
     lost = [
         each
         for each in list_constraints(old.problem, old.grouping, old.locks)
-        if (name := device_in(each)) and there[before.index[name]] < 0
+        if any(there[before.index[name]] < 0 for name in _devices_in(each))
     ]
     return replace(new, off=tuple(dict.fromkeys((*new.off, *lost))))
 
@@ -438,22 +453,6 @@ def _off_without(project: OpenProject, constraint: Constraint) -> tuple[Constrai
 
 def adopt(project: OpenProject, constrained: Problem) -> OpenProject:
     """Take over the constraints of another problem of the same graph."""
-    if agree(constrained, project.problem):
+    if constrained.constraints == project.problem.constraints:
         return project
-    return edits.constrain(
-        project,
-        pins=constrained.pins,
-        together=constrained.together,
-        forbidden=constrained.forbidden,
-        before=constrained.before,
-        locked=constrained.locked,
-    )
-
-
-def agree(one: Problem, other: Problem) -> bool:
-    """Return whether two problems of the same graph have the same constraints."""
-    return _constraints_of(one) == _constraints_of(other)
-
-
-def _constraints_of(problem: Problem) -> tuple[Any, ...]:
-    return problem.pins, problem.together, problem.forbidden, problem.before, problem.locked
+    return edits.constrain(project, **constrained.constraints.by_field)

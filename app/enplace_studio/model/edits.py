@@ -13,9 +13,10 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
+from enplace.values.constraints import same
 from enplace.values.pins import FREE, Pins
 from enplace.values.plan import Plan, check_plan, follow_graph
-from enplace.values.problem import Problem, order_problem, with_profile
+from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
@@ -65,24 +66,20 @@ def repair(problem: Problem, plan: Plan) -> Plan:
 def constrain(
     project: OpenProject,
     *,
-    pins: Mapping[int, int] | None = None,
-    together: tuple[tuple[int, ...], ...] | None = None,
-    forbidden: frozenset[tuple[int, int]] | None = None,
-    before: Collection[tuple[int, int]] | None = None,
-    locked: frozenset[int] | None = None,
     plan: Plan | None = None,
     known: Schedule | None = None,
+    **rows: Any,
 ) -> OpenProject:
     """Change constraints, and repair the current plan if it breaks one.
 
     Parameters
     ----------
-    pins, together, forbidden, before, locked
-        As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
         Replaces the current plan.
     known : Schedule, optional
         What will probably run, simulated with other pins.
+    **rows
+        Constraints by their fields, as for :meth:`Problem.constrained`.
 
     Raises
     ------
@@ -92,17 +89,8 @@ def constrain(
         If they change what a locked device runs.
     """
     old = project.problem
-    if pins is not None:
-        check_locks(project, pins, old.locked if locked is None else old.locked & locked)
-    problem = old if before is None else order_problem(old, before)
-    if not (pins is None and together is None and forbidden is None and locked is None):
-        problem = replace(
-            problem,
-            pins=old.pins if pins is None else pins,
-            together=old.together if together is None else together,
-            forbidden=old.forbidden if forbidden is None else forbidden,
-            locked=old.locked if locked is None else locked,
-        )
+    problem = old.constrained(**rows)
+    check_locks(project, problem.pins, old.locked & problem.locked)
     if problem is not old:
         project = replace(project, problem=problem)
     if project.current is None:
@@ -216,12 +204,10 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     pinned_to = _pinned(project.problem, whole, FREE)
     if pin:
         pinned_to[_numbers(ops)] = device
-    same = np.array_equal(pinned_to, project.problem.pinned_to)
     moved = move(project.current.plan, whole, device)
-    pins = None if same else Pins(pinned_to)
     # Simulates nothing after a drag, whose last preview has called it with the same arguments.
     known = moved_schedule(project.problem, project.current.schedule.plan, ops, device)
-    after = constrain(project, pins=pins, plan=moved, known=known)
+    after = constrain(project, pins=Pins(pinned_to), plan=moved, known=known)
     if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
         label = project.problem.cluster.devices[device].name
@@ -265,11 +251,9 @@ def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProje
 def allow(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
     """Let ops use a forbidden device again."""
     forbidden = project.problem.forbidden - {(int(op), device) for op in ops}
-    return (
-        project
-        if forbidden == project.problem.forbidden
-        else constrain(project, forbidden=forbidden)
-    )
+    if forbidden == project.problem.forbidden:
+        return project
+    return constrain(project, forbidden=forbidden)
 
 
 def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
@@ -320,13 +304,10 @@ def set_scale(project: OpenProject, compute: float, links: float) -> OpenProject
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Move the problem to another cluster; drop constraints on devices it does not have."""
     there = counterparts(problem.cluster, cluster)
-    return replace(
-        problem,
-        cluster=cluster,
-        pins={op: there[device] for op, device in problem.pins.items() if there[device] >= 0},
-        forbidden=frozenset((op, there[d]) for op, d in problem.forbidden if there[d] >= 0),
-        locked=frozenset(there[d] for d in problem.locked if there[d] >= 0),
-    )
+    constraints = problem.constraints
+    if there != list(range(cluster.n_devices)):
+        constraints = constraints.mapped(same, lambda device: [there[device]][: there[device] + 1])
+    return replace(problem, cluster=cluster, constraints=constraints)
 
 
 def counterparts(one: Cluster, other: Cluster) -> list[int]:
@@ -353,7 +334,7 @@ def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
         raise PlanError(
             "costs of split ops cannot be taken back to the model; run a plan without splits"
         )
-    problem = with_profile(project.problem, profile)
+    problem = replace(project.problem, measured_profile=profile)
     return _simulate_all(project, problem, project.cluster, *project.scale)
 
 
@@ -453,12 +434,10 @@ def _simulate_entry(
     try:
         plan = entry.plan if agree else _plan_on(there, entry.plan)
         carried = old if agree else _on_cluster(old, problem.cluster)
-        same = carried.pins == problem.pins and carried.together == problem.together
-        same &= carried.forbidden == problem.forbidden and carried.splits == problem.splits
-        same &= carried.before == problem.before and carried.locked == problem.locked
         own = problem
-        if not same:
-            own = with_profile(replace(carried, cluster=problem.cluster), _costs_for(old, problem))
+        if (carried.constraints, carried.splits) != (problem.constraints, problem.splits):
+            costs = _costs_for(old, problem)
+            own = replace(carried, cluster=problem.cluster, measured_profile=costs)
         schedule = simulate(own, plan)
     except EnplaceError:
         return None
@@ -563,12 +542,12 @@ def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Sch
 
 def unpinned(problem: Problem) -> Problem:
     """Return the problem without pins and locks; the same one as long as nothing else changes."""
-    if not problem.pins and not problem.locked:
+    constraints = problem.constraints.replaced(pins={}, locked=())
+    if constraints == problem.constraints:
         return problem
-    constraints = problem.together, problem.forbidden, problem.splits, problem.before
-    return _without_pins(problem.profile, problem.cluster, *constraints, problem.unordered)
+    return _unpinned(problem.measured_profile, problem.cluster, constraints, problem.splits)
 
 
 @lru_cache(maxsize=2)
-def _without_pins(profile: Profile, cluster: Cluster, *constraints: Any) -> Problem:
-    return Problem(profile, cluster, {}, *constraints)
+def _unpinned(*parts: Any) -> Problem:
+    return Problem(*parts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, group_ops, name_ops
 from enplace.values.cluster import Cluster
+from enplace.values.constraints import Row
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
@@ -90,13 +91,13 @@ class Constraint:
     Attributes
     ----------
     kind : str
-        One of :data:`enplace.readers.constraints.KINDS`.
-    rows : tuple of tuples of str
-        As in the file of constraints. Of a lock, one row with the device and its ops.
+        A key of :data:`enplace.values.constraints.KINDS`.
+    rows : tuple of rows
+        Its rows, with names for numbers. Of a lock, one row with the device and its ops.
     """
 
     kind: str
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
 
     def __hash__(self) -> int:
         return hash((self.kind, self.rows[:1], len(self.rows)))  # there may be thousands of rows

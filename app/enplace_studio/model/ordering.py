@@ -11,7 +11,7 @@ from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
 from enplace.values.arrays import FloatArray, IntArray, inverse
 from enplace.values.plan import Plan, follow_graph
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile, find_pairs
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.start_times import STRAGGLERS
@@ -161,7 +161,7 @@ def ordered(
 
     kept = [pair for pair in problem.before if not is_passed(*pair)]
     new = find_pairs(problem.measured_profile, *ends)
-    problem = order_problem(problem, [*kept, *new])
+    problem = problem.constrained(before=[*kept, *new])
     return problem, replace(
         schedule.plan, position=_positions(problem.profile, schedule.plan, chosen, slot)
     )

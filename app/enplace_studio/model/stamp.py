@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from enplace.errors import EnplaceError
 from enplace.names.blocks import find_blocks
 from enplace.text import count, listed, ms
+from enplace.values.constraints import OP, Constraints, Kind, Pin, Row, same
 from enplace.values.pins import FREE, Pins
 from enplace.values.profile import IntArray
 from enplace_studio.model.edits import constrain
@@ -71,46 +72,40 @@ def stamp(project: OpenProject, blocks: IntArray) -> OpenProject:
         If nothing was chosen, an op cannot or must not run on its device, or ops would wait for
         each other.
     """
-    problem, first = project.problem, blocks[0].tolist()
-    column = {op: at for at, op in enumerate(first)}
-    pinned_to, forbidden = problem.pinned_to.copy(), set(problem.forbidden)
-    plan = project.current.plan if project.current else None
+    problem, plan = project.problem, project.current.plan if project.current else None
+    pinned_to = problem.pinned_to.copy()
     if plan is not None:
         devices = plan.device.copy()
         devices[blocks] = devices[blocks[0]]
         pinned_to[blocks] = devices[blocks]
+        plan = replace(plan, device=devices)
     else:
         chosen = pinned_to[blocks[0]] != FREE
         pinned_to[blocks[:, chosen]] = pinned_to[blocks[0, chosen]]
-    pins = Pins(pinned_to)
-    for op, device in problem.forbidden:
-        if op in column:
-            forbidden |= {(other, device) for other in blocks[:, column[op]].tolist()}
-    inner = [[column[op] for op in group if op in column] for group in problem.together]
-    copies = [
-        tuple(sorted(ops[each].tolist())) for each in inner if len(each) > 1 for ops in blocks
-    ]
-    together = tuple(dict.fromkeys((*problem.together, *copies)))
-    before = set(problem.before)
-    for one, other in problem.before:
-        if one in column and other in column:
-            ends = blocks[:, [column[one], column[other]]]
-            before |= {(first, then) for first, then in ends.tolist()}
-    if plan is None and (pins, forbidden, together, before) == (
-        problem.pins,
-        problem.forbidden,
-        problem.together,
-        set(problem.before),
-    ):
+    constraints = problem.constraints.with_rows(_copies(problem.constraints, blocks.tolist()))
+    constraints = constraints.replaced(pins=Pins(pinned_to))
+    if plan is None and constraints == problem.constraints:
         raise EnplaceError("nothing was chosen for these ops yet; solve, pin or colocate first")
-    return constrain(
-        project,
-        pins=pins,
-        forbidden=frozenset(forbidden),
-        together=together,
-        before=before,
-        plan=None if plan is None else replace(plan, device=devices),
-    )
+    return constrain(project, plan=plan, **constraints.by_field)
+
+
+def _copies(constraints: Constraints, blocks: list[list[int]]) -> dict[str, list[Row]]:
+    """Return what holds within the first block, but for pins, for all blocks."""
+    column = {op: at for at, op in enumerate(blocks[0])}
+
+    def copies(kind: Kind, row: Row) -> Iterator[Row]:
+        inner = tuple(op for op in row if op in column) if kind.many else row
+        ends = list(kind.ends([inner], OP))
+        if len(ends) > kind.many and all(op in column for op in ends):
+            for ops in blocks:
+                others = {op: [ops[at]] for op, at in column.items()}
+                yield from kind.mapped(inner, others.__getitem__, same)
+
+    return {
+        kind.key: [copy for row in rows for copy in copies(kind, row)]
+        for kind, rows in constraints.items()
+        if kind.key != Pin.key
+    }
 
 
 def _choice(project: OpenProject, ops: IntArray) -> str:

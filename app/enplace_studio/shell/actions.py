@@ -88,7 +88,7 @@ def _ordered(studio: Studio) -> bool:
 
 def _constrained(studio: Studio) -> bool:
     problem = studio.document.problem
-    return problem is not None and problem.is_constrained
+    return problem is not None and bool(problem.constraints)
 
 
 def _several(studio: Studio) -> bool:

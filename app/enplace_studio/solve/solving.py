@@ -17,6 +17,7 @@ from enplace.names.rules import read_rules
 from enplace.option import Value
 from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.text import count, percent, seconds
+from enplace.values.constraints import DEVICE, KINDS, OP, same
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
@@ -25,7 +26,6 @@ from enplace_studio.explain.titles import short_title, values_text
 from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model import edits
-from enplace_studio.model.constraints import agree
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
 from enplace_studio.model.open_project import OpenProject
@@ -414,7 +414,7 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
 
 
 def _asks_the_same(one: Problem, other: Problem) -> bool:
-    return one.splits == other.splits and agree(one, other)
+    return one.splits == other.splits and one.constraints == other.constraints
 
 
 def _age(entry: PlanEntry) -> str:
@@ -455,16 +455,15 @@ def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
     """Describe what a plan was made for, by what it may differ in; a short time is empty."""
     # What was asked of a split op holds for all parts, and was asked once.
     names = whole_names(problem.profile.op_names, problem.splits)
-    asked = {
-        "pins": (len({names[op] for op in problem.pins}), "pin"),
-        "orders": (len({(names[a], names[b]) for a, b in problem.before}), "order"),
-        "off": (len({names[op] for op, _ in problem.forbidden}), "op"),
-        "together": (len(problem.together), "colocation"),
-        "locked": (len(problem.locked), "lock"),
-    }
-    found = {what: count(n, word) if n else f"no {word}s" for what, (n, word) in asked.items()}
-    if problem.forbidden:
-        found["off"] += " kept off"
+    found = {}
+    for key, kind in KINDS.items():
+        rows = kind.rows(problem.constraints[key])
+        whole = {
+            each[:1] if kind.roles == (OP, DEVICE) else each
+            for row in rows
+            for each in kind.mapped(row, lambda op: [names[op]], same)
+        }
+        found[key] = kind.tally(len(whole))
     spent_s = plan.solve_seconds or 0.0
     step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
     spent_s = step_s * round(spent_s / step_s)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from enplace.api.checks import checked, texts
+from enplace.api.demands import Demand, demands
 from enplace.api.graphs import from_networkx, to_networkx
 from enplace.api.models import read_onnx
 from enplace.api.notebook import show_values_in_notebooks
 from enplace.api.result import Catalogue, Comparison, Result
 from enplace.bounds import with_bound
-from enplace.errors import EnplaceError, EnplaceWarning, PlanError, ProblemError
+from enplace.errors import EnplaceError, EnplaceWarning, PlanError
 from enplace.inputs import (
-    Pair,
     PathLike,
     check_warm_start,
     choose_method,
@@ -37,12 +37,12 @@ from enplace.machine import simulate as run_plan
 from enplace.option import Value
 from enplace.placers import PlaceOptions, Placer, Progress, Stop, place_with_each, placers
 from enplace.placers import place as run_placer
-from enplace.readers.clusters import ClusterChoice, presets
+from enplace.readers.clusters import ClusterChoice, cluster_from, presets
 from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, Problem, order_problem, split_problem
+from enplace.values.problem import STEP_TIME, Problem, split_problem
 from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
 from enplace.writers import write_profile
@@ -64,6 +64,7 @@ __all__ = [
     "methods",
     "place",
     "read",
+    "read_cluster",
     "read_onnx",
     "read_plan",
     "samples",
@@ -75,10 +76,6 @@ __all__ = [
 MOST_SEED = 2**32 - 1
 
 show_values_in_notebooks()
-
-Pairs = str | Mapping[str, str | int | Iterable[str | int]] | Iterable[Pair]
-"""Constraints of two parts: ``{"regex": "GPU:1"}``, ``[("regex", "regex")]`` or, as on the command
-line, ``["regex=GPU:1"]``."""
 
 
 @checked
@@ -145,6 +142,24 @@ def clusters() -> Catalogue[Cluster]:
 
 
 @checked
+def read_cluster(cluster: ClusterChoice, profile: Profile | PathLike) -> Cluster:
+    """Return the cluster that a name or a file stands for, to look at or to scale.
+
+    Parameters
+    ----------
+    cluster : str, path, mapping or Cluster
+        As for :func:`place`.
+    profile : Profile, str or path
+        The profile whose devices ``"local"`` and ``"from-file"`` are.
+
+    Examples
+    --------
+    >>> faster = ep.read_cluster("local", profile).scaled(links=2.0)
+    """
+    return cluster_from(cluster, find_profile(profile))
+
+
+@checked
 def methods(objective: str | None = None) -> Catalogue[Placer]:
     """Return the methods by name.
 
@@ -173,17 +188,11 @@ def place(
     objective: str = STEP_TIME,
     time_limit_s: float | None = None,
     seed: int = 0,
-    pins: Pairs = (),
-    colocate: str | Iterable[str] = (),
-    forbid: Pairs = (),
-    before: Pairs = (),
-    lock: str | Iterable[str] = (),
     constraints: PathLike | None = None,
     start: Result | PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
-    scale_compute: float = 1.0,
-    scale_links: float = 1.0,
+    **given: Demand,
 ) -> Result:
     """Decide where every op of a profile runs, and in what order.
 
@@ -204,6 +213,15 @@ def place(
     seed : int
         Seed of everything random: equal seeds give equal plans, unless time
         ends the search.
+    constraints : str or path, optional
+        A file of constraints that the studio exported; those given here go before it.
+    start : Result, str or path, optional
+        A plan to improve; not every method can.
+    options : mapping of str to value, optional
+        The method's own options by name: ``{"rounds": 2}``; see ``methods()[name].options``.
+    progress : callable, optional
+        Called with a :class:`Progress` for every better plan and change of phase, possibly in
+        another thread.
     pins : mapping of str to str or int, or iterable
         Keep the ops whose names match a regex on a device: ``{"decoder/.*": "GPU:1"}``. The regex
         may match anywhere in a name; the full name of an op means only that op.
@@ -216,17 +234,8 @@ def place(
         ``[("layer_0", "layer_1")]``.
     lock : str or iterable of str
         Devices that run nothing but what is pinned to them: ``"GPU:0"``.
-    constraints : str or path, optional
-        A file of constraints that the studio exported; ``pins`` go before it.
-    start : Result, str or path, optional
-        A plan to improve; not every method can.
-    options : mapping of str to value, optional
-        The method's own options by name: ``{"rounds": 2}``; see ``methods()[name].options``.
-    progress : callable, optional
-        Called with a :class:`Progress` for every better plan and change of phase, possibly in
-        another thread.
-    scale_compute, scale_links : float
-        Make every device, or every link, faster by this factor.
+    **given
+        These five, and all other kinds of constraints that ``enplace place --help`` lists.
 
     Returns
     -------
@@ -249,8 +258,7 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    demands = pins, colocate, forbid, before, lock, constraints
-    problem = _problem(profile, cluster, scale_compute, scale_links, *demands)
+    problem = make_problem(profile, cluster, constraints=constraints, **demands(given))
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -265,16 +273,10 @@ def compare(
     objective: str = STEP_TIME,
     time_limit_s: float | None = None,
     seed: int = 0,
-    pins: Pairs = (),
-    colocate: str | Iterable[str] = (),
-    forbid: Pairs = (),
-    before: Pairs = (),
-    lock: str | Iterable[str] = (),
     constraints: PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
-    scale_compute: float = 1.0,
-    scale_links: float = 1.0,
+    **given: Demand,
 ) -> Comparison:
     """Solve a problem with several methods.
 
@@ -287,9 +289,7 @@ def compare(
         The limit of each method, in seconds.
     options : mapping of str to value, optional
         Options of methods by name; each applies to the methods that have it.
-    profile, cluster, objective, seed, progress, scale_compute, scale_links
-        As for :func:`place`.
-    pins, colocate, forbid, before, lock, constraints
+    profile, cluster, objective, seed, progress, constraints, **given
         As for :func:`place`.
 
     Returns
@@ -305,8 +305,7 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    demands = pins, colocate, forbid, before, lock, constraints
-    problem = _problem(profile, cluster, scale_compute, scale_links, *demands)
+    problem = make_problem(profile, cluster, constraints=constraints, **demands(given))
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},
@@ -407,56 +406,6 @@ def _options(
     return options if progress is None else replace(options, progress=progress)
 
 
-def _problem(
-    profile: Profile | PathLike,
-    cluster: ClusterChoice,
-    scale_compute: float,
-    scale_links: float,
-    pins: Pairs,
-    colocate: str | Iterable[str],
-    forbid: Pairs,
-    before: Pairs,
-    lock: str | Iterable[str],
-    constraints: PathLike | None,
-) -> Problem:
-    return make_problem(
-        profile,
-        cluster,
-        scale_compute,
-        scale_links,
-        pins=_pairs(pins, "pins"),
-        colocate=texts(colocate, "colocate"),
-        forbid=_pairs(forbid, "forbid"),
-        before=_pairs(before, "before"),
-        lock=texts(lock, "lock"),
-        constraints=constraints,
-    )
-
-
-def _pairs(given: Pairs, name: str) -> list[Pair]:
-    """Write constraints of two parts as a list."""
-    if isinstance(given, str):
-        return [given]
-    pairs: Iterable[object] = given
-    if isinstance(given, Mapping):
-        pairs = [(first, then) for first, ends in given.items() for then in _several(ends)]
-    return [_pair(each, name) for each in pairs]
-
-
-def _pair(given: object, name: str) -> Pair:
-    """Check a constraint of two parts, or the text of one."""
-    match given:
-        case str():
-            return given
-        case (str() as first, (str() | int()) as then) if not isinstance(then, bool):
-            return first, str(then)
-    raise ProblemError(f"{name}: {given!r:.60} is not a pair; write two names")
-
-
-def _several(ends: object) -> Iterable[object]:
-    return [ends] if isinstance(ends, str) or not isinstance(ends, Iterable) else ends
-
-
 def _start(problem: Problem, start: Result | PathLike, method: str) -> Plan:
     """Return the plan to begin from."""
     if not isinstance(start, Result):
@@ -477,7 +426,7 @@ def _replayed(
     old = result.schedule.problem
     machine = old.cluster if cluster is None else cluster
     problem = _like(make_problem(profile, machine, scale_compute, scale_links), result)
-    return order_problem(problem, old.before), result.plan
+    return problem.constrained(before=old.before), result.plan
 
 
 def _like(problem: Problem, result: Result) -> Problem:

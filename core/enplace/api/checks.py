@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "Profile": (Profile, "a profile"),
     "Result": (Result, "a result"),
     "ClusterChoice": ((*FILE, Mapping, Cluster), CLUSTER),
-    "Pairs": ((str, Mapping, Iterable), "a dictionary, or a list of pairs"),
+    "Demand": (Mapping, ""),
     "Iterable[str]": (Iterable, "a list of strings"),
     "Mapping[str, Value]": (Mapping, "a dictionary"),
     "Mapping[str, int]": (Mapping, "a dictionary"),

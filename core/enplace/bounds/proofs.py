@@ -7,7 +7,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from enplace.bounds.step_time import lower_bound_us
-from enplace.values.pins import FREE
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -95,9 +94,10 @@ def _keeps_constraints(problem: Problem, other: Problem) -> bool:
         problem.measured_profile is other.measured_profile
         and problem.cluster == other.cluster
         and problem.splits == other.splits
-        and bool(((other.pinned_to == FREE) | (other.pinned_to == problem.pinned_to)).all())
-        and problem.forbidden >= other.forbidden
-        and problem.locked >= other.locked
-        and set(problem.together) >= set(other.together)
-        and set(problem.before) >= set(other.before)
+        and all(
+            set(problem.constraints[kind.key]) >= set(rows)
+            for kind, rows in other.constraints.items()
+            if not kind.is_mask
+        )
+        and bool((problem.unit_allowed[problem.unit] <= other.unit_allowed[other.unit]).all())
     )

@@ -17,6 +17,7 @@ from enplace.text import count, listed, ms, percent, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
+    from enplace.values.constraints import Kind, Row
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
 
@@ -39,7 +40,7 @@ class _Side:
     method: str
     cluster: str
     devices: dict[str, str]
-    constraints: dict[str, frozenset[tuple[str, ...]]]
+    constraints: dict[str, frozenset[Row]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
     capacity_bytes: dict[str, int]
@@ -93,7 +94,7 @@ def _read(path: str, profile: str | None) -> _Side:
     """Read a plan; simulate it if there is a profile."""
     from enplace.machine import simulate
     from enplace.readers import read_plan_alone
-    from enplace.writers import constraints_to_json
+    from enplace.writers import constraints_by_name
 
     if profile is None:
         lone = read_plan_alone(path)
@@ -102,17 +103,17 @@ def _read(path: str, profile: str | None) -> _Side:
     schedule = simulate(problem, plan)
     names = [device.name for device in problem.cluster.devices]
     peaks = dict(zip(names, schedule.peak_bytes.tolist(), strict=True))
-    return _side(problem, plan, constraints_to_json(problem), schedule.makespan_us, peaks)
+    return _side(problem, plan, constraints_by_name(problem), schedule.makespan_us, peaks)
 
 
 def _side(
     problem: Problem,
     plan: Plan,
-    constraints: Mapping[str, list[list[str]]],
+    constraints: Mapping[str, Sequence[Row]],
     step_time_us: float,
     peak_bytes: Mapping[str, int],
 ) -> _Side:
-    from enplace.readers.constraints import KINDS
+    from enplace.values.constraints import KINDS
 
     names, devices = problem.profile.op_names, problem.cluster.devices
     return _Side(
@@ -121,25 +122,22 @@ def _side(
         devices={
             names[op]: devices[plan.device[op]].name for op in plan.position.argsort().tolist()
         },
-        constraints={kind: _rows(kind, constraints.get(kind, [])) for kind in KINDS},
+        constraints={key: _rows(kind, constraints.get(key, [])) for key, kind in KINDS.items()},
         step_time_us=step_time_us,
         peak_bytes=peak_bytes,
         capacity_bytes={device.name: int(device.capacity_bytes) for device in devices},
     )
 
 
-def _rows(kind: str, rows: Sequence[Sequence[str]]) -> frozenset[tuple[str, ...]]:
+def _rows(kind: Kind, rows: Sequence[Row]) -> frozenset[Row]:
     """Return the constraints of a kind; of ops that stay together, the order says nothing."""
-    return frozenset(tuple(sorted(row) if kind == "colocate" else row) for row in rows)
+    return frozenset(tuple(sorted(row)) if kind.many else row for row in rows)
 
 
 def _differences(one: _Side, other: _Side) -> dict[str, Any]:
     """Compare two plans; the result is plain data."""
     from enplace.names.by_scope import count_by_scope
-
-    def changes(kind: str) -> dict[str, list[tuple[str, ...]]]:
-        old, new = one.constraints[kind], other.constraints[kind]
-        return {"added": sorted(new - old), "removed": sorted(old - new)}
+    from enplace.values.constraints import KINDS
 
     both = [op for op in one.devices if op in other.devices]
     moves = {
@@ -161,11 +159,10 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
             for scope, (start, end), n in _largest_first(count_by_scope(moves))
         ],
         "reordered": _count_reordered(one.devices, other.devices),
-        "pins": {way: _by_scope(rows) for way, rows in changes("pin").items()},
-        "exclusions": {way: _by_scope(rows) for way, rows in changes("forbid").items()},
-        "colocations": changes("colocate"),
-        "orders": changes("before"),
-        "locks": {way: [row[0] for row in rows] for way, rows in changes("lock").items()},
+        **{
+            f"{kind.noun}s": _changes(kind, one.constraints[key], other.constraints[key])
+            for key, kind in KINDS.items()
+        },
         "only_before": [op for op in one.devices if op not in other.devices],
         "only_after": [op for op in other.devices if op not in one.devices],
         "memory": [
@@ -178,6 +175,14 @@ def _differences(one: _Side, other: _Side) -> dict[str, Any]:
             for device in devices
         ],
     }
+
+
+def _changes(kind: Kind, old: frozenset[Row], new: frozenset[Row]) -> dict[str, list[Any]]:
+    """List the constraints of a kind that were added and removed; those of ops by scope."""
+    from enplace.values.constraints import DEVICE, OP
+
+    ways = {"added": sorted(new - old), "removed": sorted(old - new)}
+    return ways if kind.roles != (OP, DEVICE) else {way: _by_scope(ways[way]) for way in ways}
 
 
 def _largest_first(rows: list[tuple[str, Any, int]]) -> list[tuple[str, Any, int]]:
@@ -194,7 +199,7 @@ def _head(side: _Side) -> dict[str, Any]:
     }
 
 
-def _by_scope(rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+def _by_scope(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Count ops and the device that a constraint names, by scope."""
     from enplace.names.by_scope import count_by_scope
 
@@ -247,6 +252,8 @@ def _facts(data: Mapping[str, Any]) -> list[list[str]]:
 
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
     """Return each kind of difference: a sentence, and its rows."""
+    from enplace.values.constraints import KINDS
+
     found = []
     if data["moved"]:
         rows = [
@@ -256,29 +263,35 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
         found.append((f"{data['moved']:,} of {count(data['ops'], 'op')} on another device", rows))
     if data["reordered"]:
         found.append((f"{count(data['reordered'], 'op')} in another order on the same device", []))
-    for kind, word in (("pins", "pin"), ("exclusions", "exclusion")):
-        for way, found_rows in data[kind].items():
-            rows = [
-                [p["scope"], device_label(p["device"]), count(p["ops"], "op")] for p in found_rows
-            ]
+    for kind in KINDS.values():
+        for way, rows in data[f"{kind.noun}s"].items():
             if rows:
-                found.append((f"{count(sum(p['ops'] for p in found_rows), word)} {way}", rows))
-    for way, groups in data["colocations"].items():
-        if groups:
-            rows = [[listed(group), "together", count(len(group), "op")] for group in groups]
-            found.append((f"{count(len(groups), 'colocation')} {way}", rows))
-    for way, pairs in data["orders"].items():
-        if pairs:
-            rows = [[first, "before", then] for first, then in pairs]
-            found.append((f"{count(len(pairs), 'order')} {way}", rows))
-    for way, devices in data["locks"].items():
-        if devices:
-            names = listed([device_label(device) for device in devices])
-            found.append((f"{count(len(devices), 'lock')} {way}: {names}", []))
+                found.append(_changed(kind, way, rows))
     for side, words in (("only_before", "removed"), ("only_after", "new")):
         if data[side]:
             found.append((f"{count(len(data[side]), 'op')} {words}: {listed(data[side])}", []))
     return found
+
+
+def _changed(kind: Kind, way: str, rows: list[Any]) -> tuple[str, list[list[str]]]:
+    """Say which constraints of a kind were added or removed, as for :func:`_sections`."""
+    from enplace.values.constraints import DEVICE, OP
+
+    if kind.roles == (OP, DEVICE):
+        shown = [[r["scope"], device_label(r["device"]), count(r["ops"], "op")] for r in rows]
+        return f"{count(sum(row['ops'] for row in rows), kind.noun)} {way}", shown
+    what = f"{count(len(rows), kind.noun)} {way}"
+    if kind.roles == (DEVICE,):
+        return f"{what}: {listed([device_label(device) for device in rows])}", []
+    if kind.many:
+        return what, [[listed(row), kind.word, count(len(row), "op")] for row in rows]
+    if kind.roles == (OP, OP):
+        return what, [[first, kind.word, then] for first, then in rows]
+    return what, [[kind.phrase.format(*kind.texts(row, _few, device_label))] for row in rows]
+
+
+def _few(ops: Sequence[str]) -> str:
+    return count(len(ops), "op")
 
 
 def _arrow(before: str, after: str) -> str:

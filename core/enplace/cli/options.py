@@ -16,6 +16,7 @@ from enplace.option import SWITCH
 
 if TYPE_CHECKING:
     from enplace.option import Option, Value
+    from enplace.values.constraints import Kind
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -190,9 +191,6 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
     )
 
 
-constraint_options: Decorator
-"""``--pin``, ``--colocate``, ``--forbid``, ``--before``, ``--lock``, ``--constraints``."""
-
 solver_options: Decorator
 """``--objective``, ``--time-limit``, ``--seed`` and ``--option``."""
 
@@ -208,47 +206,11 @@ def all_of(*options: Decorator) -> Decorator:
     return decorate
 
 
-constraint_options = all_of(
-    click.option(
-        "--pin",
-        "pins",
-        multiple=True,
-        metavar="REGEX=DEVICE",
-        help="Keep the ops whose names match on a device (GPU:1, 1, or as shown: 'GPU 1'). "
-        "Can be repeated. The regex may match anywhere in a name; the full name of an op means "
-        "only that op.",
-    ),
-    click.option(
-        "--colocate",
-        multiple=True,
-        metavar="REGEX",
-        help="Keep the ops whose names match together on one device. Can be repeated.",
-    ),
-    click.option(
-        "--forbid",
-        multiple=True,
-        metavar="REGEX=DEVICE",
-        help="Keep the ops whose names match off a device. Can be repeated.",
-    ),
-    click.option(
-        "--before",
-        multiple=True,
-        metavar="REGEX=REGEX",
-        help="Run the ops whose names match the first before those that match the second. Can be "
-        "repeated.",
-    ),
-    click.option(
-        "--lock",
-        multiple=True,
-        metavar="DEVICE",
-        help="Run nothing on a device but what is pinned to it. Can be repeated.",
-    ),
-    click.option(
-        "--constraints",
-        type=FILE,
-        metavar="FILE",
-        help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
-    ),
+constraints_option = click.option(
+    "--constraints",
+    type=FILE,
+    metavar="FILE",
+    help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
 )
 
 solver_options = all_of(
@@ -285,7 +247,7 @@ solver_options = all_of(
 
 
 class PlacerCommand(click.Command):
-    """A command with a flag for every option of a placer.
+    """A command with a flag for every kind of constraint, and for every option of a placer.
 
     ``--NAME VALUE`` is another spelling of ``--option NAME=VALUE``. Importing the placers is slow,
     so their options are read only when the command is called.
@@ -293,9 +255,21 @@ class PlacerCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from enplace.placers import all_options
+        from enplace.values.constraints import KINDS
 
         *own, help_flag = super().get_params(ctx)
+        at = [param.name for param in own].index("constraints")
+        own[at:at] = map(_constraint_flag, KINDS.values())
         return [*own, *map(flag_of, all_options().values()), help_flag]
+
+
+def _constraint_flag(kind: Kind) -> click.Option:
+    return click.Option(
+        [f"--{kind.key}", kind.keyword],
+        multiple=True,
+        metavar=kind.metavar,
+        help=f"{kind.help} Can be repeated.",
+    )
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from enplace.cli.options import (
     NumbersType,
     PlacerCommand,
     cluster_option,
-    constraint_options,
+    constraints_option,
     method_option,
     plan_argument,
     profile_argument,
@@ -60,7 +60,7 @@ LEAST_S = 0.5
 @profile_argument
 @cluster_option(required=True)
 @method_option
-@constraint_options
+@constraints_option
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
@@ -215,7 +215,7 @@ def _pipeline_answer(
     metavar="A,B,C",
     help="See 'enplace methods'. [default: all that are installed]",
 )
-@constraint_options
+@constraints_option
 @solver_options
 def compare(
     profile: str,

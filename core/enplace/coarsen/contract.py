@@ -13,6 +13,7 @@ from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import IntArray, csr_offsets, inverse
 from enplace.values.columns import Merge
+from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -59,13 +60,13 @@ def contract(problem: Problem, group: IntArray) -> Problem:
         edge_bytes=profile.tensor_bytes[profile.edge_tensor][leaves],
         measured=_backward_groups(profile, group),
     )
-    return Problem(
-        contracted,
-        cluster,
-        pins={int(group[op]): device for op, device in problem.pins.items()},
-        forbidden=frozenset((int(group[op]), device) for op, device in problem.forbidden),
-        locked=problem.locked,
-    )
+    allowed = np.ones((n, cluster.n_devices), dtype=bool)
+    op_allowed = problem.unit_allowed[problem.unit]
+    for device in range(cluster.n_devices):
+        allowed[group[~op_allowed[:, device]], device] = False
+    could = ~np.isnan(contracted.time_us)[:, cluster.kind]
+    forbidden = map(tuple, np.argwhere(could & ~allowed).tolist())
+    return Problem(contracted, cluster, Constraints(forbidden=forbidden))
 
 
 def _backward_groups(profile: Profile, group: IntArray) -> Measurement:

@@ -19,7 +19,7 @@ from enplace.frameworks.measured import (
 from enplace.machine import simulate
 from enplace.placers.references import verdict
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem, with_profile
+from enplace.values.problem import Problem
 
 MARGIN = 0.01
 """Least relative gain of a faster step: less is noise."""
@@ -121,7 +121,7 @@ def _learn(tuning: Tuning, trial: Trial) -> Tuning:
     """Take over the costs that the run of a trial measured."""
     costs, links = with_measured_costs(trial.run), with_measured_links(trial.run)
     profile = tuning.problem.measured_profile.with_costs(costs.time_us)
-    return replace(tuning, problem=with_profile(replace(tuning.problem, cluster=links), profile))
+    return replace(tuning, problem=replace(tuning.problem, cluster=links, measured_profile=profile))
 
 
 def _is_better(run: MeasuredRun, best: Trial) -> bool:

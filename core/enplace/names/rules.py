@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import re2
@@ -61,7 +60,7 @@ def read_rules(
     rules: dict[int, int] = {}
     n_rules, n_ops = 0, problem.profile.n_ops
     free = list(range(n_ops))
-    allowed = replace(problem, pins={}).unit_allowed  # pins go before rules
+    unpinned = problem.constrained(pins={})  # pins go before rules
     for number, line in enumerate(lines, 1):
         text, place = line.strip(), f"{path}: line {number}"
         if not text or text.startswith("#"):
@@ -80,8 +79,8 @@ def read_rules(
             )
         check_cancelled()
         for op in find_matching(pattern, problem.profile, place, free):
-            if not allowed[problem.unit[op], where]:
-                raise ProblemError(f"{place}: {_why_not(op, where, problem)}")
+            if not unpinned.unit_allowed[problem.unit[op], where]:
+                raise ProblemError(f"{place}: {_why_not(op, where, unpinned)}")
             rules[op] = where
         free = [op for op in free if op not in rules]
     if not rules:
@@ -94,11 +93,10 @@ def _why_not(op: int, device: int, problem: Problem) -> str:
     names, where = problem.profile.op_names, problem.cluster.devices[device].name
     together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
     runs = np.isfinite(problem.time_us[:, device])
-    causes = [at for at in together if not runs[at] or (at, device) in problem.forbidden]
-    who, cause = f"op '{names[op]}'", causes[0] if causes else op
-    what = f"is forbidden on {where}" if runs[cause] else f"cannot run on {where}"
-    if not causes:
-        what = f"is kept off {where}, which is locked"
+    faults = {at: problem.fault(at, device) for at in together if runs[at]}
+    causes = [at for at in together if faults.get(at, True)]
+    who, cause = f"op '{names[op]}'", causes[0]
+    what = f"is kept off {where}: {faults[cause]}" if runs[cause] else f"cannot run on {where}"
     if cause != op:
         who += f" is colocated with op '{names[cause]}', which"
     return f"{who} {what}; send it elsewhere in a line above"

@@ -31,6 +31,7 @@ from enplace.placing.incumbents import is_better, keep_better
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.settle import position_by_start
+from enplace.values.constraints import OP, Before
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray
@@ -86,9 +87,9 @@ def data_parallel(problem: Problem) -> tuple[Split, ...]:
 
 
 def _kept_whole(problem: Problem) -> set[int]:
-    """Find the ops that have constraints."""
-    together = {op for ops in problem.together for op in ops}
-    return set(problem.pins) | together | {op for op, _ in problem.forbidden}
+    """Find the ops that have constraints other than orders."""
+    kinds = ((kind, rows) for kind, rows in problem.constraints.items() if kind.key != Before.key)
+    return {op for kind, rows in kinds for op in kind.numbers(rows, OP).tolist()}
 
 
 def _fits_one_device(problem: Problem, options: PlaceOptions) -> bool:

@@ -73,7 +73,7 @@ def reference_schedules(problem: Problem, alone: str) -> dict[str, Schedule]:
     """
     free = Problem(problem.measured_profile, problem.cluster)
     found = {FREE: reference_schedule(free, EXPERT)}
-    if problem.is_constrained:
+    if problem.constraints:
         found[OBEYING] = reference_schedule(problem, EXPERT)
     found[alone] = alone_schedule(problem)
     return {title: schedule for title, schedule in found.items() if schedule is not None}

@@ -12,8 +12,9 @@ from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_from_json
+from enplace.values.constraints import Constraints, frozen
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split
 from enplace.writers.clusters import cluster_to_json
@@ -44,27 +45,19 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
     """Write a problem without its profile, which is sent as it was measured, as plain data."""
     return {
         "cluster": cluster_to_json(problem.cluster),
-        "pins": list(problem.pins.items()),
-        "together": problem.together,
-        "forbidden": sorted(problem.forbidden),
+        "constraints": {kind.key: rows for kind, rows in problem.constraints.items()},
         "splits": list(map(astuple, problem.splits)),
-        "before": problem.before,
-        "locked": sorted(problem.locked),
     }
 
 
 def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
     """Read what :func:`problem_to_json` wrote."""
-    problem = Problem(
+    return Problem(
         profile,
         cluster_from_json(data["cluster"]),
-        dict(data["pins"]),
-        tuple(map(tuple, data["together"])),
-        frozenset((op, device) for op, device in data["forbidden"]),
+        Constraints.of({key: map(frozen, rows) for key, rows in data["constraints"].items()}),
         tuple(Split(*split) for split in data.get("splits", ())),
-        locked=frozenset(data["locked"]),
     )
-    return order_problem(problem, map(tuple, data["before"]))
 
 
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:

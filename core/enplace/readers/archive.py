@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enplace.errors import EnplaceError, FileError, ProfileError
-from enplace.files.fields import check_format, is_object, shown, take, whole
+from enplace.files.fields import check_format, is_object, shown, take
 from enplace.files.json_text import MAX_MEMORY_BYTES, parse_json
 from enplace.files.reading import (
     MAX_ARCHIVE_BYTES,
@@ -31,12 +31,14 @@ from enplace.files.reading import (
     read_bytes,
 )
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.constraints import rows_by_number
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.registry import Content, reader
 from enplace.readers.split_list import splits_from_json
 from enplace.text import size
 from enplace.values.cluster import Cluster
+from enplace.values.constraints import NONE, Constraints
 from enplace.values.plan import Plan
 from enplace.values.profile import OP_COLUMNS, Profile
 from enplace.values.splits import Split, split_profile
@@ -91,26 +93,21 @@ class Project:
 
     Attributes
     ----------
-    pins, together, forbidden, before, locked
-        As in :class:`enplace.values.problem.Problem`.
+    constraints : Constraints
     plans : tuple of (name, Plan)
     splits : tuple of Split
-        Ops of the profile that are split in the graph on screen; pins and the other constraints
-        refer to that graph.
+        Ops of the profile that are split in the graph on screen; the constraints refer to that
+        graph.
     view : mapping
         How the studio shows the project; plain JSON data.
     """
 
     profile: Profile
     cluster: Cluster | None = None
-    pins: Mapping[int, int] = field(default_factory=dict)
-    together: tuple[tuple[int, ...], ...] = ()
-    forbidden: frozenset[tuple[int, int]] = frozenset()
-    before: tuple[tuple[int, int], ...] = ()
+    constraints: Constraints = NONE
     plans: tuple[tuple[str, Plan], ...] = ()
     view: Mapping[str, Any] = field(default_factory=dict)
     splits: tuple[Split, ...] = ()
-    locked: frozenset[int] = frozenset()
 
 
 def read_project(path: str | os.PathLike[str]) -> Project:
@@ -233,58 +230,14 @@ def _project_from(profile: Profile, members: _Members) -> Project:
     splits = splits_from_json(data, where)
     shown_graph = split_profile(profile, splits)
     split_plans = _splits_of_plans(profile, plans)
-    pairs = [_pair(p, f"{where}.pins[{i}]", shown_graph) for i, p in enumerate(_list(data, "pins"))]
     return Project(
         profile=profile,
         cluster=None if cluster is None else cluster_from_json(cluster, f"{where}.cluster"),
-        pins=dict(pairs),
-        together=tuple(
-            _group(value, f"{where}.together[{i}]", shown_graph)
-            for i, value in enumerate(_list(data, "together"))
-        ),
-        forbidden=frozenset(
-            _pair(p, f"{where}.forbidden[{i}]", shown_graph)
-            for i, p in enumerate(_list(data, "forbidden"))
-        ),
-        before=tuple(
-            _order(value, f"{where}.before[{i}]", shown_graph)
-            for i, value in enumerate(_list(data, "before"))
-        ),
+        constraints=Constraints.of(rows_by_number(data, where, shown_graph.n_ops)),
         plans=tuple(_plan(value, i, arrays, *split_plans[i]) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
         splits=splits,
-        locked=frozenset(
-            whole({"device": value}, "device", f"{where}.locked[{i}]", high=255)
-            for i, value in enumerate(_list(data, "locked"))
-        ),
     )
-
-
-def _list(data: dict[str, Any], key: str) -> list[Any]:
-    return take(data, key, list, "project.json", [])
-
-
-def _op_number(value: Any, where: str, profile: Profile) -> int:
-    return whole({"op": value}, "op", where, high=profile.n_ops - 1)
-
-
-def _pair(value: Any, where: str, profile: Profile) -> tuple[int, int]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise FileError(f"{where}: must be an op and a device, not {shown(value)}")
-    device = whole({"device": value[1]}, "device", where, high=255)
-    return _op_number(value[0], where, profile), device
-
-
-def _group(value: Any, where: str, profile: Profile) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise FileError(f"{where}: must be a list of ops, not {shown(value)}")
-    return tuple(_op_number(op, where, profile) for op in value)
-
-
-def _order(value: Any, where: str, profile: Profile) -> tuple[int, int]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise FileError(f"{where}: must be two ops, not {shown(value)}")
-    return _op_number(value[0], where, profile), _op_number(value[1], where, profile)
 
 
 def _splits_of_plans(profile: Profile, plans: list[Any]) -> list[tuple[tuple[Split, ...], int]]:

@@ -1,7 +1,7 @@
 """The file of constraints that teammates exchange: JSON that names ops and devices.
 
-Each key is an option of ``enplace place`` and holds a list: ``pin`` and ``forbid`` of an op and a
-device, ``colocate`` of ops, ``before`` of two ops, ``lock`` of a device.
+Each key is that of a kind of constraint (:data:`~enplace.values.constraints.KINDS`), and an option
+of ``enplace place``. It holds a list with the parts of each constraint, as a list.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from enplace.errors import FileError, PinConflictError
-from enplace.files.fields import check_format, is_object, only, shown, take
+from enplace.files.fields import check_format, is_object, only, shown, take, whole
 from enplace.files.json_text import LITTLE_MEMORY_BYTES, parse_json
 from enplace.files.reading import naming, read_bytes
-from enplace.values.problem import Problem, order_problem
+from enplace.values.constraints import DEVICE, KINDS, NUMBER, OP, PLACEMENT, Kind, Pin, Row
+from enplace.values.problem import Problem
 
 NAME, VERSION = "enplace-constraints", 1
-KINDS = ("pin", "forbid", "colocate", "before", "lock")
-"""Keys of the file: the kinds of constraints."""
-_LENGTHS = {"colocate": 0, "lock": 1}
-"""Names in a row, if not two; 0 for any number."""
+MOST_DEVICES = 256
+_WORDS = {OP: "an op", DEVICE: "a device", PLACEMENT: "a placement", NUMBER: "a number"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,38 +56,42 @@ def read_constraints(path: str | os.PathLike[str], problem: Problem) -> Constrai
             raise FileError(f"no constraints: 'format' is missing; it should be {NAME}/{VERSION}")
         check_format(data, NAME, VERSION)
         only(data, {"format", *KINDS}, "")
-        return constrain(problem, data)
+        return constrain(problem, rows_by_name(data))
 
 
-def constrain(problem: Problem, data: Mapping[str, Any]) -> ConstraintsFile:
-    """Add the constraints of a document like the file's to a problem.
+def constrain(problem: Problem, named: Mapping[str, Sequence[Row]]) -> ConstraintsFile:
+    """Add constraints by their kinds, with names for numbers, to a problem.
 
     Raises
     ------
-    FileError, ProblemError
+    PinConflictError, ProblemError
         As for :func:`read_constraints`.
     """
     ops, devices = problem.profile.index, problem.cluster.index
     unknown: dict[str, None] = {}
-    pins = _pairs(data, "pin", ops, devices, unknown)
-    forbidden = _pairs(data, "forbid", ops, devices, unknown)
-    before = _pairs(data, "before", ops, ops, unknown)
-    groups = [{_number(name, ops, unknown) for name in row} for row in rows_of(data, "colocate")]
-    known = set(map(frozenset, problem.together))
-    locked = {_number(name, devices, unknown) for row in rows_of(data, "lock") for name in row}
-    new = [tuple(sorted(group)) for group in groups if min(group) >= 0 and group not in known]
+
+    def find(index: Mapping[str, int], name: str) -> list[int]:
+        if name in index:
+            return [index[name]]
+        unknown[name] = None
+        return []
+
+    rows = {
+        key: [
+            row
+            for names in each
+            for row in KINDS[key].mapped(
+                names, lambda name: find(ops, name), lambda name: find(devices, name)
+            )
+        ]
+        for key, each in named.items()
+    }
+    pins = rows.get(Pin.key, [])
     _check_pins(problem, pins)
-    constrained = replace(
-        problem,
-        pins=dict(sorted((dict(pins) | dict(problem.pins)).items())),
-        together=(*problem.together, *dict.fromkeys(new)),
-        forbidden=problem.forbidden.union(forbidden),
-        locked=problem.locked.union(locked - {-1}),
-    )
-    ordered = order_problem(constrained, [*problem.before, *before])
-    overruled = [op for op, device in pins if problem.pins.get(op, device) != device]
+    found = replace(problem, constraints=problem.constraints.with_rows(rows))
+    overruled = [op for op, device in pins if found.pins[op] != device]
     names = [problem.profile.op_names[op] for op in dict.fromkeys(overruled)]
-    return ConstraintsFile(ordered, tuple(unknown), tuple(names))
+    return ConstraintsFile(found, tuple(unknown), tuple(names))
 
 
 def _check_pins(problem: Problem, pins: Sequence[tuple[int, int]]) -> None:
@@ -103,43 +106,71 @@ def _check_pins(problem: Problem, pins: Sequence[tuple[int, int]]) -> None:
             )
 
 
-def rows_of(data: Mapping[str, Any], key: str) -> list[list[str]]:
-    """Return the constraints of a kind in a document like the file's.
+def rows_by_name(data: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Read the constraints of a document like the file's by their kinds, with names for numbers.
 
     Raises
     ------
     FileError
-        If they are not lists of as many names as the kind has.
+        If they are not lists of the parts that the kind has.
     """
-    rows = take(dict(data), key, list, "", [])
-    for i, row in enumerate(rows):
-        if not isinstance(row, list) or not row or not all(isinstance(n, str) for n in row):
-            raise FileError(f"{key}[{i}]: must be a list of names, not {shown(row)}; correct it")
-        length = _LENGTHS.get(key, 2)
-        if length not in (0, len(row)):
-            wanted = "two names" if length == 2 else "one name"
-            raise FileError(f"{key}[{i}]: must be {wanted}, not {len(row)}; correct it")
-    return rows
+    return {
+        key: [_named(kind, row, f"{key}[{i}]") for i, row in enumerate(rows)]
+        for key, kind in KINDS.items()
+        if (rows := take(dict(data), key, list, "", []))
+    }
 
 
-def _pairs(
-    data: Mapping[str, Any],
-    key: str,
-    first: Mapping[str, int],
-    second: Mapping[str, int],
-    unknown: dict[str, None],
-) -> list[tuple[int, int]]:
-    """Read rows of two names; leave out those with an unknown one."""
-    found = []
-    for row in rows_of(data, key):
-        pair = _number(row[0], first, unknown), _number(row[1], second, unknown)
-        if min(pair) >= 0:
-            found.append(pair)
-    return found
+def _named(kind: Kind, row: Any, place: str) -> Row:
+    if not isinstance(row, list) or not row:
+        raise FileError(f"{place}: must be a list of names, not {shown(row)}; correct it")
+    if not kind.many and len(row) != len(kind.roles):
+        wanted = "two names" if len(kind.roles) == 2 else "one name"
+        raise FileError(f"{place}: must be {wanted}, not {len(row)}; correct it")
+    return kind.read(row, lambda role, part: _named_part(role, part, row, place))
 
 
-def _number(name: str, index: Mapping[str, int], unknown: dict[str, None]) -> int:
-    """Return the number of a name; note it and return -1 if it is unknown."""
-    if name not in index:
-        unknown[name] = None
-    return index.get(name, -1)
+def _named_part(role: str, part: Any, row: Any, place: str) -> Any:
+    if role == NUMBER:
+        return whole({"number": part}, "number", place)
+    if role == PLACEMENT:
+        pairs = is_object(part, place)
+        return tuple((op, take(pairs, op, str, place)) for op in pairs)
+    if not isinstance(part, str):
+        raise FileError(f"{place}: must be a list of names, not {shown(row)}; correct it")
+    return part
+
+
+def rows_by_number(data: Mapping[str, Any], where: str, n_ops: int) -> dict[str, list[Row]]:
+    """Read the constraints of a project by their kinds.
+
+    Raises
+    ------
+    FileError
+        If they are not lists of the parts that the kind has, or name an op that does not exist.
+    """
+    return {
+        key: [
+            _numbered(kind, row, f"{where}.{kind.field}[{i}]", n_ops) for i, row in enumerate(rows)
+        ]
+        for key, kind in KINDS.items()
+        if (rows := take(dict(data), kind.field, list, where, []))
+    }
+
+
+def _numbered(kind: Kind, row: Any, place: str, n_ops: int) -> Row:
+    is_list = kind.many or len(kind.roles) > 1
+    parts = row if is_list else [row]
+    if not isinstance(parts, list) or not (kind.many or len(parts) == len(kind.roles)):
+        wanted = " and ".join(_WORDS[role] for role in kind.roles)
+        wanted = {(OP,): "a list of ops", (OP, OP): "two ops"}.get(kind.roles, wanted)
+        raise FileError(f"{place}: must be {wanted}, not {shown(row)}")
+    return kind.read(parts, lambda role, part: _number(role, part, place, n_ops))
+
+
+def _number(role: str, part: Any, place: str, n_ops: int) -> Any:
+    if role == PLACEMENT:
+        pairs = take({role: part}, role, list, place)
+        return tuple(_numbered(KINDS[Pin.key], pair, place, n_ops) for pair in pairs)
+    high = {OP: n_ops - 1, DEVICE: MOST_DEVICES - 1}.get(role)
+    return whole({role: part}, role, place, **({} if high is None else {"high": high}))

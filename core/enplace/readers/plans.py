@@ -20,13 +20,14 @@ from enplace.files.fields import check_format, is_object, number, shown, take, w
 from enplace.files.json_text import parse_json
 from enplace.files.reading import naming, read_bytes
 from enplace.machine.claims import check_claims
-from enplace.readers import constraints
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.constraints import constrain, rows_by_name
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
+from enplace.values.constraints import Before, Pin, Row
 from enplace.values.plan import Plan, follow_graph
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
@@ -48,8 +49,8 @@ class PlanFile:
     missing, unknown : list of str
         Ops of the profile that the file does not place, and ops of the file that are not in the
         profile.
-    constraints : mapping of str to lists of names
-        What the plan was made under, as in the file of constraints; see
+    constraints : mapping of str to lists of rows
+        What the plan was made under, by kind, with names for numbers; see
         :func:`~enplace.readers.constraints.constrain`.
     same_graph : bool
         Whether the fingerprints agree.
@@ -59,7 +60,7 @@ class PlanFile:
     plan: Plan
     missing: list[str]
     unknown: list[str]
-    constraints: Mapping[str, list[list[str]]]
+    constraints: Mapping[str, list[Row]]
     same_graph: bool
 
 
@@ -74,7 +75,7 @@ class LonePlan:
         wants, and with a microsecond each; and the plan's cluster. Of the measurement, it has the
         shapes of the batches.
     plan : Plan
-    constraints : mapping of str to lists of names
+    constraints : mapping of str to lists of rows
         As in :class:`PlanFile`.
     step_time_us : float
         The file's own prediction; NaN if it has none.
@@ -84,7 +85,7 @@ class LonePlan:
 
     problem: Problem
     plan: Plan
-    constraints: Mapping[str, list[list[str]]]
+    constraints: Mapping[str, list[Row]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
 
@@ -163,8 +164,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         problem = Problem(profile, cluster, splits=splits_from_json(data))
     found = read_plan(path, problem)
     with naming(path):
-        orders = {"before": found.constraints["before"]}
-        problem = constraints.constrain(problem, orders).problem
+        orders = {Before.key: found.constraints.get(Before.key, [])}
+        problem = constrain(problem, orders).problem
     return LonePlan(problem, found.plan, found.constraints, predicted_us, peak_bytes)
 
 
@@ -204,13 +205,12 @@ def _device(name: str, index: Mapping[str, int], cluster: str, place: str) -> in
 
 def _constraints(
     data: dict[str, Any], index: Mapping[str, int], cluster: str
-) -> dict[str, list[list[str]]]:
+) -> dict[str, list[Row]]:
     """Return the constraints by kind; pins, which are written by op, as rows like the others."""
     pins = take(data, "pins", dict, "", {})
     for op in pins:
         _device(take(pins, op, str, "pins"), index, cluster, "pins")
-    rows = {kind: constraints.rows_of(data, kind) for kind in constraints.KINDS}
-    return {**rows, "pin": [[op, device] for op, device in pins.items()]}
+    return rows_by_name({**data, Pin.key: list(map(list, pins.items()))})
 
 
 def _replicas(

@@ -226,6 +226,9 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     wrong = np.flatnonzero(~allowed | find_separated(problem, plan))
     if len(wrong):
         raise PlanError(_why_wrong(problem, plan, int(wrong[0])))
+    for kind in problem.constraints:
+        if why := kind.check(problem, plan):
+            raise PlanError(why)
 
 
 def _check_replicas(problem: Problem, plan: Plan) -> None:
@@ -279,12 +282,8 @@ def _why_wrong(problem: Problem, plan: Plan, op: int) -> str:
     where = f"op '{problem.profile.op_names[op]}' is placed on {names[device]}"
     if not np.isfinite(problem.time_us[op, device]):
         return f"{where}, where it cannot run; place it on another device"
-    if problem.pins.get(op, device) != device:
-        return f"{where}, but pinned to {names[problem.pins[op]]}; solve again around the pins"
-    if (op, device) in problem.forbidden:
-        return f"{where}, which is forbidden for it; solve again"
-    if device in problem.locked and not problem.unit_allowed[problem.unit[op], device]:
-        return f"{where}, which is locked; solve again"
+    if fault := problem.fault(op, device):
+        return f"{where}, but {fault}; solve again"
     for other in np.flatnonzero(problem.unit == problem.unit[op]).tolist():
         if plan.device[other] != device:
             return (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -24,7 +23,8 @@ from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
-from enplace.values.pins import FREE, Pins, as_pins
+from enplace.values.constraints import DEVICE, NONE, OP, Constraints, same
+from enplace.values.pins import Pins, as_pins
 from enplace.values.profile import (
     KINDS,
     FloatArray,
@@ -46,45 +46,38 @@ class Problem:
 
     Attributes
     ----------
-    profile, cluster
+    measured_profile, cluster
         The graph with its costs, and the machine.
-    pins : mapping of int to int
-        Device number by op number; the op must run there. The problem keeps them as :class:`Pins`.
-    together : tuple of tuples of int
-        Ops that were colocated in addition to the profile's own groups.
-    forbidden : frozenset of (int, int)
-        (op, device) pairs that must not be used.
+    constraints : Constraints
+        What a person demands; :attr:`pins`, :attr:`together`, :attr:`forbidden`, :attr:`before`
+        and :attr:`locked` are parts of it. An order that an edge of the graph implies is left out.
     splits : tuple of Split
         The splits that this profile's graph already contains; see :func:`split_problem`.
-    before : tuple of (int, int)
-        Pairs of ops, the first of which must end before the second starts. The profile's graph
-        already contains a control edge for each; see :func:`order_problem`.
-    unordered : Profile or None
-        The profile without these control edges; None if there are none.
-    locked : frozenset of int
-        Devices that only run what is pinned to them.
+    profile : Profile
+        The graph that is placed: the measured one with a control edge for each order.
 
     Raises
     ------
     ProblemError
         One of its subclasses: an op that no device can run, pins that contradict each other or a
-        colocation group, or variables that can never fit.
+        colocation group, ops that would wait for each other, or variables that can never fit.
     """
 
-    profile: Profile
+    measured_profile: Profile
     cluster: Cluster
-    pins: Mapping[int, int] = field(default_factory=dict)
-    together: tuple[tuple[int, ...], ...] = ()
-    forbidden: frozenset[tuple[int, int]] = frozenset()
+    constraints: Constraints = NONE
     splits: tuple[Split, ...] = ()
-    before: tuple[tuple[int, int], ...] = ()
-    unordered: Profile | None = None
-    locked: frozenset[int] = frozenset()
+    profile: Profile = field(init=False)
 
     def __post_init__(self) -> None:
-        pins = as_pins(self.pins, self.profile.n_ops, self.cluster.n_devices)
-        object.__setattr__(self, "pins", pins)
+        measured = self.measured_profile
+        check_pairs(len(self.constraints["before"]))
         self._check_numbers()
+        pins = as_pins(self.constraints["pin"], measured.n_ops, self.cluster.n_devices)
+        before = _without_implied(measured, self.constraints["before"])
+        constraints = self.constraints.replaced(pins=pins, before=before)
+        object.__setattr__(self, "constraints", constraints)
+        object.__setattr__(self, "profile", _ordered(measured, before))
         self._check_kinds()
         self._check_units()
         self._check_memory()
@@ -93,15 +86,40 @@ class Problem:
         return f"<Problem of {self.profile.name} on {self.cluster.name}>"
 
     @property
-    def measured_profile(self) -> Profile:
-        """The profile without the edges of :attr:`before`."""
-        return self.profile if self.unordered is None else self.unordered
+    def pins(self) -> Pins:
+        """Device number by number of the op that must run there."""
+        pins: Pins = self.constraints["pin"]
+        return pins
+
+    @property
+    def together(self) -> tuple[tuple[int, ...], ...]:
+        """Ops that must share a device, in addition to the profile's own groups."""
+        return tuple(self.constraints["colocate"])
+
+    @property
+    def forbidden(self) -> frozenset[tuple[int, int]]:
+        """(op, device) pairs that must not be used."""
+        return frozenset(self.constraints["forbid"])
+
+    @property
+    def before(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of ops, the first of which must end before the second starts."""
+        return tuple(self.constraints["before"])
+
+    @property
+    def locked(self) -> frozenset[int]:
+        """Devices that only run what is pinned to them."""
+        return frozenset(self.constraints["lock"])
 
     @property
     def pinned_to(self) -> IntArray:
         """The device that each op is pinned to, :data:`~enplace.values.pins.FREE` without a pin."""
-        assert isinstance(self.pins, Pins)
         return self.pins.device
+
+    def constrained(self, **rows: Any) -> Problem:
+        """Return the problem with other constraints of some kinds, by their fields."""
+        constraints = self.constraints.replaced(**rows)
+        return self if constraints == self.constraints else replace(self, constraints=constraints)
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -124,24 +142,12 @@ class Problem:
     def unit_allowed(self) -> BoolArray:
         """Whether a unit may be placed on a device; shape (n_units, n_devices)."""
         op_allowed = np.isfinite(self.time_us)
-        for op, device in self.forbidden:
-            op_allowed[op, device] = False
-        pinned_to = self.pinned_to
+        for kind in self.constraints:
+            kind.restrict(self, op_allowed)
         allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
         for device in range(self.cluster.n_devices):
-            here = pinned_to == device
-            may = op_allowed[:, device] & ((pinned_to == FREE) | here)
-            allowed[self.unit[~may], device] = False
-            if device in self.locked:
-                holds = np.zeros(self.n_units, dtype=bool)
-                holds[self.unit[here]] = True
-                allowed[:, device] &= holds
+            allowed[self.unit[~op_allowed[:, device]], device] = False
         return allowed
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a person demanded anything."""
-        return bool(self.pins or self.together or self.forbidden or self.before or self.locked)
 
     @property
     def device_sets(self) -> tuple[BoolArray, IntArray]:
@@ -159,6 +165,11 @@ class Problem:
         np.add.at(total, self.unit, self.profile.persistent_bytes)
         return total
 
+    def fault(self, op: int, device: int) -> str:
+        """Say which constraint forbids an op a device, as a clause; "" if none does."""
+        faults = (kind.fault(self, op, device) for kind in self.constraints)
+        return next(filter(None, faults), "")
+
     def _name(self, op: int) -> str:
         return f"op '{self.profile.op_names[op]}'"
 
@@ -171,16 +182,15 @@ class Problem:
         )
 
     def _check_numbers(self) -> None:
-        n_ops, n_devices = self.profile.n_ops, self.cluster.n_devices
-        off_ops, off_devices = zip(*self.forbidden, strict=True) if self.forbidden else ((), ())
-        for op in chain(*self.together, off_ops):
-            if not 0 <= op < n_ops:
-                raise ProblemError(f"a group names op number {op}, which does not exist")
-        for device in (*off_devices, *self.locked):
-            if not 0 <= device < n_devices:
-                raise ProblemError(
-                    f"device number {device} is forbidden or locked, but does not exist"
-                )
+        n_ops, n_devices = self.measured_profile.n_ops, self.cluster.n_devices
+        rest = self.constraints.replaced(pins=())  # thousands of pins are checked as an array
+        for kind, rows in rest.items():
+            for role, n in ((OP, n_ops), (DEVICE, n_devices)):
+                numbers = kind.numbers(rows, role)
+                if len(wrong := numbers[(numbers < 0) | (numbers >= n)]):
+                    raise ProblemError(
+                        f"{kind.key} names {role} number {wrong[0]}, which does not exist"
+                    )
 
     def _check_kinds(self) -> None:
         nowhere = np.flatnonzero(~np.isfinite(self.time_us).any(axis=1))
@@ -299,60 +309,25 @@ def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
             names = [part for name in names for part in parts.get(name, [name])]
         return [profile.index[name] for name in names]
 
-    split = replace(
-        problem,
-        profile=profile,
-        before=(),
-        unordered=None,
-        pins={end: device for op, device in problem.pins.items() for end in ends(op)},
-        together=tuple(tuple(end for op in ops for end in ends(op)) for ops in problem.together),
-        forbidden=frozenset((end, device) for op, device in problem.forbidden for end in ends(op)),
-        splits=splits,
-    )
-    pairs = [(a, b) for first, then in problem.before for a in ends(first) for b in ends(then)]
-    return order_problem(split, pairs)
+    return Problem(profile, problem.cluster, problem.constraints.mapped(ends, same), splits)
 
 
-def order_problem(problem: Problem, before: Iterable[tuple[int, int]]) -> Problem:
-    """Return the problem with these pairs as its :attr:`Problem.before`, instead of its own.
+def _without_implied(profile: Profile, before: tuple[tuple[int, int], ...]) -> Any:
+    """Leave out the pairs of ops that an edge of the graph orders."""
+    if not before:
+        return before
+    pairs, n = np.array(before, dtype=np.int64), profile.n_ops
+    code, known = pairs @ [n, 1], profile.edge_source * n + profile.edge_op
+    return tuple(map(tuple, pairs[~np.isin(code, known)].tolist()))
 
-    The second op of each pair waits for the first as for a control edge: across devices, for a
-    message too. Pairs that an edge of the graph implies are left out.
 
-    Raises
-    ------
-    OrderError
-        If ops would wait for each other, or there are too many pairs.
-    """
-    measured, wanted = problem.measured_profile, sorted(set(before))
-    check_pairs(len(wanted))
-    pairs = np.array(wanted, dtype=np.int64).reshape(-1, 2)
-    if ((pairs < 0) | (pairs >= measured.n_ops)).any():
-        raise ProblemError("an order names an op number that does not exist")
-    n, new = measured.n_ops, tuple(wanted)
-    if new:  # looking for implied pairs takes long
-        code, known = pairs @ [n, 1], measured.edge_source * n + measured.edge_op
-        new = tuple(map(tuple, pairs[~np.isin(code, known)].tolist()))
-    if new == problem.before:
-        return problem
-    if not new:
-        return replace(problem, profile=measured, before=(), unordered=None)
+def _ordered(profile: Profile, before: tuple[tuple[int, int], ...]) -> Profile:
+    """Let the second op of each pair wait for the first, across devices for a message too."""
+    if not before:
+        return profile
     try:
-        profile = with_control_edges(measured, new)
+        return with_control_edges(profile, before)
     except CycleError as error:
         raise OrderError(
             f"ops would wait for each other: {error.cycle}; choose an order that follows the graph"
         ) from None
-    return replace(problem, profile=profile, before=new, unordered=measured)
-
-
-def with_profile(problem: Problem, profile: Profile) -> Problem:
-    """Return the problem for other costs of the graph that was measured.
-
-    Raises
-    ------
-    ProblemError
-        If the profile cannot be placed.
-    """
-    bare = replace(problem, profile=profile, before=(), unordered=None)
-    return order_problem(bare, problem.before)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from enplace.writers.archive import write_project
-from enplace.writers.constraints import constraints_to_json, write_constraints
+from enplace.writers.constraints import constraints_by_name, write_constraints
 from enplace.writers.pipeline_json import pipeline_document, pipelines_document
 from enplace.writers.plans import write_plan
 from enplace.writers.profile_file import write_profile
@@ -17,7 +17,7 @@ from enplace.writers.trace import chrome_trace
 __all__ = [
     "Exporter",
     "chrome_trace",
-    "constraints_to_json",
+    "constraints_by_name",
     "exporters",
     "pipeline_document",
     "pipelines_document",

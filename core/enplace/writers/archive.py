@@ -95,11 +95,7 @@ def _profile_members(profile: Profile) -> dict[str, bytes]:
 def _project_to_json(project: Project) -> dict[str, Any]:
     return {
         "cluster": cluster_to_json(project.cluster) if project.cluster else None,
-        "pins": sorted(project.pins.items()),
-        "together": project.together,
-        "forbidden": sorted(project.forbidden),
-        "before": project.before,
-        "locked": sorted(project.locked),
+        **{kind.field: rows for kind, rows in project.constraints.items()},
         "plans": [
             {
                 "name": name,

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.readers.constraints import NAME, VERSION
+from enplace.values.constraints import KINDS, PLACEMENT, Row
 from enplace.values.problem import Problem
 
 
-def constraints_to_json(problem: Problem) -> dict[str, list[list[str]]]:
-    """Write the constraints that a person gave a problem, by names, as in their file."""
+def constraints_by_name(problem: Problem) -> dict[str, list[Row]]:
+    """Return the constraints that a person gave a problem by their kinds, with names of all."""
     ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-    rows = {
-        "pin": [[ops[op], devices[device]] for op, device in sorted(problem.pins.items())],
-        "forbid": [[ops[op], devices[device]] for op, device in sorted(problem.forbidden)],
-        "colocate": [[ops[op] for op in group] for group in problem.together if group],
-        "before": [[ops[op] for op in pair] for pair in problem.before],
-        "lock": [[devices[device]] for device in sorted(problem.locked)],
+    return {
+        kind.key: [
+            named
+            for row in rows
+            for named in kind.mapped(row, lambda op: [ops[op]], lambda device: [devices[device]])
+        ]
+        for kind, rows in problem.constraints.items()
     }
-    return {kind: each for kind, each in rows.items() if each}
+
+
+def constraints_to_json(named: Mapping[str, Iterable[Row]]) -> dict[str, list[list[Any]]]:
+    """Write constraints with names as in their file."""
+    return {key: rows_to_json(key, rows) for key, rows in named.items()}
+
+
+def rows_to_json(key: str, rows: Iterable[Row]) -> list[list[Any]]:
+    """Write the constraints of a kind, with names, as in their file."""
+    return [
+        [dict(part) if role == PLACEMENT else part for role, part in KINDS[key].parts(row)]
+        for row in rows
+    ]
 
 
 def write_constraints(path: str | os.PathLike[str], problem: Problem) -> None:
@@ -33,7 +49,7 @@ def write_constraints(path: str | os.PathLike[str], problem: Problem) -> None:
     """
     lists = [
         f'  "{key}": [\n' + ",\n".join(f"    {dump_json(row)}" for row in each) + "\n  ]"
-        for key, each in constraints_to_json(problem).items()
+        for key, each in constraints_to_json(constraints_by_name(problem)).items()
     ]
     head = f'  "format": {dump_json(f"{NAME}/{VERSION}")}'
     write_atomically(path, "{\n" + ",\n".join([head, *lists]) + "\n}\n")

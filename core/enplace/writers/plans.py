@@ -12,9 +12,10 @@ from enplace.bounds import lower_bound_us
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.readers.plans import NAME, VERSION
+from enplace.values.constraints import Pin
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
-from enplace.writers.constraints import constraints_to_json
+from enplace.writers.constraints import constraints_by_name, constraints_to_json
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
@@ -37,12 +38,9 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     )
     head = dump_json(_head(result), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
-    constraints = constraints_to_json(problem)
-    constraints.pop("pin", None)  # they are written by op, see _head
-    rows: dict[str, Sequence[object]] = {
-        "splits": splits_to_json(plan.splits),
-        **constraints,
-    }
+    constraints = constraints_to_json(constraints_by_name(problem))
+    constraints.pop(Pin.key, None)  # they are written by op, see _head
+    rows: dict[str, Sequence[object]] = {"splits": splits_to_json(plan.splits), **constraints}
     lists = "".join(_list_text(key, each) for key, each in rows.items())
     write_atomically(path, f'{head},\n  "cluster": {cluster},\n{lists}  "ops": [\n{ops}\n  ]\n}}\n')
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -14,6 +14,7 @@ from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import count, gap_text, ms, percent, size
+from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.result import Result
@@ -137,25 +138,10 @@ def _devices(schedule: Schedule) -> str:
 
 def _constraints(problem: Problem) -> str:
     """Sum up what a person demanded, by scope."""
-    names = problem.profile.op_names
-    devices = [device_label(device.name) for device in problem.cluster.devices]
-    pinned = {names[op]: devices[device] for op, device in sorted(problem.pins.items())}
-    barred: dict[str, list[str]] = {}
-    for op, device in sorted(problem.forbidden):
-        barred.setdefault(names[op], []).append(devices[device])
-    not_on = {name: ", ".join(away) for name, away in barred.items()}
     rows = [
-        *((f"pinned to {device}", text) for text, device in _by_scope(pinned)),
-        *((f"not on {away}", text) for text, away in _by_scope(not_on)),
-        *(
-            ("colocated", ", ".join(text for text, _ in _by_scope(dict.fromkeys(each, ""))))
-            for each in ([names[op] for op in ops] for ops in problem.together)
-        ),
-        *(("in this order", f"{first}, then {then}") for first, then in _orders(problem)),
-        *(
-            ("locked", f"{devices[device]}: runs only what is pinned to it")
-            for device in sorted(problem.locked)
-        ),
+        (label, text)
+        for kind, each in problem.constraints.items()
+        for label, text in _say(kind, each, problem)
     ]
     more = len(rows) - MAX_CONSTRAINTS
     if more > 0:
@@ -163,12 +149,33 @@ def _constraints(problem: Problem) -> str:
     return pairs(rows) if rows else '<span class="dim">None: every op was free.</span>'
 
 
-def _orders(problem: Problem) -> list[tuple[str, str]]:
+def _say(kind: Kind, rows: Sequence[Row], problem: Problem) -> list[tuple[str, str]]:
+    names = problem.profile.op_names
+    devices = [device_label(device.name) for device in problem.cluster.devices]
+    if kind.roles == (OP, DEVICE):
+        places: dict[str, list[str]] = {}
+        for op, device in rows:
+            places.setdefault(names[op], []).append(devices[device])
+        joined = {name: ", ".join(there) for name, there in places.items()}
+        return [(f"{kind.label} {there}", text) for text, there in _by_scope(joined)]
+    if kind.roles == (OP, OP):
+        return [(kind.label, kind.sentence.format(*pair)) for pair in _orders(rows, problem)]
+
+    def some(ops: Sequence[int]) -> str:
+        return ", ".join(text for text, _ in _by_scope({names[op]: "" for op in ops}))
+
+    return [
+        (kind.label, kind.sentence.format(*kind.texts(row, some, devices.__getitem__)))
+        for row in rows
+    ]
+
+
+def _orders(rows: Sequence[Row], problem: Problem) -> list[tuple[str, str]]:
     """Name the ops of each order that was asked for: that of a split op holds for all its parts."""
     names = problem.profile.op_names
     whole = whole_names(names, problem.splits)
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for first, then in problem.before:
+    for first, then in rows:
         found.setdefault((whole[first], whole[then]), []).append((names[first], names[then]))
     return [pair if len(parts) > 1 else parts[0] for pair, parts in found.items()]
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from enplace.machine import simulate
 from enplace.readers.clusters import presets
-from enplace.values.problem import Problem, order_problem
+from enplace.values.constraints import Constraints
+from enplace.values.problem import Problem
 from enplace.values.splits import Split, part_names
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.model.open_project import PlanEntry
@@ -17,7 +18,9 @@ def entry_of(name, others=(), pins=(), solve_s=None, cluster=None, off=()):
     profile = profile_of({"a": 1.0, "b": 1.0})
     forbidden = frozenset((op, 1) for op in off)
     problem = Problem(
-        profile, cluster or cluster_of(2), dict.fromkeys(pins, 0), forbidden=forbidden
+        profile,
+        cluster or cluster_of(2),
+        Constraints(pins=dict.fromkeys(pins, 0), forbidden=forbidden),
     )
     plan = replace(plan_of(problem, {"a": 0, "b": 0}), solve_seconds=solve_s)
     own = distinct_name(name, plan, problem, others)
@@ -66,7 +69,9 @@ def test_what_is_asked_of_a_split_op_is_counted_once():
     splits = tuple(Split(op, "batch", 2) for op in "ab")
     names = [name for op in "ab" for name in part_names(op, 2)]
     pairs = ((0, 2), (0, 3), (1, 2), (1, 3))
-    free = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), {0: 0, 1: 0})
-    problem = replace(order_problem(free, pairs), splits=splits)
+    free = Problem(
+        profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), Constraints(pins={0: 0, 1: 0})
+    )
+    problem = replace(free.constrained(before=pairs), splits=splits)
     plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
     assert distinct_name("Enplace", plan, problem, [FIRST]) == "Enplace, 1 pin, 1 order"

@@ -12,6 +12,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import critical_path, simulate
 from enplace.names.groups import group_ops
 from enplace.text import ms
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from enplace_studio.explain.reasons import why_here, why_not, why_there
 from enplace_studio.explain.start_times import (
@@ -92,8 +93,10 @@ def test_an_op_that_cannot_run_on_a_device_is_named_in_plain_words():
 
 
 def test_a_forbidden_device_is_said_to_be_the_users_wish():
-    problem = Problem(profile_of({"a": 10.0}), cluster_of(2), forbidden=frozenset({(0, 1)}))
-    assert why_not(problem, np.array([0]), 1).tip == "a must not run there: you forbade it"
+    problem = Problem(
+        profile_of({"a": 10.0}), cluster_of(2), Constraints(forbidden=frozenset({(0, 1)}))
+    )
+    assert why_not(problem, np.array([0]), 1).tip == "a must not run there: it is forbidden there"
     assert why_not(problem, np.array([0]), 0) is None
 
 

@@ -46,14 +46,16 @@ def test_the_gap_is_measured_from_the_bound(problem, qtbot):
 def test_a_pin_keeps_the_bound_without_a_computation(problem, computed):
     bounds = Bounds()
     bounds.add(problem, Proof(20.0))
-    assert bounds.find_us(replace(problem, pins={0: 1})) == 20.0
+    assert bounds.find_us(problem.constrained(pins={0: 1})) == 20.0
     assert computed == []
 
 
 def test_other_costs_need_a_bound_of_their_own(problem, computed, qtbot):
     bounds = Bounds()
     bounds.add(problem, Proof(20.0))
-    slower = replace(problem, profile=problem.profile.with_costs(problem.profile.time_us * 2))
+    slower = replace(
+        problem, measured_profile=problem.profile.with_costs(problem.profile.time_us * 2)
+    )
     with qtbot.waitSignal(bounds.changed):
         assert bounds.find_us(slower) is None
     assert bounds.find_us(slower) == lower_bound_us(slower)
@@ -70,7 +72,9 @@ def test_only_a_better_proof_replaces_a_bound(problem):
 def test_of_several_requests_in_a_row_the_first_and_the_last_are_computed(problem, computed, qtbot):
     bounds = Bounds()
     several = [
-        replace(problem, profile=problem.profile.with_costs(problem.profile.time_us * factor))
+        replace(
+            problem, measured_profile=problem.profile.with_costs(problem.profile.time_us * factor)
+        )
         for factor in (1, 2, 3)
     ]
     for each in several:

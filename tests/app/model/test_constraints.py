@@ -133,7 +133,7 @@ def test_without_each_constraint_the_others_stay(grouped):
 def test_a_pin_costs_what_its_best_device_would_save(chain):
     chain.place([2], 1)
     (pin,) = listed(chain)
-    free = replace(chain.problem, pins={})
+    free = chain.problem.constrained(pins={})
     by_hand = simulate(free, move(chain.current.plan, [2], 0)).makespan_us
     assert step_without(chain.project, pin) == by_hand == 30
     assert step_us(chain) == 51
@@ -195,7 +195,7 @@ def test_an_order_costs_what_the_plan_before_it_took(policy):
 
 def test_without_a_plan_nothing_has_a_cost(chain):
     bare = replace(chain.project, plans=(), current=None)
-    assert step_without(adopt(bare, replace(chain.problem, pins={0: 1})), PIN_A) is None
+    assert step_without(adopt(bare, chain.problem.constrained(pins={0: 1})), PIN_A) is None
 
 
 @pytest.mark.parametrize("policy", ["priority", "strict"])
@@ -314,7 +314,7 @@ def test_a_constraint_is_removed_whether_on_or_off(chain):
 
 
 def test_constraints_of_a_file_are_one_step_of_undo_and_none_if_they_hold(chain):
-    constrained = replace(chain.problem, pins={0: 1}, together=((1, 2),))
+    constrained = chain.problem.constrained(pins={0: 1}, together=((1, 2),))
     assert chain.add_constraints(constrained)
     assert len(listed(chain)) == 2
     assert not chain.add_constraints(constrained)

@@ -119,10 +119,10 @@ def test_a_plan_that_is_dropped_on_the_window_is_added(window, tmp_path):
 
 def test_several_plans_are_all_added_with_their_constraints(window, tmp_path):
     problem = window.document.problem
-    pinned = replace(problem, pins={0: 1}, forbidden=frozenset({(2, 1)}))
+    pinned = problem.constrained(pins={0: 1}, forbidden=frozenset({(2, 1)}))
     plan = plan_of(pinned, {"a": 1, "b": 0, "c": 0})
     write_plan(tmp_path / "one.json", Result(simulate(pinned, plan)))
-    locked = replace(problem, pins={1: 0, 2: 0}, locked=frozenset({0}))
+    locked = problem.constrained(pins={1: 0, 2: 0}, locked=frozenset({0}))
     write_plan(tmp_path / "two.json", Result(simulate(locked, plan)))
     drop(window, tmp_path / "one.json", tmp_path / "two.json", says="import 2 files")
     assert [entry.name for entry in window.document.plans][-2:] == ["one", "two"]
@@ -134,7 +134,7 @@ def test_several_plans_are_all_added_with_their_constraints(window, tmp_path):
 
 def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, tmp_path):
     problem = window.document.problem
-    free = replace(problem, forbidden=frozenset({(0, 0)}))
+    free = problem.constrained(forbidden=frozenset({(0, 0)}))
     write_plan(
         tmp_path / "other.json", Result(simulate(free, plan_of(free, dict.fromkeys("abc", 1))))
     )
@@ -147,7 +147,7 @@ def test_a_plan_whose_constraints_contradict_mine_is_added_without_them(window, 
 
 
 def test_a_plan_whose_pins_change_a_locked_device_is_added_without_them(window, tmp_path):
-    pinned = replace(window.document.problem, pins={2: 0})
+    pinned = window.document.problem.constrained(pins={2: 0})
     plan = plan_of(pinned, dict.fromkeys("abc", 0))
     write_plan(tmp_path / "other.json", Result(simulate(pinned, plan)))
     window.document.lock(0)

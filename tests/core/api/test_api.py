@@ -138,7 +138,7 @@ def test_constraints_come_from_a_file_too(folder):
         ({"seed": -1}, "seed is -1; use 0 to"),
         ({"seed": 1.5}, "^seed is 1.5; use a whole number$"),
         ({"seed": True}, "^seed is True; use a whole number$"),
-        ({"scale_links": "2"}, "^scale_links is '2'; use a number$"),
+        ({"lok": "GPU:0"}, "^there is no argument 'lok'; did you mean 'lock'"),
         ({"cluster": None}, "^cluster is None; use a cluster's name, its file"),
         ({"method": ["heft"]}, r"^method is \['heft'\]; use a string$"),
         ({"objective": 3}, "^objective is 3; use a string$"),
@@ -179,6 +179,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(folder, arguments, complaint
         (lambda _: ep.apply(3), "^path is 3; use a file's name$"),
         (lambda result: result.plot(3), "^ax is 3; use one Axes of matplotlib$"),
         (lambda result: result.export(3, "x"), "^format is 3; use a string$"),
+        (lambda result: ep.simulate("p.json", result, scale_links="2"), "^scale_links is '2'; use"),
         (lambda result: ep.simulate("p.json", result, policy=3), "^policy is 3; use a string$"),
     ],
 )
@@ -189,9 +190,16 @@ def test_an_argument_of_a_wrong_type_is_named(folder, use, complaint):
 
 
 def test_numbers_of_numpy_are_numbers(folder):
-    options = {"time_limit_s": np.float32(1), "seed": np.int64(3), "scale_links": np.int64(2)}
+    options = {"time_limit_s": np.float32(1), "seed": np.int64(3)}
     result = ep.place("p.json", "c.json", "heft", pins=[("loss", 1)], **options)
     assert result.devices["loss"] == "GPU:1"
+    assert ep.simulate("p.json", result, scale_links=np.int64(2)).fits
+
+
+def test_a_plan_is_made_for_a_scaled_cluster(folder):
+    faster = ep.read_cluster("c.json", "p.json").scaled(compute=2.0)
+    single = ep.place("p.json", "c.json", "single")
+    assert ep.place("p.json", faster, "single").step_time_us < single.step_time_us
 
 
 def test_progress_reports_the_plans_that_are_found(folder):

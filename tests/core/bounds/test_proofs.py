@@ -1,11 +1,10 @@
 """Proven bounds, and when they are kept."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from enplace.bounds import Proof, Proofs, lower_bound_us
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -43,18 +42,18 @@ def test_the_highest_proven_bound_is_kept(problem):
 def test_a_proof_still_holds_after_constraints_are_added(problem):
     proofs = Proofs()
     proofs.add(problem, Proof(15.0))
-    pinned = replace(problem, pins={0: 1})
-    both = replace(pinned, together=((0, 2),), forbidden=frozenset({(1, 0)}))
+    pinned = problem.constrained(pins={0: 1})
+    both = pinned.constrained(together=((0, 2),), forbidden=frozenset({(1, 0)}))
     assert proofs.known(pinned) == proofs.known(both) == Proof(15.0)
 
 
 def test_a_proof_is_dropped_when_constraints_are_removed(problem):
     proofs = Proofs()
-    pinned = replace(problem, pins={0: 1})
+    pinned = problem.constrained(pins={0: 1})
     proofs.add(pinned, Proof(15.0))
     assert proofs.known(problem) is None
-    assert proofs.known(replace(problem, pins={0: 0})) is None
-    assert proofs.known(Problem(problem.profile, cluster_of(3), pins={0: 1})) is None
+    assert proofs.known(problem.constrained(pins={0: 0})) is None
+    assert proofs.known(Problem(problem.profile, cluster_of(3), Constraints(pins={0: 1}))) is None
 
 
 def test_two_runs_share_no_proofs(problem):

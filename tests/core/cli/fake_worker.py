@@ -130,7 +130,7 @@ def main(mode):
     else:
         problem = codecs.problem_from(codecs.profile_from(values[0]), job.details["problem"])
         costs = np.array([COSTS_US] * 2).T
-        problem = replace(problem, profile=problem.profile.with_costs(costs))
+        problem = replace(problem, measured_profile=problem.profile.with_costs(costs))
         differs = 0.5 if mode == "differs" else 0.0
         plan = codecs.plan_from(job)
         is_wrong = mode == "wrong" or (mode == "wrong-alone" and len(set(plan.device)) == 1)

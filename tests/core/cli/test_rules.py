@@ -82,7 +82,7 @@ def write_inputs_with_a_cpu(folder):
         (
             "layer_1/ -> GPU:1",
             ("--forbid", "encoder/layer_1/Relu=GPU:1"),
-            "line 1: op 'encoder/layer_1/Relu' is forbidden on GPU:1",
+            "line 1: op 'encoder/layer_1/Relu' is kept off GPU:1: it is forbidden there",
         ),
         (
             "layer_0/M -> GPU:1",

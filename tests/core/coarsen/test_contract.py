@@ -12,6 +12,7 @@ from enplace.coarsen import chains, contract, expand, merge_batches, merge_chain
 from enplace.errors import CycleError
 from enplace.machine import simulate
 from enplace.placers import place
+from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
 
@@ -111,7 +112,7 @@ def test_a_constant_is_merged_with_its_only_consumer():
 
 def test_pins_and_colocation_survive_contraction():
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["v", "", "", "v"])
-    problem = Problem(profile, gpus(2), pins={1: 1})
+    problem = Problem(profile, gpus(2), Constraints(pins={1: 1}))
     small = contract(problem, np.array([0, 0, 1, 2]))
     assert small.unit[0] == small.unit[2]
     assert small.unit_allowed[small.unit[0]].tolist() == [False, True]

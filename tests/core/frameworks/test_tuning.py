@@ -24,7 +24,9 @@ def machine(true_us, slower_when_apart=1.0):
     steps = []
 
     def run(problem, plan):
-        real = replace(problem, profile=problem.profile.with_costs(np.array([true_us] * 2).T))
+        real = replace(
+            problem, measured_profile=problem.profile.with_costs(np.array([true_us] * 2).T)
+        )
         schedule = simulate(real, plan)
         factor = slower_when_apart if len(set(plan.device.tolist())) > 1 else 1.0
         step_us = schedule.makespan_us * factor

@@ -103,7 +103,7 @@ class _Check:
         return self.sent[tensor, device][1] if (tensor, device) in self.sent else float("inf")
 
     def placement(self) -> Iterator[str]:
-        """Check kinds, pins, forbidden devices, locks and colocation."""
+        """Check what ops can run on, colocation, and a person's constraints."""
         home: dict[object, int] = {}
         groups = {op: ("person", i) for i, ops in enumerate(self.problem.together) for op in ops}
         for op, device in enumerate(self.device):
@@ -112,20 +112,14 @@ class _Check:
                 continue
             if not np.isfinite(_time_us(self.problem, op, device)):
                 yield f"{self.name(op)} is on device {device}, where it cannot run"
-            if self.problem.pins.get(op, device) != device:
-                yield f"{self.name(op)} is on device {device}, but pinned elsewhere"
-            if (op, device) in self.problem.forbidden:
-                yield f"{self.name(op)} is on device {device}, which is forbidden for it"
-            if device in self.problem.locked and device not in self.pinned_with(op):
-                yield f"{self.name(op)} is on device {device}, which is locked"
+            if fault := self.problem.fault(op, device):
+                yield f"{self.name(op)} is on device {device}, but {fault}"
             for group in (self.profile.colocation[op], groups.get(op)):
                 if group and home.setdefault(group, device) != device:
                     yield f"{self.name(op)} is apart from an op it is colocated with"
-
-    def pinned_with(self, op: int) -> set[int]:
-        """Return the devices to which ops are pinned that share the device of an op."""
-        problem = self.problem
-        return {d for other, d in problem.pins.items() if problem.unit[other] == problem.unit[op]}
+        for kind in self.problem.constraints:
+            if why := kind.check(self.problem, self.schedule.plan):
+                yield why
 
     def durations(self) -> Iterator[str]:
         for op, device in enumerate(self.device):

@@ -85,7 +85,7 @@ def placed(draw):
     problem, plan = draw(planned_problems())
     backward = draw(st.lists(st.integers(0, problem.profile.n_ops - 1), max_size=4))
     profile = replace(problem.profile, measured=Measurement(backward=backward))
-    return replace(problem, profile=profile), plan.device
+    return replace(problem, measured_profile=profile), plan.device
 
 
 @given(placed=placed())

@@ -10,6 +10,7 @@ from tests.core.machine.schedule_faults import find_faults
 from enplace.errors import DeadlockError
 from enplace.machine import simulate
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.constraints import Constraints
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -41,7 +42,7 @@ def problem(**constraints):
         edge_op=[1, 2, 3, 4],
         edge_bytes=[8, 8, 4, 6],
     )
-    return Problem(profile, two_gpus(), **constraints)
+    return Problem(profile, two_gpus(), Constraints(**constraints))
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ def test_a_lane_that_does_not_exist_is_found(schedule):
 @pytest.mark.parametrize(
     ("constraints", "fault"),
     [
-        ({"pins": {1: 0}}, "'b' is on device 1, but pinned elsewhere"),
-        ({"forbidden": frozenset({(2, 1)})}, "'c' is on device 1, which is forbidden"),
+        ({"pins": {1: 0}}, "'b' is on device 1, but it is pinned to"),
+        ({"forbidden": frozenset({(2, 1)})}, "'c' is on device 1, but it is forbidden"),
         ({"together": ((0, 1),)}, "apart from an op it is colocated with"),
     ],
 )

@@ -14,6 +14,7 @@ from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import ClusterError, DeadlockError, PlanError
 from enplace.machine import critical_path, simulate
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.constraints import Constraints
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from problems import GIB, cluster_of, plan_of, planned_problems, profile_of
@@ -198,7 +199,7 @@ def test_an_order_that_contradicts_the_graph_is_reported_as_a_deadlock():
 
 def test_a_plan_that_breaks_a_constraint_is_refused():
     profile = profile_of({"a": 1, "b": 1}, colocation={"a": "v", "b": "v"})
-    problem = Problem(profile, cluster_of(), pins={0: 0})
+    problem = Problem(profile, cluster_of(), Constraints(pins={0: 0}))
     with pytest.raises(PlanError, match="colocated"):
         simulate(problem, plan_of(problem, {"a": 0, "b": 1}))
     with pytest.raises(PlanError, match="pinned to GPU:0"):
@@ -211,7 +212,7 @@ def test_the_lower_bound_equals_the_one_by_hand():
     assert lower_bound_us(Problem(profile, cluster_of())) == 5
     grouped = profile_of({"a": 2, "b": 3, "c": 4}, colocation={"b": "g", "c": "g"})
     assert lower_bound_us(Problem(grouped, cluster_of())) == 7
-    assert lower_bound_us(Problem(profile, cluster_of(), pins={0: 0, 1: 0, 2: 0})) == 9
+    assert lower_bound_us(Problem(profile, cluster_of(), Constraints(pins={0: 0, 1: 0, 2: 0}))) == 9
     assert lower_bound_us(Problem(profile, cluster_of(2, speeds=(1, 2)))) == 3
 
 

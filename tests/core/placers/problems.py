@@ -14,7 +14,8 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster, Device, Link
-from enplace.values.problem import Problem, order_problem
+from enplace.values.constraints import Constraints
+from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, Profile, make_profile
 
 GIB = 2**30
@@ -153,7 +154,7 @@ def problems(draw, max_ops=24):
         {},
     ):
         try:
-            return order_problem(Problem(profile, cluster, **constraints), before)
+            return Problem(profile, cluster, Constraints(**constraints)).constrained(before=before)
         except ProblemError:
             continue
     # An op needs a GPU, and there is none.

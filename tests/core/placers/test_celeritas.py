@@ -10,6 +10,7 @@ from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.celeritas import adjust, fill_in_order
 from enplace.placing.capacity import claims_of
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 
 
@@ -127,7 +128,7 @@ def test_memory_of_colocated_and_pinned_ops_is_reserved(method, constraint):
     group = ["g", "", "g"] if constraint == "group" else ["", "", ""]
     profile = line([10.0] * 3, [(0, 1, 0), (1, 2, 0)], persistent=[100, 800, 500], colocation=group)
     pins = {2: 0} if constraint == "pin" else {}
-    problem = Problem(profile, gpus(2, capacity=1000), pins)
+    problem = Problem(profile, gpus(2, capacity=1000), Constraints(pins=pins))
     assert simulate(problem, place(problem, method).plan).fits
 
 

@@ -24,6 +24,7 @@ from enplace.placing.options import ROUNDS, SOLVER
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY
 from enplace.placing.run import FOUND_NO_FIT
 from enplace.readers.clusters import presets
+from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
 from enplace.values.problem import STEP_TIME, Problem, split_problem
 
@@ -148,7 +149,9 @@ def test_a_constant_is_placed_with_its_consumer(method):
 @each_placer
 def test_pins_and_locks_are_honoured_through_colocation(method):
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["a", "", "a", ""])
-    problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),), locked=frozenset({1}))
+    problem = Problem(
+        profile, gpus(2), Constraints(pins={2: 1}, together=((1, 2),), locked=frozenset({1}))
+    )
     assert place(problem, method).plan.device.tolist() == [1, 1, 1, 0]
 
 

@@ -7,6 +7,7 @@ from tests.core.placers.problems import gpus
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.os_dpos import data_parallel
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
 
@@ -57,7 +58,7 @@ def test_batch_normalisation_is_never_split():
 
 def test_a_pinned_op_stays_whole():
     profile = one_layer()
-    problem = Problem(profile, gpus(4, b1=1e-5), pins={profile.index["conv"]: 2})
+    problem = Problem(profile, gpus(4, b1=1e-5), Constraints(pins={profile.index["conv"]: 2}))
     plan = place(problem, "os-dpos").plan
     assert "conv" not in {split.op for split in plan.splits}
 

@@ -11,6 +11,7 @@ from enplace.bounds import lower_bound_us
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.pesto.program import most_rows, write_program
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 
@@ -166,7 +167,9 @@ def test_the_plan_is_never_worse_than_the_given_one(limit_s):
 def test_a_given_plan_is_adapted_to_a_new_pin():
     problem = wide_problem()
     start = place(problem, "heft").plan
-    pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
+    pinned = Problem(
+        problem.profile, problem.cluster, Constraints(pins={0: int(1 - start.device[0])})
+    )
     plan = search_briefly(pinned, start)
     assert plan.device[0] == 1 - start.device[0]
 

@@ -14,6 +14,7 @@ from enplace.placers.references import (
     result_for,
     verdict,
 )
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -21,14 +22,16 @@ PROFILE = profile_of({"a": 10.0, "b": 10.0}, [("a", "b", 8)])
 
 
 def test_a_framework_alone_uses_one_gpu_whatever_a_person_demands():
-    found = reference_schedules(Problem(PROFILE, cluster_of(2), pins={1: 1}), ALONE)
+    found = reference_schedules(Problem(PROFILE, cluster_of(2), Constraints(pins={1: 1})), ALONE)
     assert found[ALONE].plan.device.tolist() == [0, 0]
 
 
 def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
     free = reference_schedules(Problem(PROFILE, cluster_of(2)), ALONE)
     assert list(free) == [FREE, ALONE]
-    held = reference_schedules(Problem(PROFILE, cluster_of(2), pins={0: 1, 1: 0}), ALONE)
+    held = reference_schedules(
+        Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 0})), ALONE
+    )
     assert held[OBEYING].plan.device.tolist() == [1, 0]
     assert held[FREE].makespan_us == free[FREE].makespan_us
 

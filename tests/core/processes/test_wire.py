@@ -11,7 +11,7 @@ from enplace.processes.wire import Message, WireError
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
-from enplace.values.problem import order_problem
+from enplace.values.problem import Problem
 from enplace.values.rivals import Rivals
 from enplace.values.splits.rules import Split
 from problems import cluster_of, plan_of, planned_problems, profile_of
@@ -30,7 +30,7 @@ def test_a_problem_survives_encoding(drawn):
     pins = {0: int(plan.device[0])}
     order = problem.profile.topological_order[[0, -1]].tolist()
     before = [tuple(order)] if order[0] != order[1] else []
-    problem = order_problem(replace(problem, pins=pins, together=((0,),)), before)
+    problem = problem.constrained(pins=pins, together=((0,),)).constrained(before=before)
     measured = codecs.profile_message(problem.measured_profile)
     profile = codecs.profile_from(encode_and_decode(measured))
     head = encode_and_decode(Message("solve", {"problem": codecs.problem_to_json(problem)})).details
@@ -79,7 +79,6 @@ def test_every_field_of_a_plan_survives_encoding():
 
 
 def test_partial_messages_are_kept_until_they_are_complete():
-    from enplace.values.problem import Problem
 
     problem = Problem(profile_of({"a": 1}), cluster_of(2))
     plan = plan_of(problem, {"a": 1}, policy="strict")

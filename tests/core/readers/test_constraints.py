@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from tests.core.placers.problems import gpus, line, problems
 
 from enplace.errors import EnplaceError
 from enplace.readers import read_constraints
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.writers import write_constraints
 
 PROBLEM = Problem(line([10, 20, 5, 5], [(0, 3, 8)], names=list("abcd")), gpus(2))
@@ -30,7 +29,7 @@ def constraints(problem):
 
 @given(problems())
 def test_constraints_are_read_as_they_were_written(problem):
-    bare = order_problem(replace(problem, pins={}, together=(), forbidden=frozenset()), ())
+    bare = problem.constrained(pins={}, together=(), forbidden=frozenset()).constrained(before=())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "team.json"
         write_constraints(path, problem)
@@ -43,7 +42,9 @@ def test_constraints_are_read_as_they_were_written(problem):
 
 
 def test_the_file_has_a_line_for_each_constraint(tmp_path):
-    constrained = order_problem(replace(PROBLEM, pins={2: 0, 1: 1}, together=((0, 3),)), [(2, 1)])
+    constrained = PROBLEM.constrained(pins={2: 0, 1: 1}, together=((0, 3),)).constrained(
+        before=[(2, 1)]
+    )
     write_constraints(tmp_path / "team.json", constrained)
     assert (tmp_path / "team.json").read_text().splitlines() == [
         "{",
@@ -76,12 +77,12 @@ def test_unknown_names_are_listed_once_and_their_constraints_left_out(tmp_path):
 
 
 def test_pins_of_the_problem_go_before_those_of_the_file(tmp_path):
-    found = read(tmp_path, replace(PROBLEM, pins={0: 0}), pin=[["a", "GPU:1"], ["b", "GPU:1"]])
+    found = read(tmp_path, PROBLEM.constrained(pins={0: 0}), pin=[["a", "GPU:1"], ["b", "GPU:1"]])
     assert found.problem.pins == {0: 0, 1: 1}
 
 
 def test_a_file_without_constraints_changes_nothing(tmp_path):
-    found = read(tmp_path, order_problem(replace(PROBLEM, pins={0: 0}), [(2, 1)]))
+    found = read(tmp_path, PROBLEM.constrained(pins={0: 0}).constrained(before=[(2, 1)]))
     assert constraints(found.problem) == ({0: 0}, frozenset(), ((2, 1),))
 
 

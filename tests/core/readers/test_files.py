@@ -35,9 +35,10 @@ from enplace.readers import (
     read_profile,
     read_project,
 )
+from enplace.values.constraints import Constraints
 from enplace.values.limits import MAX_BYTES, MAX_NAME
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile, write_project
@@ -575,26 +576,27 @@ def test_pickles_are_not_loaded(valid_archive: tuple[Path, dict[str, bytes]]) ->
 @given(case=planned_problems())
 def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
-    pins = {0: int(plan.device[0])}
-    project = Project(
-        problem.profile,
-        problem.cluster,
-        pins,
+    constraints = Constraints(
+        pins={0: int(plan.device[0])},
         together=((0,),),
         forbidden=frozenset({(0, 1)}),
         before=((0, 0),),
+        locked=frozenset({1}),
+    )
+    project = Project(
+        problem.profile,
+        problem.cluster,
+        constraints,
         plans=(("first", plan), ("second", plan)),
         view={"zoom": 2.5},
-        locked=frozenset({1}),
     )
     path = tmp_path / "project.enplace"
     write_project(path, project)
     back = read_project(path)
     assert same(back.profile, problem.profile)
     assert same(read_profile(path), problem.profile)
-    assert (back.cluster, back.pins, back.together) == (problem.cluster, pins, ((0,),))
-    assert (back.forbidden, back.view) == (frozenset({(0, 1)}), {"zoom": 2.5})
-    assert (back.before, back.locked) == (((0, 0),), frozenset({1}))
+    assert (back.cluster, back.constraints) == (problem.cluster, constraints)
+    assert back.view == {"zoom": 2.5}
     assert [name for name, _ in back.plans] == ["first", "second"]
     write_project(tmp_path / "stored.enplace", project, packed=False)
     assert same(read_project(tmp_path / "stored.enplace").profile, problem.profile)
@@ -695,14 +697,14 @@ def test_ops_on_a_replica_device_are_refused() -> None:
 
 
 def test_a_plan_file_follows_its_schema_and_contains_the_prediction(tmp_path: Path) -> None:
-    pinned = Problem(PROFILE, PROBLEM.cluster, pins={2: 1})
+    pinned = Problem(PROFILE, PROBLEM.cluster, Constraints(pins={2: 1}))
     path = write(tmp_path, pinned)
     data = json.loads(path.read_text())
     jsonschema.validate(data, schema("plan"))
     assert data["profile"]["fingerprint"] == PROFILE.fingerprint
     assert data["predicted"]["step_time_us"] == simulate(pinned, PLAN).makespan_us
     assert data["pins"] == {"right": "GPU:1"}
-    assert read_plan(path, pinned).constraints["pin"] == [["right", "GPU:1"]]
+    assert read_plan(path, pinned).constraints["pin"] == [("right", "GPU:1")]
 
 
 def test_a_plan_file_carries_every_constraint_and_older_files_have_none(tmp_path: Path) -> None:
@@ -710,12 +712,14 @@ def test_a_plan_file_carries_every_constraint_and_older_files_have_none(tmp_path
     problem = Problem(
         PROFILE,
         PROBLEM.cluster,
-        pins={0: 1},
-        together=((ops["right"], ops["out"]),),
-        forbidden=frozenset({(ops["right"], 1)}),
-        locked=frozenset({1}),
+        Constraints(
+            pins={0: 1},
+            together=((ops["right"], ops["out"]),),
+            forbidden=frozenset({(ops["right"], 1)}),
+            locked=frozenset({1}),
+        ),
     )
-    problem = order_problem(problem, [(0, 3)])
+    problem = problem.constrained(before=[(0, 3)])
     path = write(tmp_path, problem, plan_of(problem, {"in": 1, "left": 0, "right": 0, "out": 0}))
     data = json.loads(path.read_text())
     jsonschema.validate(data, schema("plan"))
@@ -730,7 +734,7 @@ def test_a_plan_file_carries_every_constraint_and_older_files_have_none(tmp_path
         del data[kind]
     path.write_text(json.dumps(data))
     older = read_plan(path, PROBLEM).constraints
-    assert {kind: rows for kind, rows in older.items() if rows} == {"pin": [["in", "GPU:1"]]}
+    assert older == {"pin": [("in", "GPU:1")]}
 
 
 def test_moving_one_op_changes_one_line_of_the_ops(tmp_path: Path) -> None:

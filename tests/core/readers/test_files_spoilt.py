@@ -15,6 +15,7 @@ from enplace.errors import EnplaceError, EnplaceWarning
 from enplace.machine import simulate
 from enplace.readers import Project, complete_plan, read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_project
@@ -95,7 +96,8 @@ def test_spoilt_json_is_read_or_refused(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("member", ["enplace.json", "profile.json", "project.json"])
 def test_a_spoilt_project_is_read_or_refused(tmp_path: Path, member: str) -> None:
     path = tmp_path / "project.enplace"
-    project = Project(PROFILE, PROBLEM.cluster, {0: 0}, ((0, 1),), plans=(("first", PLAN),))
+    constraints = Constraints(pins={0: 0}, together=((0, 1),))
+    project = Project(PROFILE, PROBLEM.cluster, constraints, plans=(("first", PLAN),))
     write_project(path, project)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

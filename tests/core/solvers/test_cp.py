@@ -19,6 +19,7 @@ from enplace.processes.wire import Message
 from enplace.solvers import cp
 from enplace.solvers.cp import solve_cp
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import GIB, cluster_of, plan_of, profile_of
 from properties import examples
@@ -239,7 +240,7 @@ def nearly_identical_gpus(difference):
         links.append(Link(a, b, 19.0 if slow else 1.0, 1.0, (channel,)))
     cluster = Cluster("nearly alike", devices, tuple("abcdef"), tuple(links))
     pins = {1: 0} if difference == PINNED else {}
-    return Problem(profile, cluster, pins=pins)
+    return Problem(profile, cluster, Constraints(pins=pins))
 
 
 @pytest.mark.parametrize(

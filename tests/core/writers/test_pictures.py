@@ -21,7 +21,8 @@ from enplace.pictures.palette import DEVICES_DARK, DEVICES_LIGHT
 from enplace.pictures.timeline_svg import RIGHT, busy_share, ticks_us, timeline_svg
 from enplace.pictures.tracks import Track, channel_tracks, lane_tracks
 from enplace.text import ms, size
-from enplace.values.problem import Problem, order_problem
+from enplace.values.constraints import Constraints
+from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.values.splits import Split, part_names
@@ -156,7 +157,9 @@ def cells(text: str) -> list[tuple[str, ...]]:
 def chain(**constraints: Any) -> Schedule:
     """Schedule three layers of forty ops, the third on another GPU."""
     names = [f"layer_{i}/op_{j:02}" for i in range(3) for j in range(40)]
-    problem = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), **constraints)
+    problem = Problem(
+        profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), Constraints(**constraints)
+    )
     return simulate(problem, plan_of(problem, {n: p // 80 for p, n in enumerate(names)}))
 
 
@@ -178,14 +181,16 @@ def test_the_report_sums_constraints_up_by_scope():
 def test_an_op_that_is_also_a_scope_counts_with_the_ops_in_it():
     names = ["w", *(f"w/{letter}" for letter in "abcde"), "x"]
     problem = Problem(
-        profile_of(dict.fromkeys(names, 1.0)), cluster_of(2), pins=dict.fromkeys(range(7), 0)
+        profile_of(dict.fromkeys(names, 1.0)),
+        cluster_of(2),
+        Constraints(pins=dict.fromkeys(range(7), 0)),
     )
     text = report_html(Result(simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))))
     assert [row[1] for row in cells(text) if row[0] == "pinned to GPU 0"] == ["w (6 ops)", "x"]
 
 
 def test_the_report_lists_the_order_that_a_person_wants():
-    problem = order_problem(chain().problem, [(3, 7)])
+    problem = chain().problem.constrained(before=[(3, 7)])
     schedule = simulate(problem, plan_of(problem, dict.fromkeys(problem.profile.op_names, 0)))
     assert ("in this order", "layer_0/op_03, then layer_0/op_07") in cells(
         report_html(Result(schedule))
@@ -197,7 +202,7 @@ def test_the_report_says_which_ops_are_split_and_names_an_order_of_them_once():
     splits = tuple(Split(op, "batch", 2) for op in "ab")
     names = [name for op in "ab" for name in part_names(op, 2)]
     free = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(1))
-    problem = replace(order_problem(free, ((0, 2), (0, 3), (1, 2), (1, 3))), splits=splits)
+    problem = replace(free.constrained(before=((0, 2), (0, 3), (1, 2), (1, 3))), splits=splits)
     plan = replace(plan_of(problem, dict.fromkeys(names, 0)), splits=splits)
     text = report_html(Result(simulate(problem, plan)))
     found = cells(text)

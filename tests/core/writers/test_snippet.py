@@ -46,7 +46,7 @@ def test_the_snippet_runs_with_any_model_name(small, monkeypatch):
     name = 'evil"""\nraise SystemExit  # \\'
     problem = small.problem
     profile = replace(problem.profile, name=name)
-    renamed = replace(small, problem=replace(problem, profile=profile))
+    renamed = replace(small, problem=replace(problem, measured_profile=profile))
     assert run_snippet(python_snippet(Result(renamed)), monkeypatch)["PLACEMENT"]
 
 

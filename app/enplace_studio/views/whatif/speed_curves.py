@@ -86,7 +86,9 @@ BATCH = Axis(
     _TICKS,
     lambda times: f"{factor(times)} the batch",
     factor,
-    lambda problem, times: replace(problem, profile=with_batch(problem.measured_profile, times)),
+    lambda problem, times: replace(
+        problem, measured_profile=with_batch(problem.measured_profile, times)
+    ),
 )
 
 

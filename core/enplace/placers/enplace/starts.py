@@ -274,7 +274,7 @@ def _narrow(problem: Problem, kept: Sequence[int], others: Sequence[int]) -> Pro
     movable = first[problem.unit_allowed[:, kept].any(axis=1)].tolist()
     forbidden = {(op, device) for op in movable for device in others}
     try:
-        return replace(problem, forbidden=problem.forbidden | forbidden)
+        return problem.constrained(forbidden=problem.forbidden | forbidden)
     except DoesNotFitError:  # a unit needs one of the GPUs that are left out
         return None
 

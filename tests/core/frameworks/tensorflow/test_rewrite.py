@@ -14,7 +14,7 @@ from enplace.errors import DeadlockError
 from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.rewrite import device_orders, ordered_ops, place_graph
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem, order_problem
+from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
 DEVICES = ["/device:CPU:0", "/device:CPU:1"]
@@ -119,7 +119,7 @@ def test_the_order_that_a_person_wants_is_kept_between_devices_too(policy):
     graph = graph_of({"a": ["c"], "b": [], "c": [], "d": []})
     profile = profile_of(dict.fromkeys("abcd", 1.0), [("c", "a", 8)])
     free = Problem(profile, cluster_of(2))
-    problem = order_problem(free, [(1, 2), (3, 2)])  # b and d before c
+    problem = free.constrained(before=[(1, 2), (3, 2)])  # b and d before c
     device = np.array([0, 0, 0, 1])
     plan = Plan(device, np.array([3, 1, 2, 0]), "hand", policy=policy)
     lists = device_orders(graph, problem, plan, plan.position)

@@ -108,7 +108,7 @@ def test_stages_wait_for_their_inputs_and_their_device(planned, kind, cut):
     problem, plan = planned
     late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
     profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
-    problem = replace(problem, profile=profile)
+    problem = replace(problem, measured_profile=profile)
     found = simulate_pipeline(problem, plan, kind, 7)
     ends = {}
     for slots in [*found.computing, found.transfers]:
@@ -308,7 +308,7 @@ def test_training_keeps_the_pace_of_the_busiest_device(planned, cut, transfers):
     problem, plan = on_own_chips(planned[0]), planned[1]
     late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
     profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
-    problem, rule = replace(problem, profile=profile), LoadRule(transfers)
+    problem, rule = replace(problem, measured_profile=profile), LoadRule(transfers)
     load_us = max_load_us(problem, plan.device, rule)
     for kind in ("1f1b", "zb-h1"):
         found = simulate_pipeline(problem, plan, kind, MANY, rule)
@@ -345,7 +345,7 @@ def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
     backward = problem.profile.topological_order[problem.profile.n_ops // 2 :]
     scopes = ["gradients" if op in backward else "" for op in range(problem.profile.n_ops)]
     profile = replace(problem.profile, scopes=tuple(scopes))
-    problem = replace(problem, profile=profile)
+    problem = replace(problem, measured_profile=profile)
     try:
         found = simulate_pipeline(problem, plan, kind, 5)
     except ProblemError:

@@ -23,6 +23,7 @@ from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from properties import examples
 
@@ -278,7 +279,7 @@ def test_layers_in_blocks_are_a_start(monkeypatch):
 
 
 def test_lists_for_fewer_gpus_are_a_start():
-    problem = Problem(branches(8, 3), cluster_of(4), pins={3: 3})
+    problem = Problem(branches(8, 3), cluster_of(4), Constraints(pins={3: 3}))
     best = simulate(problem, place(problem, "single").plan)
     _, *plans = starts._on_fewer_gpus(problem, best, PlaceOptions())
     used = [set(np.delete(plan.device, 3).tolist()) for plan in plans]
@@ -302,7 +303,7 @@ def test_a_start_plan_is_adapted_to_new_pins():
     problem = Problem(branches(8, 3), gpus(3, b1=0.5))
     start = place(problem, "enplace", options=PlaceOptions(values=ONE_ROUND)).plan
     elsewhere = (int(start.device[5]) + 1) % 3
-    pinned = Problem(problem.profile, problem.cluster, pins={5: elsewhere})
+    pinned = Problem(problem.profile, problem.cluster, Constraints(pins={5: elsewhere}))
     options = PlaceOptions(start=start, values=ONE_ROUND)
     plan = place(pinned, "enplace", options=options).plan
     assert plan.device[5] == elsewhere
@@ -334,7 +335,7 @@ def test_one_of_few_plans_that_fit_is_found(seed):
         replace(device, capacity_bytes=capacity_bytes)
         for device, capacity_bytes in zip(cluster.devices, capacities, strict=True)
     ]
-    problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
+    problem = Problem(profile, replace(cluster, devices=tuple(devices)), Constraints(pins={1: 1}))
     assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed)).plan).fits
 
 
@@ -349,7 +350,7 @@ def test_enplace_is_no_worse_than_other_searches_on_small_problems():
 def test_moves_respect_pins_and_colocation():
     profile = branches(8, 3)
     together = tuple(range(1, 7))
-    problem = Problem(profile, gpus(3, b1=0.5), pins={10: 2}, together=(together,))
+    problem = Problem(profile, gpus(3, b1=0.5), Constraints(pins={10: 2}, together=(together,)))
     device = place(problem, "enplace").plan.device
     assert device[10] == 2
     assert len({int(device[op]) for op in together}) == 1

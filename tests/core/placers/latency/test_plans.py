@@ -15,6 +15,7 @@ from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
 from enplace.solvers.milp import installed
+from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -120,7 +121,9 @@ def test_a_zero_time_op_is_placed_where_it_fits(method):
 @needs_solver
 def test_a_zero_time_op_without_memory_joins_its_reader():
     profile = profile_of({"a": 10.0, "free": 0.0, "b": 10.0}, [("a", "b", 1), ("free", "b", 1)])
-    problem = Problem(profile, cluster_of(2, b0_us=0.0, cpu_lanes=1), pins={0: 0, 2: 1})
+    problem = Problem(
+        profile, cluster_of(2, b0_us=0.0, cpu_lanes=1), Constraints(pins={0: 0, 2: 1})
+    )
     device = plan_by("latency-ip", problem).device
     assert np.array_equal(device, [0, 1, 1])
 
@@ -129,7 +132,7 @@ def test_a_zero_time_op_without_memory_joins_its_reader():
 def test_without_known_costs_to_the_host_nothing_is_proven():
     profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
     profile = replace(profile, measured=Measurement(backward=[1]))
-    alone, two = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
+    alone, two = (Problem(profile, cluster_of(n), Constraints(pins={0: 0, 1: 0})) for n in (1, 2))
     plan = plan_by("latency-ip", alone)
     assert not plan.proven
     assert "the cost of a transfer to the host's" in plan.note

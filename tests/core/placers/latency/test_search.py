@@ -21,6 +21,7 @@ from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
+from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -126,7 +127,7 @@ def test_ops_on_cpus_run_on_the_fastest_allowed_cpu(solver):
     found = search_latency(Problem(profile, machine), STOP)
     assert found.objective_us == 2 + 1
     assert found.proven
-    pinned = search_latency(Problem(profile, machine, pins={0: 1}), STOP)
+    pinned = search_latency(Problem(profile, machine, Constraints(pins={0: 1})), STOP)
     assert pinned.objective_us == 8 + 1
     assert pinned.proven
 

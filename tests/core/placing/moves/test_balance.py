@@ -150,7 +150,7 @@ def test_ops_of_one_kind_move_together_unless_they_may_run_on_other_devices():
     problem = planted(40, 2, 2, copies=4).problem
     names = np.array(problem.profile.op_names)
     (pinned,) = np.flatnonzero(names == "layer_0/op_3")
-    problem = replace(problem, pins={int(pinned): 1})
+    problem = problem.constrained(pins={int(pinned): 1})
     machine = make_level(problem, np.arange(40)).tied
     assert len(machine.allowed) == 11
     for op in range(10):

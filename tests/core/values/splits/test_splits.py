@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from enplace.errors import SplitError
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
+from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import CONTROL, make_profile
@@ -257,7 +258,9 @@ def test_an_op_split_twice_is_refused():
 def test_constraints_on_an_op_apply_to_all_its_parts():
     profile = training_step()
     op = profile.index["relu"]
-    problem = Problem(profile, cluster_of(3), pins={op: 1}, forbidden=frozenset({(op, 0)}))
+    problem = Problem(
+        profile, cluster_of(3), Constraints(pins={op: 1}, forbidden=frozenset({(op, 0)}))
+    )
     split = split_problem(problem, (Split("relu", "batch", 2),))
     parts = [split.profile.index[f"relu/split/part_{i}"] for i in range(2)]
     assert dict(split.pins) == dict.fromkeys(parts, 1)

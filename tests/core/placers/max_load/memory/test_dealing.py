@@ -1,6 +1,5 @@
 """Stages dealt out to devices of a kind that differ, against all permutations."""
 
-from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -45,7 +44,7 @@ def test_no_other_way_to_deal_out_the_stages_is_faster(speeds, times):
 def test_a_stage_stays_where_it_is_pinned():
     problem = chain_on([1.0, 2.0], [10, 20])
     assert place(problem, "max-load-dp").plan.value_us == pytest.approx(12)
-    pinned = replace(problem, pins={1: 0, 0: 1})
+    pinned = problem.constrained(pins={1: 0, 0: 1})
     plan = place(pinned, "max-load-dp").plan
     assert plan.device.tolist() == [1, 0]
     assert plan.value_us == pytest.approx(22)

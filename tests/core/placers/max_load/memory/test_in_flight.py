@@ -243,7 +243,9 @@ def test_nothing_is_proven_where_samples_do_not_return_through_all_stages():
     layers = [(4, 9, 3), (4, 9, 0), (7, 6, 3), (1, 5, 1), (4, 1, 2)]
     problem = chain_of(layers, 6, 4, gradients=[(4, 3), (3, 2), (1, 0)])
     variables = np.array([4, 1, 4, 2, 3, 0, 0, 0, 0, 0])
-    problem = replace(problem, profile=replace(problem.profile, persistent_bytes=variables))
+    problem = replace(
+        problem, measured_profile=replace(problem.profile, persistent_bytes=variables)
+    )
     assert find_pace_us(problem, np.array([0, 0, 1, 1, 2] * 2), LoadRule()) == 0
     assert place(problem, "max-load-dp").plan.bound_us <= 26
 

@@ -25,6 +25,7 @@ from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
+from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
@@ -81,7 +82,7 @@ def tiny_problems(draw):
         slower=[draw(st.sampled_from([1.0, 1.0, 3.0])) for _ in range(n_gpus)],
     )
     try:
-        return Problem(profile, machine, pins=draw(st.sampled_from([{}, {}, {0: 0}])))
+        return Problem(profile, machine, Constraints(pins=draw(st.sampled_from([{}, {}, {0: 0}]))))
     except ProblemError:
         return Problem(profile, cluster_of(2, b0_us=0.0))
 

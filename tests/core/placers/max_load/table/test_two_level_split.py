@@ -26,6 +26,7 @@ from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
 from enplace.readers.samples import samples
+from enplace.values.constraints import Constraints
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
@@ -287,7 +288,9 @@ def test_every_claim_of_a_plan_is_true(problem):
 
 def test_pins_swap_identical_devices():
     problem = Problem(
-        profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
+        profile_of({"a": 5, "b": 5}, [("a", "b", 1)]),
+        cluster_of(2, b0_us=0.0),
+        Constraints(pins={0: 1}),
     )
     plan = place(problem, "max-load-dp").plan
     assert plan.device.tolist() == [1, 0]
@@ -296,7 +299,7 @@ def test_pins_swap_identical_devices():
 
 def test_a_plan_notes_pins_that_the_partition_ignored():
     chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
-    problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
+    problem = Problem(chain, cluster_of(2, b0_us=0.0), Constraints(pins={0: 0, 1: 1, 2: 0}))
     plan = place(problem, "max-load-dp").plan
     assert plan.device.tolist() == [0, 1, 0]
     assert not plan.proven
@@ -378,7 +381,7 @@ def test_a_device_with_pinned_ops_is_not_used_as_a_replica(method):
     free = place(problem, method, options=PlaceOptions(values=load_values(rule))).plan
     assert free.replicas
     copies = [device for group in free.replicas for device in group[1:]]
-    pinned = Problem(profile, problem.cluster, pins={0: copies[-1], 3: copies[-1]})
+    pinned = Problem(profile, problem.cluster, Constraints(pins={0: copies[-1], 3: copies[-1]}))
     plan = place(pinned, method, options=PlaceOptions(values=load_values(rule))).plan
     assert plan.device[[0, 3]].tolist() == [copies[-1]] * 2
     assert copies[-1] not in {device for group in plan.replicas for device in group[1:]}
