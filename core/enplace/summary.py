@@ -111,7 +111,7 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
     """Return what a plan for another objective adds: time per sample, or latency of a query."""
     from dataclasses import asdict
 
-    from enplace.readers.plan_facts import VALUE_KEYS
+    from enplace.values.plan_facts import VALUE_KEYS
     from enplace.values.problem import THROUGHPUT
 
     if plan.objective not in VALUE_KEYS:

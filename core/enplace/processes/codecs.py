@@ -11,15 +11,14 @@ import numpy as np
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
-from enplace.readers.plan_facts import facts_from_json
 from enplace.values.constraints import Constraints, frozen
 from enplace.values.plan import Plan
+from enplace.values.plan_facts import facts_from_json, facts_to_json
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
-from enplace.writers.plan_facts import facts_to_json
 
 
 def profile_message(profile: Profile, do: str = "profile") -> Message:

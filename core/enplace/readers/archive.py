@@ -33,13 +33,13 @@ from enplace.files.reading import (
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.constraints import rows_by_number
 from enplace.readers.measurement import measurement_from_json
-from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.registry import Content, reader
 from enplace.readers.split_list import splits_from_json
 from enplace.text import size
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import NONE, Constraints
 from enplace.values.plan import Plan
+from enplace.values.plan_facts import facts_in_file
 from enplace.values.profile import OP_COLUMNS, Profile
 from enplace.values.splits import Split, split_profile
 

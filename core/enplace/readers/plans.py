@@ -23,12 +23,12 @@ from enplace.machine.claims import check_claims
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.constraints import constrain, rows_by_name
 from enplace.readers.measurement import measurement_from_json
-from enplace.readers.plan_facts import facts_in_file
 from enplace.readers.split_list import splits_from_json
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import Before, Pin, Row
 from enplace.values.plan import Plan, follow_graph
+from enplace.values.plan_facts import facts_in_file
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
 

@@ -28,10 +28,10 @@ from enplace.readers.archive import (
     check_members,
     may_lack,
 )
+from enplace.values.plan_facts import facts_to_json
 from enplace.values.profile import IntArray, Profile, has_column
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
-from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
 

@@ -13,10 +13,10 @@ from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.constraints import Pin
+from enplace.values.plan_facts import facts_to_json
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
 from enplace.writers.constraints import constraints_by_name, constraints_to_json
-from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
 

@@ -16,11 +16,11 @@ from enplace.pictures.web_page import chip, fact, page, pairs, section
 from enplace.text import count, gap_text, ms, percent, size
 from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
+from enplace.values.plan_facts import facts_to_json
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 from enplace.values.splits import whole_names
-from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
 
 MAX_CONSTRAINTS, FEW_SCOPES = 60, 4

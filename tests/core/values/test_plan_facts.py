@@ -2,7 +2,7 @@
 
 import pytest
 
-from enplace.readers.plan_facts import facts_from_json
+from enplace.values.plan_facts import facts_from_json
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
 SAMPLE_US = {"time_per_sample_us": 5.0, "bound_us": 5.0, "proven": True}

@@ -1,14 +1,16 @@
-"""Read the ``facts`` of plan files, projects and messages: a placer's report on its plan."""
+"""The ``facts`` of plan files, projects and messages: a placer's report on its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
 from enplace.text import UNPRINTABLE, finite, one_line
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
+from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace.values.profile import IntArray
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
@@ -16,10 +18,6 @@ from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Key of a plan's value, by objective; a plan for the step time has none."""
 
-_FIELDS = (
-    *("bound_us", "proven", "rivals", "load", "subgraph", "nothing_fits", "note"),
-    *("solve_seconds", "seed", "recompute", "pace_us"),
-)
 _MOST_SUBGRAPHS = 1 << 31
 
 PROVEN_BY_AUTHOR = "Proven best, says its file."
@@ -30,29 +28,38 @@ _OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
 """Details from which older files left it to the reader to infer the rivals."""
 
 
+def facts_to_json(plan: Plan) -> dict[str, Any]:
+    """Return everything that a placer reported about a plan, as plain data."""
+    facts = dict(plan.details)
+    if plan.objective in VALUE_KEYS:
+        facts |= {VALUE_KEYS[plan.objective]: plan.value_us, "proven": plan.proven}
+    if plan.subgraph is not None:
+        facts["subgraph"] = plan.subgraph.tolist()
+    for key, rule in (("load", plan.load_rule), ("rivals", plan.rivals)):
+        if rule is not None:
+            facts[key] = asdict(rule)
+    for key in _READ:
+        value = getattr(plan, key)
+        if value != _UNKNOWN[key]:
+            facts[key] = list(value) if isinstance(value, tuple) else value
+    return facts
+
+
 def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Read the fields of a :class:`~enplace.values.plan.Plan`; leave out unreadable ones."""
     objective = next((o for o, key in VALUE_KEYS.items() if key in facts), STEP_TIME)
-    note, seed = facts.get("note"), facts.get("seed")
-    known = {*VALUE_KEYS.values(), *_FIELDS, *_OLD_RIVALS}
     return {
         "objective": objective,
         "value_us": finite(facts.get(VALUE_KEYS.get(objective, ""))),
-        "bound_us": finite(facts.get("bound_us")),
         "proven": facts.get("proven") is True,
         "rivals": _rivals(facts),
         "load_rule": _load_rule(facts.get("load")),
         "subgraph": _subgraph(facts.get("subgraph")),
-        "recompute": _devices(facts.get("recompute")),
-        "pace_us": _pace_us(facts.get("pace_us")),
-        "nothing_fits": facts.get("nothing_fits") is True,
-        "note": one_line(note) if isinstance(note, str) else "",
-        "solve_seconds": _duration(facts.get("solve_seconds")),
-        "seed": seed if type(seed) is int else None,
+        **{key: read(facts.get(key)) for key, read in _READ.items()},
         "details": {
             key: value
             for key, value in facts.items()
-            if key not in known and not UNPRINTABLE.search(f"{key}{value}")
+            if key not in _KNOWN and not UNPRINTABLE.search(f"{key}{value}")
         },
     }
 
@@ -118,3 +125,18 @@ def _load_rule(load: Any) -> LoadRule | None:
         return None
     known = rule.transfers in TRANSFERS and rule.pipeline in PIPELINES
     return rule if known and _positive(rule.microbatches) else None
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "bound_us": finite,
+    "nothing_fits": lambda value: value is True,
+    "solve_seconds": _duration,
+    "seed": lambda value: value if type(value) is int else None,
+    "recompute": _devices,
+    "pace_us": _pace_us,
+    "note": lambda value: one_line(value) if isinstance(value, str) else "",
+}
+"""Reader of each fact whose key is the name of its field, and that is written as it is."""
+
+_UNKNOWN = {each.name: each.default for each in fields(Plan) if each.name in _READ}
+_KNOWN = {"proven", "rivals", "load", "subgraph", *VALUE_KEYS.values(), *_READ, *_OLD_RIVALS}
