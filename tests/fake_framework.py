@@ -15,8 +15,14 @@ import sys
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
+from enplace.option import TEXT, WHOLE, Option
 from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
+
+SPARKS = Option("batch-size", WHOLE, 0, "Sparks. [default: one spark]", least=1, most=9)
+LOSS = Option("loss", TEXT, "", "What is left.", suggested=("soot",))
+WICK = Option("wick-length", ("short", "long"), "", "How long it burns.")
+BRIGHTNESS = Option("brightness", WHOLE, 1, "How bright it is.", least=1, most=3)
 
 
 def recognise(path):
@@ -25,8 +31,8 @@ def recognise(path):
     return path, "flame"
 
 
-def apply(path, order, pipeline, microbatches, own_statistics):
-    return f"{path} lit"
+def apply(path, brightness=1):
+    return f"{path} lit" + "!" * (brightness - 1)
 
 
 FRAMEWORK = Framework(
@@ -37,12 +43,10 @@ FRAMEWORK = Framework(
     runs=True,
     server=WorkerProgram(SERVER, "Torchlight server") if SERVER else None,
     applier="enplace.frameworks.torchlight.framework:apply",
-    kinds=(ModelKind("flame", "A flame. It burns once.", {"batch_size": "one spark"}),),
+    kinds=(ModelKind("flame", "A flame. It burns once.", (SPARKS, LOSS, WICK)),),
     models="a flame (.flame)",
-    losses=("soot",),
-    optimizers=("bellows",),
-    about_compiled="",
-    about_plain_kernels="",
+    apply_options=(BRIGHTNESS,),
+    run_options=(BRIGHTNESS,),
     suffixes=(".flame",),
     imports=("torchlight",),
     recognise=recognise,

@@ -86,25 +86,26 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def apply(
-    path: str | os.PathLike[str],
-    order: bool = True,
-    pipeline: str | None = None,
-    microbatches: int = 8,
-    own_statistics: bool = False,
-) -> Any:
+def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
     """Run the training of this process according to ``plan.json``.
 
     Call it at the start of a training script, which needs no other change. If several frameworks
-    are installed, import the script's one before. With a ``pipeline`` such as ``"1f1b"``, each
-    batch is cut into so many micro-batches; they may take their own statistics in batch
-    normalisation. For TensorFlow, see
-    :func:`enplace.frameworks.tensorflow.apply.apply_plan.apply`.
+    are installed, import the script's one before.
+
+    Parameters
+    ----------
+    path : str or path
+        The plan's file.
+    **wishes
+        What the framework declares as its ``apply_options``, such as ``order=False``, which leaves
+        the order of the ops to the framework; a ``pipeline`` such as ``"1f1b"``, for which each
+        batch is cut into so many ``microbatches``, 8 by default; and ``own_statistics=True``, with
+        which these take their own means and sums in batch normalisation.
 
     Raises
     ------
     EnplaceError
-        If the plan cannot be applied; the line says why.
+        If the plan cannot be applied, or the framework has no such wish; the line says why.
     """
     from enplace.errors import EnplaceError
 
@@ -112,4 +113,4 @@ def apply(
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
-    return registry.framework_in_use().apply(path, order, pipeline, microbatches, own_statistics)
+    return registry.framework_in_use().apply(path, **wishes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from enplace.option import Option, Value
+from enplace.option import Value
 
 _SPELLINGS = {
     "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",
@@ -26,11 +26,6 @@ def model_title(name: str) -> str:
         joint = " × " if before.isdigit() and word.isdigit() else " "
         title += joint + word
     return title
-
-
-def option_title(option: Option) -> str:
-    """Return the name of an option as a menu shows it: ``memory-rule`` is ``Memory rule``."""
-    return option.name.replace("-", " ").capitalize()
 
 
 def values_text(values: Mapping[str, Value]) -> str:

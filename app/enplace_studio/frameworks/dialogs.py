@@ -7,6 +7,8 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QPlainTextEdit, QWidget
 
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
+from enplace.frameworks.wishes import ORDER
+from enplace.option import Value
 from enplace.text import elide_middle
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, plain_tip
@@ -140,7 +142,7 @@ class RunQuestion(Question):
     def __init__(
         self,
         plan: str,
-        command: str,
+        source: Source,
         where: str,
         remark: str,
         parent: QWidget,
@@ -154,6 +156,8 @@ class RunQuestion(Question):
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.order = QCheckBox("Keep the plan’s order of ops on each device")
         self.order.setChecked(True)
+        self.order.setVisible(ORDER in source.framework.run_options)
+        command = source.command
         fields = Form()
         model = label(elide_middle(command, NAME_LENGTH))
         model.setToolTip(plain_tip(command))
@@ -162,3 +166,8 @@ class RunQuestion(Question):
         fields.add("Steps", self.steps)
         fields.add("", self.order)
         self.body.addLayout(fields)
+
+    @property
+    def wishes(self) -> dict[str, Value]:
+        """What is wished of the run, besides what is usual."""
+        return {} if self.order.isChecked() else {ORDER.key: False}

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 from enplace.errors import EnplaceError
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
-from enplace.frameworks.jobs import profile_job, run_job
+from enplace.frameworks.jobs import RunRequest, profile_job, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import may_run, trust
@@ -186,51 +186,37 @@ class Measuring(QWidget):
             self.failed.emit(str(error))
             return
         where, remark = devices_title(project.cluster), _remark(project)
-        question = RunQuestion(entry.name, source.command, where, remark, self.window(), what)
+        question = RunQuestion(entry.name, source, where, remark, self.window(), what)
         if question.exec() and self._trusted(source, "run the plan", brought=True):
-            steps, order = question.steps.value(), question.order.isChecked()
-            here = self._here(project, entry)
-            if here is not None:
-                (self._run if what == RUN else self._tune)(entry, here, source, steps, order)
+            try:
+                problem = replace(entry.schedule.problem, cluster=project.cluster)
+                devices = devices_for(project.cluster, problem.profile.measured)
+                request = RunRequest(source, devices, question.steps.value(), question.wishes)
+                task = (self._run if what == RUN else self._tune)(entry, problem, request)
+            except EnplaceError as error:
+                self.failed.emit(str(error))
+            else:
+                self._start(task)
 
-    def _run(
-        self, entry: PlanEntry, here: tuple[Problem, str], source: Source, steps: int, order: bool
-    ) -> None:
-        problem, devices = here
-        self._start(
-            _Task(
-                f"Running “{entry.name}”",
-                f"“{entry.name}” could not be run",
-                run_job(source, devices, steps, order, problem, entry.plan, data_parallel="quick"),
-                lambda message: run_from(message, problem),
-                lambda run: self._ran(entry.plan, run),
-                source.framework.worker,
-            )
+    def _run(self, entry: PlanEntry, problem: Problem, request: RunRequest) -> _Task:
+        return _Task(
+            f"Running “{entry.name}”",
+            f"“{entry.name}” could not be run",
+            run_job(replace(request, data_parallel="quick"), problem, entry.plan),
+            lambda message: run_from(message, problem),
+            lambda run: self._ran(entry.plan, run),
+            request.source.framework.worker,
         )
 
-    def _tune(
-        self, entry: PlanEntry, here: tuple[Problem, str], source: Source, steps: int, order: bool
-    ) -> None:
-        problem, devices = here
-        self._start(
-            _Task(
-                f"Tuning “{entry.name}”",
-                f"“{entry.name}” could not be tuned",
-                tune_job(source, devices, steps, order, ROUNDS, problem, entry.plan),
-                lambda message: (run_from(message, problem), message.details["rounds"]),
-                lambda tuned: self._tuned(entry, *tuned),
-                tuning_process.PROGRAM,
-            )
+    def _tune(self, entry: PlanEntry, problem: Problem, request: RunRequest) -> _Task:
+        return _Task(
+            f"Tuning “{entry.name}”",
+            f"“{entry.name}” could not be tuned",
+            tune_job(request, ROUNDS, problem, entry.plan),
+            lambda message: (run_from(message, problem), message.details["rounds"]),
+            lambda tuned: self._tuned(entry, *tuned),
+            tuning_process.PROGRAM,
         )
-
-    def _here(self, project: OpenProject, entry: PlanEntry) -> tuple[Problem, str] | None:
-        """Return a plan's problem on the open cluster, and its devices; else report why not."""
-        problem = replace(entry.schedule.problem, cluster=project.cluster)
-        try:
-            return problem, devices_for(project.cluster, problem.profile.measured)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return None
 
     def _tuned(
         self, entry: PlanEntry, run: MeasuredRun, rounds: Sequence[Mapping[str, Any]]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QComboBox, QDialog, QFileDialog, QLineEdit, QSpinBox, QWidget
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QFileDialog,
+    QLineEdit,
+    QSpinBox,
+    QWidget,
+)
 
-from enplace.errors import EnplaceError, FileError
+from enplace.errors import EnplaceError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
-from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, Source, check_batch_sizes, source_of
+from enplace.frameworks.source import Source, check_batch_sizes, source_of
+from enplace.option import MAX_SIZE, SWITCH, TEXT, WHOLE, Option, merge, read_values
 from enplace_studio.frameworks.devices import DeviceChoice
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, paragraph, set_role
@@ -48,10 +57,8 @@ class OpenModel(QDialog):
         self.path = QLineEdit(placeholderText="The model’s file or folder")
         self.path.setAccessibleName("Model")
         self.what = paragraph("")
-        self.arguments, self.signature = QLineEdit(), QLineEdit()
-        self.loss, self.optimizer = _choice(), _choice()
-        self.batch_size = number_field(0, MAX_BATCH, 0)
-        self.sizes, self.gpu = QLineEdit(), _choice()
+        declared = merge(*(kind.fields for kind in kinds().values()))
+        self.fields = {key: _field_of(option) for key, option in declared.items()}
         self.devices = DeviceChoice()
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
@@ -84,15 +91,7 @@ class OpenModel(QDialog):
 
     def _fill_form(self) -> None:
         """Add the fields of the model, then those of the measurement."""
-        of_model: tuple[tuple[str, QWidget], ...] = (
-            ("Arguments", self.arguments),
-            ("Signature", self.signature),
-            ("Loss", self.loss),
-            ("Optimiser", self.optimizer),
-            ("Batch size", self.batch_size),
-            ("Other sizes", self.sizes),
-            ("Times of a GPU", self.gpu),
-        )
+        titles = {o.key: o.title for kind in kinds().values() for o in kind.fields}
         of_profile: tuple[tuple[str, QWidget], ...] = (
             ("Devices", self.devices),
             ("Traced steps", self.steps),
@@ -100,8 +99,8 @@ class OpenModel(QDialog):
             ("Batch sizes", self.batch_sizes),
             ("", self.hint),
         )
-        for name, field in of_model:
-            self.form.add(name, field)
+        for key, shown in self.fields.items():
+            self.form.add(titles[key], shown)
         self.form.addRow(self.heading)
         for name, field in of_profile:
             self.form.add(name, field)
@@ -130,13 +129,9 @@ class OpenModel(QDialog):
         kind = kinds()[source.kind] if source else None
         set_role(self.what, "bad" if why else "dim")
         self.what.setText(why or (kind.description if kind else _what_can_be_opened()))
-        self._show_fields(kind.fields if kind else {})
-        if source is not None:
-            _offer(self.loss, source.framework.losses)
-            _offer(self.optimizer, source.framework.optimizers)
-            _offer(self.gpu, source.framework.gpus)
-            if source.framework.runs:
-                self.devices.offer(source.framework)
+        self._show_fields(kind.fields if kind else ())
+        if source is not None and source.framework.runs:
+            self.devices.offer(source.framework)
         is_recorded = kind is not None and kind.is_recorded
         self._show_measuring(kind is not None and not is_recorded)
         self.profile_button.setText("Open" if is_recorded else "Profile")
@@ -145,28 +140,13 @@ class OpenModel(QDialog):
         self.profile_button.setEnabled(source is not None and is_usable)
         self.adjustSize()
 
-    def _show_fields(self, shown: Mapping[str, str]) -> None:
+    def _show_fields(self, declared: Sequence[Option]) -> None:
         """Show the fields of a kind of model, each with what stands for an empty one."""
-        for name, field in self._of_model().items():
-            self.form.setRowVisible(field, name in shown)
-            if isinstance(field, QSpinBox):
-                field.setSpecialValueText(shown.get(name, ""))
-                continue
-            line = field.lineEdit() if isinstance(field, QComboBox) else field
-            if line is not None:
-                line.setPlaceholderText(shown.get(name, ""))
-
-    def _of_model(self) -> dict[str, QLineEdit | QComboBox | QSpinBox]:
-        """Return the fields for the model, by their names in a source."""
-        return {
-            "arguments": self.arguments,
-            "signature": self.signature,
-            "loss": self.loss,
-            "optimizer": self.optimizer,
-            "batch_size": self.batch_size,
-            "sizes": self.sizes,
-            "gpu": self.gpu,
-        }
+        options = {option.key: option for option in declared}
+        for key, field in self.fields.items():
+            self.form.setRowVisible(field, key in options)
+            if key in options:
+                _offer(field, options[key])
 
     def _show_missing(self, usable: Sequence[Framework]) -> bool:
         """Explain how to install a framework unless one is; return whether one is."""
@@ -193,17 +173,16 @@ class OpenModel(QDialog):
         except EnplaceError as error:
             return None, f"{error}."
 
-    def _options(self, kind: str) -> dict[str, object]:
-        values = {
-            "arguments": lambda: _words(self.arguments.text()),
-            "loss": self.loss.currentText,
-            "optimizer": self.optimizer.currentText,
-            "batch_size": self.batch_size.value,
-            "signature": self.signature.text,
-            "sizes": lambda: _sizes(self.sizes.text()),
-            "gpu": self.gpu.currentText,
-        }
-        return {name: values[name]() for name in kinds()[kind].fields}
+    def _options(self, kind: str) -> dict[str, Any]:
+        """Return what is said of the model.
+
+        Raises
+        ------
+        EnplaceError
+            If a text is none of an option's values.
+        """
+        said = {option.key: _value_of(self.fields[option.key]) for option in kinds()[kind].fields}
+        return read_values(kinds()[kind].fields, said, kind)
 
     def accept(self) -> None:
         """Accept the input, or show what is wrong with it."""
@@ -214,7 +193,7 @@ class OpenModel(QDialog):
             sizes = _whole_numbers(self.batch_sizes.text())
             if source is not None and sizes:
                 check_batch_sizes(source, sizes)
-        except (ValueError, FileError) as error:
+        except (ValueError, EnplaceError) as error:
             source, why = None, str(error)
         if source is None:
             set_role(self.what, "bad")
@@ -224,20 +203,6 @@ class OpenModel(QDialog):
             source, self.devices.text, self.steps.value(), self.warm_ups.value(), sizes
         )
         super().accept()
-
-
-def _words(text: str) -> tuple[str, ...]:
-    """Split arguments as a shell does.
-
-    Raises
-    ------
-    ValueError
-        With a sentence for the user.
-    """
-    try:
-        return tuple(shlex.split(text))
-    except ValueError:
-        raise ValueError("The arguments have an unmatched quotation mark.") from None
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
@@ -254,37 +219,45 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _sizes(text: str) -> tuple[tuple[str, int], ...]:
-    """Read sizes by name, separated by commas.
-
-    Raises
-    ------
-    ValueError
-        With a sentence for the user.
-    """
-    found = []
-    for word in filter(None, map(str.strip, text.split(","))):
-        name, _, number = word.rpartition("=")
-        if not name or not number.isdecimal() or not 0 < int(number) <= MAX_SIZE:
-            raise ValueError(f"Sizes are names and numbers such as seq_len=128, not “{word}”.")
-        found.append((name.strip(), int(number)))
-    return tuple(found)
-
-
 def _what_can_be_opened() -> str:
     models = "; ".join(framework.models for framework in frameworks().values())
     return f"{models[:1].upper()}{models[1:]}. Drop it on the window, or choose it here."
 
 
-def _choice() -> QComboBox:
-    """Make a field with values to choose from; others can be typed."""
-    return QComboBox(editable=True)
+_Field = QLineEdit | QComboBox | QSpinBox | QCheckBox
 
 
-def _offer(field: QComboBox, values: Sequence[str]) -> None:
-    """Offer other values, and keep what is typed."""
-    typed = field.currentText()
-    field.clear()
-    field.addItems(list(values))
-    field.setCurrentIndex(-1)
-    field.setEditText(typed)
+def _field_of(option: Option) -> _Field:
+    """Make the field of an option; in a list of values, others can be typed."""
+    if option.values == SWITCH:
+        return QCheckBox("Yes")
+    if option.values == WHOLE:
+        return number_field(0, option.most or MAX_SIZE, 0)
+    is_list = bool(option.choices) or (option.values == TEXT and bool(option.suggested))
+    return QComboBox(editable=True) if is_list else QLineEdit()
+
+
+def _offer(field: _Field, option: Option) -> None:
+    """Show what stands for an empty field, offer an option's values, and keep what is typed."""
+    empty = option.help.partition(" [default: ")[2].removesuffix("]")
+    if isinstance(field, QSpinBox):
+        field.setSpecialValueText(empty)
+    elif isinstance(field, QLineEdit):
+        field.setPlaceholderText(empty or "".join(option.suggested[:1]))
+    elif isinstance(field, QComboBox):
+        typed = field.currentText()
+        field.clear()
+        field.addItems([*(option.choices or option.suggested)])
+        field.setCurrentIndex(-1)
+        field.setEditText(typed)
+        if (line := field.lineEdit()) is not None:
+            line.setPlaceholderText(empty)
+
+
+def _value_of(field: _Field) -> Any:
+    """Return what is in a field; None if it is empty."""
+    if isinstance(field, QSpinBox):
+        return field.value() or None
+    if isinstance(field, QCheckBox):
+        return field.isChecked() or None
+    return (field.currentText() if isinstance(field, QComboBox) else field.text()).strip()

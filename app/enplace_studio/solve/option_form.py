@@ -8,7 +8,6 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QComboBox, QFileDialog, QLineEdit, QWidget
 
 from enplace.option import FILE, SWITCH, Option, Value
-from enplace_studio.explain.titles import option_title
 from enplace_studio.widgets.form import Form
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.layouts import hbox
@@ -36,10 +35,10 @@ class OptionForm(QWidget):
         self.form.setContentsMargins(0, 0, 0, 0)
         for option in options:
             field = self._add_field(option, values.get(option.name, option.default))
-            self.fields[option.name].setAccessibleName(option_title(option))
+            self.fields[option.name].setAccessibleName(option.title)
             field.setToolTip(plain_tip(option.help))
             help_text, _ = help_and_default(option)
-            self.form.add(option_title(option), field, help_text)
+            self.form.add(option.title, field, help_text)
         self.setLayout(self.form)
 
     def values(self) -> dict[str, Value]:
@@ -96,7 +95,7 @@ class OptionForm(QWidget):
         return row
 
     def _ask_file(self, option: Option, line: QLineEdit) -> None:
-        name, _ = QFileDialog.getOpenFileName(self.window(), option_title(option), line.text())
+        name, _ = QFileDialog.getOpenFileName(self.window(), option.title, line.text())
         if name:
             line.setText(name)
 

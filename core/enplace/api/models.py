@@ -11,8 +11,9 @@ from enplace.errors import EnplaceError
 from enplace.files.reading import naming
 from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.roofline import DEFAULT_GPU
-from enplace.frameworks.source import MAX_BATCH, MAX_SIZE, source_of
+from enplace.frameworks.source import source_of
 from enplace.inputs import PathLike
+from enplace.option import MAX_SIZE
 from enplace.values.profile import Profile
 
 
@@ -54,7 +55,7 @@ def read_onnx(
     --------
     >>> profile = ep.read_onnx("model.onnx", gpu="h100", batch_size=64)
     """
-    batch = 0 if batch_size is None else _whole(batch_size, "batch_size", MAX_BATCH)
+    batch = 0 if batch_size is None else _whole(batch_size, "batch_size", MAX_SIZE)
     chosen = [
         (name, _whole(number, f"sizes[{name!r:.60}]", MAX_SIZE))
         for name, number in (sizes or {}).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +12,11 @@ from enplace.cli.answer import Answer, command
 from enplace.cli.options import (
     FILE,
     ClusterType,
+    DeclaredCommand,
     RegistryType,
     cluster_option,
     plan_argument,
     profile_argument,
-    whole_option,
 )
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
@@ -24,6 +25,7 @@ from enplace.inputs import read_problem_and_plan
 from enplace.text import count, instead, listed, size
 
 if TYPE_CHECKING:
+    from enplace.option import Option
     from enplace.values.profile import Profile
 
 
@@ -33,22 +35,13 @@ def _exporter_titles() -> dict[str, str]:
     return {name: exporter.title for name, exporter in exporters().items()}
 
 
-def _gpu_titles() -> dict[str, str]:
-    from enplace.frameworks.roofline import GPUS
+class _GraphCommand(DeclaredCommand):
+    """A command with a flag for all that may be said of a model which is only read."""
 
-    return {name: gpu.title for name, gpu in GPUS.items()}
+    def declared(self) -> Iterable[Option]:
+        from enplace.frameworks.registry import fields
 
-
-class _SizeType(click.ParamType):  # type: ignore[type-arg]
-    """A name and a number."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[str, int]:
-        name, _, number = str(value).rpartition("=")
-        if not name or not number.isdecimal() or not 0 < int(number) <= 1 << 24:
-            self.fail(f"'{value}' is not a name and a number such as seq_len=128", param, ctx)
-        return name, int(number)
+        return fields(recorded=True).values()
 
 
 class _FormatOption(click.Option):
@@ -60,7 +53,7 @@ class _FormatOption(click.Option):
         return super().get_help_record(ctx)
 
 
-@command("import")
+@command("import", _GraphCommand)
 @click.argument("input_file", type=FILE, metavar="INPUT")
 @click.option(
     "-o",
@@ -82,28 +75,6 @@ class _FormatOption(click.Option):
     default="local",
     show_default=True,
     help="Cluster of that plan; it must have the devices that the ops ran on.",
-)
-@click.option(
-    "--device",
-    "gpu",
-    type=RegistryType("device", _gpu_titles),
-    metavar="GPU",
-    help="Of an ONNX model: the GPU to estimate op times for: h200, h100, a100 or v100. On the "
-    "bundled clusters with this GPU, ops take what its roofline says. [default: h200]",
-)
-@whole_option(
-    "--batch-size",
-    1,
-    1 << 24,
-    "Of an ONNX model: its batch, if the file leaves that open. [default: 1]",
-)
-@click.option(
-    "--size",
-    "sizes",
-    type=_SizeType(),
-    multiple=True,
-    metavar="NAME=N",
-    help="Of an ONNX model: another size that the file leaves open, such as seq_len=128.",
 )
 def import_(
     input_file: str,

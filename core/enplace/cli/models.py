@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.options import FILE, RegistryType, all_of, whole_option
+from enplace.cli.options import FILE, DeclaredCommand, RegistryType, all_of
 from enplace.errors import EnplaceWarning, FileError
 from enplace.text import one_line
 
 if TYPE_CHECKING:
     from enplace.frameworks.source import Source
+    from enplace.option import Option
     from enplace.values.problem import Problem
 
 
@@ -27,11 +29,14 @@ def _framework_names() -> dict[str, str]:
 
 FRAMEWORK = RegistryType("framework", _framework_names)
 
-_OPTIONS = {
-    "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
-    "--optimizer": "Optimiser to train a saved model with, such as 'adam'; needs --loss too.",
-    "--signature": "Function of a saved model that has several.",
-}
+
+class ModelCommand(DeclaredCommand):
+    """A command that opens a model, with a flag for all that may be said of one that runs."""
+
+    def declared(self) -> Iterable[Option]:
+        from enplace.frameworks.registry import fields
+
+        return fields(recorded=False).values()
 
 
 def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,21 +72,6 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
 model_options = all_of(
     click.argument("model", type=FILE),
     click.option(
-        "--arg",
-        "arguments",
-        multiple=True,
-        metavar="WORD",
-        help="An argument for the script; repeat it: --arg --batch --arg 16.",
-    ),
-    *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
-    whole_option(
-        "--batch-size",
-        1,
-        1 << 24,
-        "Batch size for a saved model, or the value of {batch} in --arg. "
-        "[default: the model's own]",
-    ),
-    click.option(
         "--framework",
         "framework_name",
         type=FRAMEWORK,
@@ -109,26 +99,23 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
     options = {key: value for key, value in model.items() if key != "model" and value}
     profiled = problem.profile.measured.source if problem else {}
     found = source_of(model["model"])
-    if profiled.get("kind") == found.kind:
-        with naming("the profile"):
-            known = source_from_json(profiled).to_json()
-        if any(known[key] != _plain(value) for key, value in options.items()):
-            warnings.warn(
-                "the model gets other arguments than when it was profiled, and the prediction is "
-                "for those it was profiled with",
-                EnplaceWarning,
-                stacklevel=2,
-            )
-        options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
-    source = source_of(model["model"], **options)
-    brought = bool(source.arguments) and not model.get("arguments")
-    _check_trust(source, trust, brought)
+    if profiled.get("kind") != found.kind:
+        source = source_of(model["model"], **options)
+        _check_trust(source, trust, brought=False)
+        return source
+    with naming("the profile"):
+        known = source_from_json(profiled)
+    own = {key: getattr(known, key) for key in ("arguments", "batch_size", "framework_name")}
+    source = source_of(model["model"], **own | dict(known.options) | options)
+    if replace(known, path=source.path, framework_name=source.framework_name) != source:
+        warnings.warn(
+            "the model gets other arguments than when it was profiled, and the prediction is "
+            "for those it was profiled with",
+            EnplaceWarning,
+            stacklevel=2,
+        )
+    _check_trust(source, trust, bool(source.arguments) and not model.get("arguments"))
     return source
-
-
-def _plain(value: Any) -> Any:
-    """Return an option as JSON has it."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_trust(source: Source, trusted: bool, brought: bool) -> None:

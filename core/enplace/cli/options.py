@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from enplace.errors import EnplaceError
 from enplace.option import FILE as FILE_NAME
-from enplace.option import SWITCH
+from enplace.option import SIZES, SWITCH, TEXT, WORDS
 
 if TYPE_CHECKING:
     from enplace.option import Option, Value
@@ -246,21 +246,38 @@ solver_options = all_of(
 )
 
 
-class PlacerCommand(click.Command):
-    """A command with a flag for every kind of constraint, and for every option of a placer.
+class DeclaredCommand(click.Command):
+    """A command with a flag for each of the options that others declare.
 
-    ``--NAME VALUE`` is another spelling of ``--option NAME=VALUE``. Importing the placers is slow,
-    so their options are read only when the command is called.
+    Importing these is slow, so they are read only when the command is called.
     """
 
+    def declared(self) -> Iterable[Option]:
+        """Return the options."""
+        raise NotImplementedError
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        *own, help_flag = super().get_params(ctx)
+        return [*own, *map(flag_of, self.declared()), help_flag]
+
+
+class PlacerCommand(DeclaredCommand):
+    """A command with a flag for every kind of constraint, and for every option of a placer.
+
+    ``--NAME VALUE`` is another spelling of ``--option NAME=VALUE``.
+    """
+
+    def declared(self) -> Iterable[Option]:
         from enplace.placers import all_options
+
+        return all_options().values()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from enplace.values.constraints import KINDS
 
-        *own, help_flag = super().get_params(ctx)
-        at = [param.name for param in own].index("constraints")
-        own[at:at] = map(_constraint_flag, KINDS.values())
-        return [*own, *map(flag_of, all_options().values()), help_flag]
+        found = super().get_params(ctx)
+        at = [param.name for param in found].index("constraints")
+        return [*found[:at], *map(_constraint_flag, KINDS.values()), *found[at:]]
 
 
 def _constraint_flag(kind: Kind) -> click.Option:
@@ -276,10 +293,9 @@ def _constraint_flag(kind: Kind) -> click.Option:
 def flag_of(option: Option) -> click.Option:
     """Make the flag of an option."""
     usual = f" [default: {option.default}]" if option.default else ""
-    flag = f"--{option.name}"
-    if option.default is True:
-        flag += f"/--no-{option.name}"
-    return click.Option([flag], help=option.help + usual, **_flag_values(option))
+    flag = option.flag or option.name
+    flags = f"--{flag}/--no-{flag}" if option.default is True else f"--{flag}"
+    return click.Option([flags, option.key], help=option.help + usual, **_flag_values(option))
 
 
 def _flag_values(option: Option) -> dict[str, Any]:
@@ -288,9 +304,21 @@ def _flag_values(option: Option) -> dict[str, Any]:
         return {"is_flag": True, "default": None}
     if option.choices:
         return {"type": click.Choice(option.choices, case_sensitive=False)}
-    if option.values == FILE_NAME:
-        return {"type": FILE, "metavar": "FILE"}
-    return {"metavar": "NUMBER"}
+    if option.most:
+        return {"type": click.IntRange(option.least, option.most), "metavar": "N"}
+    kinds: dict[Any, dict[str, Any]] = {
+        FILE_NAME: {"type": FILE, "metavar": "FILE"},
+        TEXT: {"metavar": "NAME"},
+        WORDS: {"metavar": "WORD", "multiple": True},
+        SIZES: {"metavar": "NAME=N", "multiple": True},
+    }
+    return kinds.get(option.values, {"metavar": "NUMBER"})
+
+
+def take_given(given: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Take what was given of some options out of all that was given."""
+    values = {key: given.pop(key) for key in keys}
+    return {key: value for key, value in values.items() if value not in (None, ())}
 
 
 def take_values(given: dict[str, Any]) -> dict[str, Value]:
@@ -303,8 +331,8 @@ def take_values(given: dict[str, Any]) -> dict[str, Value]:
     """
     from enplace.placers import all_options
 
-    by_flag = {name: given.pop(name.replace("-", "_")) for name in all_options()}
-    values: dict[str, Value] = {name: v for name, v in by_flag.items() if v is not None}
+    known = {option.key: name for name, option in all_options().items()}
+    values = {known[key]: value for key, value in take_given(given, known).items()}
     for text in given.pop("option_texts"):
         name, equals, value = text.partition("=")
         if not equals or not name or not value:

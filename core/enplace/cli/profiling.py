@@ -8,7 +8,7 @@ import click
 
 from enplace.cli.answer import Answer, command
 from enplace.cli.converting import describe_estimate, profile_numbers
-from enplace.cli.models import find_source, model_options
+from enplace.cli.models import ModelCommand, find_source, model_options
 from enplace.cli.options import FILE, NumbersType, whole_option
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_LINKS = 12
 
 
-@command("profile")
+@command("profile", ModelCommand)
 @model_options
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="P.enplace", help="Write the profile."

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.models import FRAMEWORK, find_source, model_options
-from enplace.cli.options import FILE, POSITIVE, all_of, method_option, plan_argument, whole_option
+from enplace.cli.models import FRAMEWORK, ModelCommand, find_source, model_options
+from enplace.cli.options import (
+    FILE,
+    POSITIVE,
+    all_of,
+    method_option,
+    plan_argument,
+    take_given,
+    whole_option,
+)
 from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
 from enplace.inputs import choose_method, read_problem_and_plan
-from enplace.values.load_rule import PIPELINES
-
-USUAL_MICROBATCHES = 8
 
 if TYPE_CHECKING:
-    from enplace.frameworks.microbatches import Microbatches
+    from enplace.frameworks.jobs import Replicas
+    from enplace.option import Option
     from enplace.placers import Progress
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -31,13 +38,28 @@ run_options = all_of(
     whole_option(
         "--repeat", 1, 100, "How often to measure them, each time in a new session.", default=1
     ),
-    click.option(
-        "--no-order", is_flag=True, help="Leave the order of the ops on a device to the framework."
-    ),
 )
 
 
-@command("run")
+class RunCommand(ModelCommand):
+    """A command with a flag for all that may be wished of a run, too."""
+
+    def declared(self) -> Iterable[Option]:
+        from enplace.frameworks.registry import run_options
+
+        return [*super().declared(), *run_options().values()]
+
+
+class TuneCommand(ModelCommand):
+    """A command with a flag for the only wish that tuning knows, too."""
+
+    def declared(self) -> Iterable[Option]:
+        from enplace.frameworks.wishes import ORDER
+
+        return [*super().declared(), ORDER]
+
+
+@command("run", RunCommand)
 @model_options
 @run_options
 @click.option(
@@ -48,17 +70,6 @@ run_options = all_of(
     help="The profile that the plan was made for. [default: what the plan's file records]",
 )
 @click.option(
-    "--pipeline",
-    type=click.Choice(["inference", *PIPELINES]),
-    help="Run the step as a pipeline of micro-batches, in this order.",
-)
-@whole_option("--microbatches", 2, 1024, "Cut each batch into so many micro-batches. [default: 8]")
-@click.option(
-    "--own-statistics",
-    is_flag=True,
-    help="Let each micro-batch take its own means and sums in batch normalisation and the like.",
-)
-@click.option(
     "--data-parallel",
     is_flag=True,
     help="Time data parallelism even where it takes long to start, because the model has many ops.",
@@ -67,15 +78,11 @@ def run(
     plan: str,
     steps: int,
     repeat: int,
-    no_order: bool,
     profile_file: str | None,
-    pipeline: str | None,
-    microbatches: int | None,
-    own_statistics: bool,
     data_parallel: bool,
     devices: str | None,
     trust: bool,
-    **model: Any,
+    **given: Any,
 ) -> Answer:
     """Run MODEL with PLAN applied, and measure it.
 
@@ -84,12 +91,15 @@ def run(
     follow each other through the devices; the gradients are added up and the variables change once.
     Exit status 1 if the model did not run as planned.
     """
-    wanted = _microbatches(pipeline, microbatches, own_statistics, no_order)
     from enplace.frameworks.devices import devices_for
-    from enplace.frameworks.microbatches import check_runnable
-    from enplace.frameworks.tuning_process import runs_on
+    from enplace.frameworks.jobs import RunRequest
+    from enplace.frameworks.microbatches import check_runnable, find_microbatches
+    from enplace.frameworks.registry import run_options
+    from enplace.frameworks.tuning_process import runs_as
     from enplace.readers import read_plan_alone
 
+    wishes = take_given(given, run_options())
+    wanted = find_microbatches(wishes, "--")
     predicted_us = None
     if profile_file:
         problem, chosen = read_problem_and_plan(profile_file, plan, None)
@@ -98,21 +108,12 @@ def run(
         problem, chosen, predicted_us = lone.problem, lone.plan, lone.step_time_us
     if wanted is not None or chosen.recompute:
         check_runnable(chosen, problem.cluster)
-    source = find_source(model, trust, problem)
+    source = find_source(given, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
+    timed: Replicas = "always" if data_parallel else "quick"
+    request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel=timed)
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        measure = runs_on(
-            source,
-            where,
-            steps,
-            not no_order,
-            report,
-            stopped,
-            repeat,
-            wanted,
-            "always" if data_parallel else "quick",
-        )
-        measured = measure(problem, chosen)
+        measured = runs_as(request, report, stopped)(problem, chosen)
     if predicted_us is not None and wanted is None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
@@ -122,22 +123,7 @@ def run(
     )
 
 
-def _microbatches(
-    pipeline: str | None, number: int | None, own_statistics: bool, no_order: bool
-) -> Microbatches | None:
-    from enplace.frameworks.microbatches import Microbatches
-
-    if pipeline is None:
-        if number is not None or own_statistics:
-            option = "--microbatches" if number is not None else "--own-statistics"
-            raise EnplaceError(f"{option} is for pipelines; add --pipeline")
-        return None
-    if no_order:
-        raise EnplaceError("--pipeline is an order of micro-batches; leave out --no-order")
-    return Microbatches(pipeline, number or USUAL_MICROBATCHES, own_statistics)
-
-
-@command("tune")
+@command("tune", TuneCommand)
 @model_options
 @run_options
 @click.option(
@@ -163,7 +149,6 @@ def tune(
     plan: str,
     steps: int,
     repeat: int,
-    no_order: bool,
     profile_file: str,
     output: str,
     rounds: int,
@@ -171,6 +156,7 @@ def tune(
     time_limit: float | None,
     devices: str | None,
     trust: bool,
+    order: bool | None,
     **model: Any,
 ) -> Answer:
     """Improve PLAN for MODEL by measurement.
@@ -181,7 +167,8 @@ def tune(
     """
     from enplace.frameworks import tuning
     from enplace.frameworks.devices import devices_for
-    from enplace.frameworks.tuning_process import runs_on
+    from enplace.frameworks.jobs import RunRequest
+    from enplace.frameworks.tuning_process import runs_as
     from enplace.machine import simulate
     from enplace.placers import STEP_TIME, PlaceOptions, Stop, place
     from enplace.values.result import Result
@@ -192,6 +179,8 @@ def tune(
     chosen = choose_method(method, STEP_TIME, {})
     source = find_source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
+    wishes = {} if order is None else {"order": order}
+    request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel="always")
 
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
 
@@ -204,7 +193,7 @@ def tune(
             options.stop.check()
             return found
 
-        measure = runs_on(source, where, steps, not no_order, report, stopped, repeat)
+        measure = runs_as(request, report, stopped)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
     write_plan(output, Result(simulate(tuned.problem, best)))

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import ProfileError
-from enplace.frameworks.jobs import profile_job, run_job
+from enplace.frameworks.jobs import RunRequest, profile_job, run_job
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, check_batch_sizes
+from enplace.frameworks.wishes import ORDER
 from enplace.placers import place
 from enplace.processes.codecs import profile_from
 from enplace.processes.wire import Message
@@ -86,7 +87,9 @@ def evaluate(
     estimated = estimate(graph, small, batch_sizes, source.batch_size)
     problem = Problem(estimated, cluster_from("local", small[-1]))
     plan = place(problem, METHOD).plan
-    job = run_job(source, devices, FEW_STEPS, False, problem, plan, compare=False)
+    wishes = {ORDER.key: False} if ORDER in source.framework.run_options else {}
+    request = RunRequest(source, devices, FEW_STEPS, wishes, compare=False)
+    job = run_job(request, problem, plan)
     run = run_from(work(parts - 1, large, job), problem)
     memory, time = deviations(run)
     evaluation = Evaluation(

@@ -11,12 +11,13 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from enplace.errors import ClusterError
 from enplace.frameworks.devices import LOCAL, has_gpus
+from enplace.option import Option, read_values
 from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
 
@@ -32,8 +33,10 @@ class ModelKind:
         in Python, may be opened by several frameworks.
     description : str
         What it is, and what happens to it when it is profiled.
-    fields : mapping of str to str
-        Fields of the source that the user may set, each with the text shown while it is empty.
+    fields : tuple of Option
+        What the user may say of such a model; ``arguments`` are those of a program.
+    together : tuple of tuple of str
+        Keys of fields of which the user sets all or none.
     is_recorded : bool
         Whether opening it runs no code: it holds measurements, or only a graph.
     why_no_run : str
@@ -42,9 +45,15 @@ class ModelKind:
 
     name: str
     description: str
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[Option, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
     is_recorded: bool = False
     why_no_run: str = ""
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program with arguments."""
+        return any(field.key == "arguments" for field in self.fields)
 
 
 @dataclass(frozen=True)
@@ -78,11 +87,9 @@ class Framework:
         Whether it divides a CPU or a GPU into several devices.
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
-        the arguments of :func:`enplace.apply`. Empty if it runs no models.
-    losses, optimizers : tuple of str
-        Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
-    gpus : tuple of str
-        GPUs that a source can name, whose op times are estimated.
+        the plan's path and ``apply_options`` by their keys. Empty if it runs no models.
+    apply_options, run_options : tuple of Option
+        What a person may wish of :func:`enplace.apply`, and of a run that is measured.
     about_compiled, about_plain_kernels : str
         Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
         than usual, because the run without a plan then differs from the user's own.
@@ -106,9 +113,8 @@ class Framework:
     server: WorkerProgram | None = None
     has_logical_devices: bool = False
     applier: str = ""
-    losses: tuple[str, ...] = ()
-    optimizers: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
+    apply_options: tuple[Option, ...] = ()
+    run_options: tuple[Option, ...] = ()
     about_compiled: str = ""
     about_plain_kernels: str = ""
     imports: tuple[str, ...] = ()
@@ -161,19 +167,27 @@ class Framework:
         """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"
 
-    def apply(
-        self,
-        path: str | os.PathLike[str],
-        order: bool,
-        pipeline: str | None,
-        microbatches: int,
-        own_statistics: bool,
-    ) -> Any:
-        """Apply a plan to the training of this process; only this imports the framework."""
+    def run_wishes(self, wishes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is wished of a run.
+
+        Raises
+        ------
+        EnplaceError
+            If ``run_options`` has no such wish, or it cannot have the value.
+        """
+        return read_values(self.run_options, wishes, f"{self.name}'s run")
+
+    def apply(self, path: str | os.PathLike[str], **wishes: Any) -> Any:
+        """Apply a plan to the training of this process; only this imports the framework.
+
+        Raises
+        ------
+        EnplaceError
+            If ``wishes`` has what ``apply_options`` does not, or a wrong value.
+        """
+        wanted = read_values(self.apply_options, wishes, f"{self.name}'s apply")
         module, _, function = self.applier.partition(":")
-        return getattr(importlib.import_module(module), function)(
-            path, order, pipeline, microbatches, own_statistics
-        )
+        return getattr(importlib.import_module(module), function)(path, **wanted)
 
     @property
     def state(self) -> str:

@@ -8,12 +8,12 @@ worker's standard error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from enplace.frameworks.microbatches import Microbatches
 from enplace.frameworks.source import Source
+from enplace.option import Value
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
 from enplace.processes.wire import Message
 from enplace.processes.worker import Report, do_job, ignore, never
@@ -46,41 +46,51 @@ def profile_job(
     return (Message("profile", details),)
 
 
-def run_job(
-    source: Source,
-    devices: str,
-    steps: int,
-    order: bool,
-    problem: Problem,
-    plan: Plan,
-    compare: bool = True,
-    repeat: int = 1,
-    microbatches: Microbatches | None = None,
-    data_parallel: Replicas = "",
-) -> Job:
-    """Make the job of running a plan and measuring it; the answer is a run message.
+@dataclass(frozen=True)
+class RunRequest:
+    """How to run a plan.
 
-    Parameters
+    Attributes
     ----------
+    source, devices, steps
+        The model, where it runs, and how many steps are measured.
+    wishes : mapping
+        By the keys of the framework's ``run_options``.
     compare : bool
         Whether to run the same steps without the plan, too.
     repeat : int
         How often to run the steps, each time in a new session.
-    microbatches : Microbatches, optional
-        Run the step as a pipeline.
     data_parallel : {"", "quick", "always"}
         When to time the model under data parallelism, too.
     """
-    _check_devices(source, devices)
+
+    source: Source
+    devices: str
+    steps: int
+    wishes: Mapping[str, Value] = field(default_factory=dict)
+    compare: bool = True
+    repeat: int = 1
+    data_parallel: Replicas = ""
+
+
+def run_job(request: RunRequest, problem: Problem, plan: Plan) -> Job:
+    """Make the job of running a plan and measuring it; the answer is a run message.
+
+    Raises
+    ------
+    EnplaceError
+        If the model's framework cannot have the devices, or cannot do what is wished.
+    """
+    source = request.source
+    _check_devices(source, request.devices)
     details = {
         "source": source.to_json(),
-        "devices": devices,
-        "steps": steps,
-        "order": order,
-        "compare": compare,
-        "repeat": repeat,
-        "pipeline": None if microbatches is None else asdict(microbatches),
-        "data_parallel": data_parallel,
+        "devices": request.devices,
+        "steps": request.steps,
+        "wishes": source.framework.run_wishes(request.wishes),
+        "compare": request.compare,
+        "repeat": request.repeat,
+        "data_parallel": request.data_parallel,
         "problem": problem_to_json(problem),
     }
     profile = profile_message(problem.measured_profile)

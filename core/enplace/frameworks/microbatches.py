@@ -6,12 +6,15 @@ micro-batch takes its place in that slot, and within the slot the place that the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from enplace.errors import PipelineError
+from enplace.frameworks.wishes import MICROBATCHES, ORDER, OWN_STATISTICS, PIPELINE
 from enplace.machine.pipelines.pipeline import KINDS, PipelineSchedule
+from enplace.option import Value
 from enplace.text import listed
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
@@ -53,6 +56,34 @@ class Microbatches:
 
     def __str__(self) -> str:
         return f"{self.number} micro-batches, {self.schedule}"
+
+
+def find_microbatches(wishes: Mapping[str, Value], dashes: str = "") -> Microbatches | None:
+    """Return the pipeline that is wished for, if one is.
+
+    Parameters
+    ----------
+    wishes : mapping
+        By the keys of :data:`~enplace.frameworks.wishes.PIPELINE_OPTIONS` and ``order``.
+    dashes : str
+        What to put before an option in a message: ``--`` on the command line.
+
+    Raises
+    ------
+    PipelineError
+        If they contradict each other.
+    """
+    kind = str(wishes.get(PIPELINE.key) or "")
+    if not kind:
+        for option in (MICROBATCHES, OWN_STATISTICS):
+            if wishes.get(option.key):
+                raise PipelineError(f"{dashes}{option.name} is for pipelines; add {dashes}pipeline")
+        return None
+    if not wishes.get(ORDER.key, True):
+        off = "--no-order" if dashes else "order=False"
+        raise PipelineError(f"a pipeline is an order of micro-batches; leave out {off}")
+    number = MICROBATCHES.parse(wishes.get(MICROBATCHES.key, MICROBATCHES.default))
+    return Microbatches(kind, number, bool(wishes.get(OWN_STATISTICS.key)))
 
 
 def check_runnable(plan: Plan, cluster: Cluster) -> None:

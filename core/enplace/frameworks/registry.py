@@ -11,6 +11,7 @@ from typing import Any
 from enplace import frameworks as package
 from enplace import writers
 from enplace.frameworks.framework import Framework, ModelKind
+from enplace.option import Option, merge
 from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
@@ -71,6 +72,16 @@ def framework_of(profile: Profile) -> Framework:
 def kinds() -> dict[str, ModelKind]:
     """Return every kind of model that some framework opens, by name."""
     return {kind.name: kind for framework in frameworks().values() for kind in framework.kinds}
+
+
+def fields(recorded: bool) -> dict[str, Option]:
+    """Return what the user may say of models that run, or of those that are only read, by key."""
+    return merge(*(kind.fields for kind in kinds().values() if kind.is_recorded is recorded))
+
+
+def run_options() -> dict[str, Option]:
+    """Return what may be wished of a run of some framework, by key."""
+    return merge(*(framework.run_options for framework in frameworks().values()))
 
 
 def suffixes() -> tuple[str, ...]:

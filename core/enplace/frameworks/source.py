@@ -6,15 +6,15 @@ import ast
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from sys import path as module_path
 from typing import Any
 
 from enplace.errors import EnplaceError, FileError
-from enplace.files.fields import is_object, only, shown, take, whole
+from enplace.files.fields import is_object, only, take, whole
 from enplace.files.reading import read_bytes
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import (
@@ -24,13 +24,10 @@ from enplace.frameworks.registry import (
     suffixes,
     usual_framework,
 )
-from enplace.text import instead
+from enplace.frameworks.wishes import BATCH
+from enplace.option import MAX_SIZE, merge, read_values
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-MAX_BATCH = MAX_SIZE = 1 << 24
-BATCH = "{batch}"
-"""Stands for the batch size in a script's arguments."""
 
 _SAY_WHERE = f"Write {BATCH} among its arguments, such as '--batch {BATCH}'"
 
@@ -47,31 +44,21 @@ class Source:
         ``script``, ``module``, or another kind that a framework opens.
     arguments : tuple of str
         The command line of a script or module.
-    loss, optimizer : str
-        Loss and optimiser for training a saved model, by the framework's names.
     batch_size : int
         Batch size for a saved model, and the value of :data:`BATCH` in a script's arguments;
         0 leaves it to the model.
-    signature : str
-        Which function of a saved model; empty for its only or its default one.
-    sizes : tuple of (str, int)
-        Sizes of its inputs, besides the batch, that the model leaves open: name and number.
-    gpu : str
-        The GPU whose op times are estimated; empty for the usual one.
     framework_name : str
         The folder of the framework that opens it; empty for the usual one that opens this kind.
+    options : mapping
+        What else the user says of a model of this kind, by the keys of the kind's fields.
     """
 
     path: str
     kind: str
     arguments: tuple[str, ...] = ()
-    loss: str = ""
-    optimizer: str = ""
     batch_size: int = 0
-    signature: str = ""
-    sizes: tuple[tuple[str, int], ...] = ()
-    gpu: str = ""
     framework_name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -84,6 +71,10 @@ class Source:
     def is_recorded(self) -> bool:
         """Whether opening it runs no code: it holds measurements, or only a graph."""
         return self.framework.kind(self.kind).is_recorded
+
+    def text(self, key: str) -> str:
+        """Return one of the options that are texts; empty if it is not set."""
+        return str(self.options.get(key, ""))
 
     @property
     def name(self) -> str:
@@ -103,10 +94,22 @@ class Source:
 
     def to_json(self) -> dict[str, Any]:
         """Write the source as plain data."""
-        values = asdict(self) | {"arguments": list(self.arguments)}
-        sizes = {"sizes": list(map(list, self.sizes))} if self.sizes else {}
-        unset = {name for name in ("sizes", "gpu") if not values[name]}
-        return {name: value for name, value in values.items() if name not in unset} | sizes
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "arguments": list(self.arguments),
+            "batch_size": self.batch_size,
+            "framework_name": self.framework_name,
+            **{key: _listed(value) for key, value in self.options.items()},
+        }
+
+
+_OWN = ("path", "kind", "arguments", "batch_size", "framework_name")
+
+
+def _listed(value: Any) -> Any:
+    """Turn tuples into lists, as JSON does."""
+    return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 
 def source_from_json(data: Any) -> Source:
@@ -118,7 +121,8 @@ def source_from_json(data: Any) -> Source:
         With the place in the data.
     """
     source = is_object(data, "source")
-    only(source, set(Source.__dataclass_fields__), "source")
+    fields = merge(*(kind.fields for kind in kinds().values()))
+    only(source, {*_OWN, *fields}, "source")
     kind: Any = take(source, "kind", str, "source")
     name: str = take(source, "framework_name", str, "source", "")
     if name and name not in frameworks():
@@ -130,33 +134,27 @@ def source_from_json(data: Any) -> Source:
     if wrong := [value for value in arguments if not isinstance(value, str)]:
         raise FileError(f"source: 'arguments' must hold texts, not {wrong[0]!r}")
     path: str = take(source, "path", str, "source")
-    return Source(
+    found = Source(
         path=path if kind == "module" else os.path.realpath(path),
         kind=kind,
         arguments=tuple(arguments),
-        loss=take(source, "loss", str, "source"),
-        optimizer=take(source, "optimizer", str, "source"),
-        batch_size=whole(source, "batch_size", "source", high=MAX_BATCH),
-        signature=take(source, "signature", str, "source"),
-        sizes=_sizes(take(source, "sizes", list, "source", [])),
-        gpu=_gpu(take(source, "gpu", str, "source", "")),
+        batch_size=whole(source, "batch_size", "source", high=MAX_SIZE),
         framework_name=name,
     )
+    # Older files name the options of every kind, most of them empty.
+    keys = {field.key for field in found.framework.kind(kind).fields}.difference(_OWN)
+    given = {key: source[key] for key in keys & source.keys()}
+    return replace(found, options=_read(found, given, "source"))
 
 
-def _sizes(values: list[Any]) -> tuple[tuple[str, int], ...]:
-    for pair in values:
-        is_pair = isinstance(pair, list) and list(map(type, pair)) == [str, int]
-        if not is_pair or not 0 < pair[1] <= MAX_SIZE:
-            raise FileError(f"source: 'sizes' must hold a name and a number, not {shown(pair)}")
-    return tuple((name, number) for name, number in values)
-
-
-def _gpu(name: str) -> str:
-    known = {gpu for framework in frameworks().values() for gpu in framework.gpus}
-    if name and name.lower() not in known:
-        raise FileError(f"no GPU is called {shown(name)}; {instead(name.lower(), sorted(known))}")
-    return name.lower()
+def _read(source: Source, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read what is said of a model of some kind; refuse what it does not take."""
+    fields = source.framework.kind(source.kind).fields
+    said = {key: value for key, value in given.items() if value not in (0, (), [])}
+    try:
+        return read_values(fields, said, f"a model of kind '{source.kind}'")
+    except EnplaceError as error:
+        raise FileError(f"{where}: {error}") from None
 
 
 def source_of(path: str, **options: Any) -> Source:
@@ -167,12 +165,13 @@ def source_of(path: str, **options: Any) -> Source:
     path : str
         A script, a model's file or folder, or a dotted module name.
     **options
-        Other fields of :class:`Source`.
+        ``arguments``, ``batch_size`` and ``framework_name`` of :class:`Source`, and what else the
+        kind of model takes.
 
     Raises
     ------
     FileError
-        If there is no model.
+        If there is no model, or it takes no such option.
     """
     place = Path(os.path.expanduser(path))
     if os.path.exists(place):
@@ -263,14 +262,17 @@ def find_module(name: str) -> tuple[Path, Path] | None:
 
 
 def _with(source: Source, options: dict[str, Any]) -> Source:
-    """Set further fields, if they go together."""
-    if "arguments" in options:
-        options["arguments"] = tuple(options["arguments"])
-    source = replace(source, **options)
-    _gpu(source.gpu)
-    if bool(source.loss) != bool(source.optimizer):
-        given, missing = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
-        raise FileError(f"{source.path}: there is a {given} but no {missing}; give both or neither")
+    """Set further fields, if the model takes them and they go together."""
+    values = _read(source, options, source.path)
+    for keys in source.framework.kind(source.kind).together:
+        missing = [key for key in keys if key not in values]
+        if missing and len(missing) < len(keys):
+            given_one = next(key for key in keys if key in values)
+            raise FileError(
+                f"{source.path}: there is a {given_one} but no {missing[0]}; give both or neither"
+            )
+    own = {key: values.pop(key) for key in ("arguments", "batch_size") if key in values}
+    source = replace(source, **own, options=values)
     if source.batch_size and is_program(source) and not _takes_batch(source):
         raise FileError(
             f"{source.path}: where does it take its batch size? {_SAY_WHERE}, or leave the batch "
@@ -283,7 +285,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
 
 def is_program(source: Source) -> bool:
     """Return whether a model is a program with arguments: a script or a module."""
-    return "arguments" in source.framework.kind(source.kind).fields
+    return source.framework.kind(source.kind).is_program
 
 
 def _takes_batch(source: Source) -> bool:

@@ -7,12 +7,12 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from enplace.frameworks.jobs import Replicas, do_work, run_job
+from enplace.frameworks.jobs import Replicas, RunRequest, do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
-from enplace.frameworks.microbatches import Microbatches
-from enplace.frameworks.source import Source, source_from_json
+from enplace.frameworks.source import source_from_json
 from enplace.frameworks.tuning import Run, Tuning, tune
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.processes import codecs
@@ -28,50 +28,23 @@ SEARCH_S = 10.0
 """Time to search for each new plan."""
 
 
-def tune_job(
-    source: Source,
-    devices: str,
-    steps: int,
-    order: bool,
-    rounds: int,
-    problem: Problem,
-    plan: Plan,
-) -> tuple[Message, ...]:
+def tune_job(request: RunRequest, rounds: int, problem: Problem, plan: Plan) -> tuple[Message, ...]:
     """Make the job of tuning a plan."""
-    profile, job = run_job(source, devices, steps, order, problem, plan)
+    profile, job = run_job(request, problem, plan)
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
 
 
-def runs_on(
-    source: Source,
-    devices: str,
-    steps: int,
-    order: bool,
-    report: Report,
-    cancelled: Callable[[], bool] = never,
-    repeat: int = 1,
-    microbatches: Microbatches | None = None,
-    data_parallel: Replicas = "always",
-) -> Run:
-    """Return a function that runs plans on real devices, each in a worker of its own.
+def runs_as(request: RunRequest, report: Report, cancelled: Callable[[], bool] = never) -> Run:
+    """Return a function that runs plans on real devices, each in a separate worker.
 
     Only the first run may also time data parallelism, which is the same whatever the plan.
     """
-    wanted: Iterator[Replicas] = iter([data_parallel])
+    wanted: Iterator[Replicas] = iter([request.data_parallel])
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
-        job = run_job(
-            source,
-            devices,
-            steps,
-            order,
-            problem,
-            plan,
-            repeat=repeat,
-            microbatches=microbatches,
-            data_parallel=next(wanted, ""),
-        )
-        return run_from(do_work(source, job, report, cancelled), problem)
+        asked = replace(request, data_parallel=next(wanted, ""))
+        job = run_job(asked, problem, plan)
+        return run_from(do_work(request.source, job, report, cancelled), problem)
 
     return measure
 
@@ -93,8 +66,14 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
         options = PlaceOptions(stop=Stop(SEARCH_S), progress=on_progress)
         return place(problem, DEFAULT_METHOD, options=options).plan
 
-    source = source_from_json(details["source"])
-    measure = runs_on(source, details["devices"], details["steps"], details["order"], report)
+    request = RunRequest(
+        source_from_json(details["source"]),
+        details["devices"],
+        details["steps"],
+        details["wishes"],
+        data_parallel="always",
+    )
+    measure = runs_as(request, report)
     tuning = tune(problem, codecs.plan_from(job), measure, solve, details["rounds"])
     answer = run_message(tuning.best.run)
     return Message(answer.do, {**answer.details, "rounds": _rounds(tuning)}, answer.arrays)

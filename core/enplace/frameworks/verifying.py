@@ -16,12 +16,12 @@ from pathlib import Path
 from enplace import __version__
 from enplace.errors import CancelledError, EnplaceError
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.jobs import Replicas, measure_profile
+from enplace.frameworks.jobs import Replicas, RunRequest, measure_profile
 from enplace.frameworks.measured import SHARED_TURNS, MeasuredRun, median_us
 from enplace.frameworks.nvml import driver_version, visible_cards
 from enplace.frameworks.registry import framework_of
 from enplace.frameworks.source import source_of
-from enplace.frameworks.tuning_process import runs_on
+from enplace.frameworks.tuning_process import runs_as
 from enplace.placers import PlaceOptions, Progress, Stop, place
 from enplace.placers.data_parallel import mirrored
 from enplace.placers.references import verdict
@@ -333,10 +333,8 @@ def _check(
         schedule = place(problem, method, options=options).schedule
         options.stop.check()
         source = source_of(str(script))
-        measure = runs_on(
-            source, devices, steps, True, report, cancelled, data_parallel=data_parallel
-        )
-        run = measure(problem, schedule.plan)
+        request = RunRequest(source, devices, steps, data_parallel=data_parallel)
+        run = runs_as(request, report, cancelled)(problem, schedule.plan)
     except CancelledError:
         raise
     except EnplaceError as error:

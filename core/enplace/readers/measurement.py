@@ -17,14 +17,11 @@ _OLD_VERSION = "tensorflow"
 _KEYS = {key_of(each) for each in fields(Measurement)} - {"other"}
 
 _SOURCE = {
-    **dict.fromkeys(
-        ("path", "kind", "loss", "optimizer", "signature", "framework_name", "gpu"), str
-    ),
+    **dict.fromkeys(("path", "kind", "framework_name"), str),
     "arguments": tuple[str, ...],
     "batch_size": int,
-    "sizes": tuple[list, ...],  # type: ignore[type-arg]
 }
-"""Type of each field of a framework's source that Enplace writes."""
+"""Type of each field of a model's source that all frameworks share."""
 
 
 def measurement_from_json(data: Object, where: str = "measured") -> Measurement:

@@ -3,7 +3,6 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.registry import kinds
 from enplace_studio.frameworks.devices import DeviceChoice
 from enplace_studio.frameworks.dialogs import FailureReport
 from enplace_studio.frameworks.open_model import OpenModel
@@ -23,8 +22,7 @@ def ask(parent, model):
 
 
 def shown_fields(dialog):
-    names = {name for kind in kinds().values() for name in kind.fields}
-    return {name for name in names if dialog.form.isRowVisible(getattr(dialog, name))}
+    return {key for key, field in dialog.fields.items() if dialog.form.isRowVisible(field)}
 
 
 def test_the_dialog_explains_what_can_be_opened(ask):
@@ -53,20 +51,20 @@ def test_a_saved_model_is_profiled_for_inference_unless_it_has_a_loss(parent, mo
     dialog = OpenModel(folder, parent)
     assert shown_fields(dialog) == {"signature", "loss", "optimizer", "batch_size"}
     dialog.accept()
-    assert (dialog.request.source.kind, dialog.request.source.loss) == ("saved-model", "")
+    assert (dialog.request.source.kind, dialog.request.source.text("loss")) == ("saved-model", "")
 
 
 def test_a_keras_model_trains_with_its_own_loss_unless_another_is_given(parent, model):
     dialog = OpenModel(model("model.h5"), parent)
-    assert dialog.loss.lineEdit().placeholderText() == "the model’s own"
+    assert dialog.fields["loss"].lineEdit().placeholderText() == "the model’s own"
     dialog.accept()
-    assert (dialog.request.source.loss, dialog.request.source.optimizer) == ("", "")
+    assert dialog.request.source.options == {}
 
 
 def test_the_request_holds_what_was_typed(ask):
     dialog = ask("train.py")
-    dialog.arguments.setText("--name 'two words' --batch {batch}")
-    dialog.batch_size.setValue(64)
+    dialog.fields["arguments"].setText("--name 'two words' --batch {batch}")
+    dialog.fields["batch_size"].setValue(64)
     dialog.batch_sizes.setText("8, 16 32")
     dialog.steps.setValue(30)
     dialog.accept()
@@ -86,7 +84,7 @@ def test_the_request_holds_what_was_typed(ask):
 )
 def test_an_invalid_input_is_explained_and_nothing_starts(ask, field, text, message):
     dialog = ask("train.py")
-    getattr(dialog, field).setText(text)
+    (dialog.fields.get(field) or dialog.batch_sizes).setText(text)
     dialog.accept()
     assert dialog.request is None
     assert message in dialog.what.text()

@@ -26,12 +26,15 @@ def dialog(qtbot, model):
 
 def test_its_model_is_described_with_its_own_fields(dialog):
     assert dialog.what.text() == "A flame. It burns once."
-    assert dialog.form.isRowVisible(dialog.batch_size)
-    assert dialog.batch_size.specialValueText() == "one spark"
-    assert not dialog.form.isRowVisible(dialog.arguments)
-    assert [dialog.loss.itemText(i) for i in range(dialog.loss.count())] == ["soot"]
+    assert dialog.form.isRowVisible(dialog.fields["batch_size"])
+    assert dialog.fields["batch_size"].specialValueText() == "one spark"
+    assert not dialog.form.isRowVisible(dialog.fields["arguments"])
+    loss = dialog.fields["loss"]
+    assert [loss.itemText(i) for i in range(loss.count())] == ["soot"]
+    dialog.fields["wick_length"].setEditText("long")
     dialog.accept()
     assert dialog.request.source.framework is frameworks()["torchlight"]
+    assert dialog.request.source.options == {"wick_length": "long"}
 
 
 def test_its_files_are_offered_and_recognised(dialog, model, monkeypatch):

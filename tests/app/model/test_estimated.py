@@ -85,13 +85,13 @@ def test_an_onnx_model_is_opened_with_sizes_and_a_gpu(qtbot, tmp_path):
     assert dialog.profile_button.text() == "Open"
     assert "estimated" in dialog.what.text()
     assert not dialog.form.isRowVisible(dialog.devices)
-    dialog.batch_size.setValue(4)
-    dialog.sizes.setText("seq_len=64, width=32")
-    dialog.gpu.setEditText("h100")
+    dialog.fields["batch_size"].setValue(4)
+    dialog.fields["sizes"].setText("seq_len=64, width=32")
+    dialog.fields["gpu"].setEditText("h100")
     dialog.accept()
     source = dialog.request.source
-    assert (source.batch_size, source.gpu) == (4, "h100")
-    assert source.sizes == (("seq_len", 64), ("width", 32))
+    assert (source.batch_size, source.text("gpu")) == (4, "h100")
+    assert source.options["sizes"] == (("seq_len", 64), ("width", 32))
 
 
 @pytest.mark.parametrize(("sizes", "gpu"), [("seq_len", ""), ("seq_len=0", ""), ("", "h300")])
@@ -100,8 +100,8 @@ def test_what_no_model_can_have_is_refused_in_the_dialog(qtbot, tmp_path, sizes,
     path.write_bytes(b"\x08\x07")
     dialog = OpenModel(path, None)
     qtbot.addWidget(dialog)
-    dialog.sizes.setText(sizes)
-    dialog.gpu.setEditText(gpu)
+    dialog.fields["sizes"].setText(sizes)
+    dialog.fields["gpu"].setEditText(gpu)
     dialog.accept()
     assert dialog.request is None
     assert (sizes or gpu) in dialog.what.text()

@@ -24,7 +24,7 @@ def test_an_onnx_model_is_read_with_estimated_times(tmp_path):
     [
         ({"batch_size": 0}, "batch_size is 0; use a whole number from 1 to"),
         ({"sizes": {"n": "3"}}, "sizes['n'] is '3'; use a whole number"),
-        ({"gpu": "h10"}, "no GPU is called \"h10\"; did you mean 'h100'?"),
+        ({"gpu": "h10"}, "option 'gpu' cannot be 'h10'; use h200, h100, a100, v100"),
         (
             {"sizes": {"nowhere": 3}},
             'm.onnx: no input has a size called "nowhere"; use one of batch',

@@ -97,7 +97,7 @@ def run_of(problem, plan, details, wrong, loss_difference=0.0):
         predicted_step_time_us=schedule.makespan_us,
         facts={
             "devices": details["devices"],
-            "ordered": details["order"],
+            "ordered": details["wishes"].get("order", True),
             "allocator_peak_bytes": {"GPU:0": 5 << 20},
             "data_parallel": {"times_us": [500.0]} if details["data_parallel"] else {},
             "data_parallel_wanted": details["data_parallel"],

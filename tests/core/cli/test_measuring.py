@@ -188,9 +188,9 @@ def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder)
     enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
     seen = []
 
-    def spy(source, *rest, **options):
-        seen.append(source.arguments)
-        return run_job(source, *rest, **options)
+    def spy(request, *rest):
+        seen.append(request.source.arguments)
+        return run_job(request, *rest)
 
     run_job = tuning_process.run_job
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +251,7 @@ def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplac
         (["profile", "nonesuch.py", "-o", "P.enplace"], "nonesuch.py: there is no such file"),
         (["profile", "train.py", "-o", "nowhere/P.enplace"], "no folder 'nowhere'"),
         (["profile", "train.py", "-o", "train.py"], "is also an input"),
-        (["profile", "train.py", "-o", "P.enplace", "--loss", "mse"], "no optimizer"),
+        (["profile", "train.py", "-o", "P.enplace", "--loss", "mse"], "takes no 'loss'"),
         (
             ["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "8,x"],
             "'x' is not a valid integer",

@@ -117,7 +117,7 @@ def test_a_plan_for_it_cannot_run_here(bert, imported, enplace):
     ("options", "why"),
     [
         (("--device", "h300"), "'h300' is not one of 'h200', 'h100', 'a100', 'v100'"),
-        (("--size", "sequence_length"), "is not a name and a number such as seq_len=128"),
+        (("--size", "sequence_length"), "use names and numbers such as seq_len=128"),
         (("--size", "width=3"), 'no input has a size called "width"; use one of batch_size'),
     ],
 )

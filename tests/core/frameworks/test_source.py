@@ -106,15 +106,20 @@ def test_the_batch_size_replaces_its_placeholder_in_the_arguments(tmp_path):
 
 
 TEXTS = st.text(st.characters(categories=("L", "N", "P")), max_size=8)
-SOURCES = st.builds(
-    Source,
-    path=TEXTS.map(lambda text: os.path.normpath(f"/model-{text}")),
-    kind=st.sampled_from(["script", "module", "keras", "saved-model", "tf1", "trace"]),
-    arguments=st.lists(TEXTS, max_size=3).map(tuple),
-    loss=TEXTS,
-    optimizer=TEXTS,
-    batch_size=st.integers(0, 1 << 24),
-    signature=TEXTS,
+TRAINED = {"loss": TEXTS.filter(bool), "optimizer": TEXTS.filter(bool)}
+OPTIONS = {
+    "keras": st.fixed_dictionaries({}, optional=TRAINED),
+    "saved-model": st.fixed_dictionaries({}, optional=TRAINED | {"signature": TEXTS.filter(bool)}),
+}
+SOURCES = st.sampled_from(["script", "module", "keras", "saved-model", "tf1", "trace"]).flatmap(
+    lambda kind: st.builds(
+        Source,
+        path=TEXTS.map(lambda text: os.path.normpath(f"/model-{text}")),
+        kind=st.just(kind),
+        arguments=st.lists(TEXTS, max_size=3).map(tuple),
+        batch_size=st.integers(0, 1 << 24),
+        options=OPTIONS.get(kind, st.just({})),
+    )
 )
 
 
@@ -125,7 +130,7 @@ def test_a_source_survives_encoding(source):
 
 @given(
     SOURCES,
-    st.sampled_from(sorted(Source.__dataclass_fields__)),
+    st.sampled_from(["loss", "gpu", *Source.__dataclass_fields__]),
     st.sampled_from([None, 3.5, -1, [], [1], {}, "?"]),
 )
 def test_a_spoilt_source_is_refused_or_valid(source, key, value):

@@ -8,6 +8,7 @@ from pathlib import Path
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.option import MAX_SIZE, SIZES, WHOLE, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 
 SUFFIX = ".onnx"
@@ -17,11 +18,34 @@ _KINDS = (
         "onnx",
         "An ONNX model: the graph of an inference. Nothing runs; op times are estimated from a "
         "roofline of the GPU, until they are measured.",
-        {
-            "batch_size": "1, if the file leaves it open",
-            "sizes": "seq_len=128, if the file leaves others open",
-            "gpu": GPUS[DEFAULT_GPU].title,
-        },
+        (
+            Option(
+                "batch-size",
+                WHOLE,
+                0,
+                "Of an ONNX model: its batch. [default: 1, if the file leaves it open]",
+                least=1,
+                most=MAX_SIZE,
+            ),
+            Option(
+                "sizes",
+                SIZES,
+                "",
+                "Of an ONNX model: another size that the file leaves open, such as seq_len=128.",
+                suggested=("seq_len=128, if the file leaves others open",),
+                titled="Other sizes",
+                flag="size",
+            ),
+            Option(
+                "gpu",
+                tuple(GPUS),
+                "",
+                "Of an ONNX model: the GPU to estimate op times for. On the bundled clusters with "
+                f"this GPU, ops take what its roofline says. [default: {DEFAULT_GPU}]",
+                titled="Times of a GPU",
+                flag="device",
+            ),
+        ),
         is_recorded=True,
         why_no_run="This profile is of an ONNX model, which Enplace does not run: op times are "
         "estimated. Export the plan, and apply it with the model's own framework.",
@@ -62,5 +86,4 @@ FRAMEWORK = Framework(
     models=_MODELS,
     suffixes=(SUFFIX,),
     recognise=recognise,
-    gpus=tuple(GPUS),
 )

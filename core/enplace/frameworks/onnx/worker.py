@@ -42,7 +42,9 @@ def profile_of(source: Source) -> Profile:
     limit_worker(source.path)
     with naming(source.path):
         try:
-            graph = read_graph(source.path, source.batch_size, dict(source.sizes))
-            return estimated_profile(source.name, graph, GPUS[source.gpu or DEFAULT_GPU])
+            graph = read_graph(
+                source.path, source.batch_size, dict(source.options.get("sizes", ()))
+            )
+            return estimated_profile(source.name, graph, GPUS[source.text("gpu") or DEFAULT_GPU])
         except MemoryError:
             raise FileError("takes far more memory than its size; do not trust it") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from importlib.resources import files as resource_files
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.snippet import python_snippet
+from enplace.frameworks.wishes import BATCH_SIZE, ORDER, PIPELINE_OPTIONS, PROGRAM
+from enplace.option import TEXT, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.writers.registry import Exporter
 
@@ -38,31 +41,63 @@ _MODELS = (
     "graph (.meta, .pb, .pbtxt) or a recorded trace"
 )
 
-_OWN = "the model’s own"
-_PROGRAM = {"arguments": "--batch 32 --layers 2", "batch_size": _OWN}
+_LOSS = Option(
+    "loss",
+    TEXT,
+    "",
+    "Loss to train a saved model with, such as 'mse'; needs --optimizer too. "
+    "[default: the model’s own]",
+    suggested=(
+        "sparse_categorical_crossentropy",
+        "categorical_crossentropy",
+        "binary_crossentropy",
+        "mean_squared_error",
+        "mean_absolute_error",
+    ),
+)
+_OPTIMIZER = Option(
+    "optimizer",
+    TEXT,
+    "",
+    "Optimiser to train a saved model with, such as 'adam'; needs --loss too. "
+    "[default: the model’s own]",
+    suggested=("adam", "sgd", "rmsprop", "adamw", "adagrad"),
+    titled="Optimiser",
+)
+_SIGNATURE = Option(
+    "signature",
+    TEXT,
+    "",
+    "Function of a saved model that has several. [default: serving_default]",
+)
+_TRAINING = (("loss", "optimizer"),)
 _RUNS = "It runs, unchanged, until its first training steps; those are extracted and profiled."
+
+
+def _or_inference(option: Option) -> Option:
+    about = option.help.partition(" [default")[0]
+    return replace(option, help=f"{about} [default: none: inference only]")
+
+
 _KINDS = (
-    ModelKind("script", f"A training script. {_RUNS}", _PROGRAM),
-    ModelKind("module", f"A training module. {_RUNS}", _PROGRAM),
+    ModelKind("script", f"A training script. {_RUNS}", PROGRAM),
+    ModelKind("module", f"A training module. {_RUNS}", PROGRAM),
     ModelKind(
         "keras",
         "A Keras model. It is trained on random batches of the shape it expects.",
-        {"loss": _OWN, "optimizer": _OWN, "batch_size": _OWN},
+        (_LOSS, _OPTIMIZER, BATCH_SIZE),
+        _TRAINING,
     ),
     ModelKind(
         "saved-model",
         "A SavedModel. Its signature is profiled or, with a loss, a training step.",
-        {
-            "signature": "serving_default",
-            "loss": "none: inference only",
-            "optimizer": "none: inference only",
-            "batch_size": _OWN,
-        },
+        (_SIGNATURE, _or_inference(_LOSS), _or_inference(_OPTIMIZER), BATCH_SIZE),
+        _TRAINING,
     ),
     ModelKind(
         "tf1",
         "A TensorFlow 1 graph. Its training op is profiled or, without one, its last ops.",
-        {"batch_size": _OWN},
+        (BATCH_SIZE,),
     ),
     ModelKind(
         "trace",
@@ -148,14 +183,8 @@ FRAMEWORK = Framework(
     applier="enplace.frameworks.tensorflow.apply.apply_plan:apply",
     kinds=_KINDS,
     models=_MODELS,
-    losses=(
-        "sparse_categorical_crossentropy",
-        "categorical_crossentropy",
-        "binary_crossentropy",
-        "mean_squared_error",
-        "mean_absolute_error",
-    ),
-    optimizers=("adam", "sgd", "rmsprop", "adamw", "adagrad"),
+    apply_options=(ORDER, *PIPELINE_OPTIONS),
+    run_options=(ORDER, *PIPELINE_OPTIONS),
     about_compiled="The script compiles this step with XLA. Enplace measures and runs it op by op, "
     "even without a plan, so compare with the script's own step time too.",
     about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, with and without the plan, "

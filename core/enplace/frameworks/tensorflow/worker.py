@@ -13,7 +13,7 @@ from dataclasses import replace
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.measured import run_message
-from enplace.frameworks.microbatches import Microbatches
+from enplace.frameworks.microbatches import find_microbatches
 from enplace.frameworks.source import source_from_json
 from enplace.frameworks.tensorflow.error_text import (
     describe_out_of_memory,
@@ -21,6 +21,7 @@ from enplace.frameworks.tensorflow.error_text import (
     is_out_of_memory,
 )
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.frameworks.wishes import ORDER
 from enplace.frameworks.work import (
     Facts,
     brief,
@@ -164,7 +165,7 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
     step = load(source_from_json(details["source"]), report)
     gc.freeze()  # what the script has built stays; looking through it took a tenth of what follows
     problem, plan = codecs.problem_from(profile, details["problem"]), codecs.plan_from(job)
-    pipeline = details["pipeline"]
+    wishes = details["wishes"]
     planned = unsplit_names(profile.op_names, problem.splits)
     check_same_graph({n.name for n in step.graph_def.node}, planned, is_whole(profile))
     run = run_plan(
@@ -173,10 +174,10 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
         plan,
         devices,
         details["steps"],
-        ordered=details["order"],
+        ordered=wishes.get(ORDER.key, True),
         compare=details["compare"],
         repeat=details["repeat"],
-        microbatches=Microbatches(**pipeline) if pipeline else None,
+        microbatches=find_microbatches(wishes),
         progress=report,
     )
     facts = {**run.facts, "data_parallel": rival} if rival else run.facts

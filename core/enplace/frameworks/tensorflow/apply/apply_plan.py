@@ -22,8 +22,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.errors import EnplaceError, PipelineError
-from enplace.frameworks.microbatches import Microbatches
+from enplace.errors import EnplaceError
+from enplace.frameworks.microbatches import Microbatches, find_microbatches
 from enplace.frameworks.tensorflow.apply.application import (
     ALIKE,
     KINDS,
@@ -56,6 +56,7 @@ from enplace.frameworks.tensorflow.open.sessions import SESSION
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
 from enplace.frameworks.tensorflow.split.split_graph import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
+from enplace.frameworks.wishes import ORDER
 from enplace.values.cluster import Cluster, Device
 from enplace.values.device_names import task_of
 
@@ -76,13 +77,7 @@ _movers = Movers()
 """One for all plans: a variable that several of them place stays where the first one needs it."""
 
 
-def apply(
-    path: str | os.PathLike[str],
-    order: bool = True,
-    pipeline: str | None = None,
-    microbatches: int = 8,
-    own_statistics: bool = False,
-) -> Application:
+def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
     """Run the training of this process as a plan says, from now on.
 
     Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
@@ -95,17 +90,14 @@ def apply(
     ----------
     path : path-like
         A ``plan.json``.
-    order : bool
-        Whether each device follows the plan's order.
-    pipeline : str, optional
-        Run each step as a pipeline of micro-batches, in the order of ``"1f1b"``, ``"interleaved"``,
-        ``"zb-h1"``, ``"gpipe"`` or ``"inference"``. Batches of another shape than the first, such
-        as the rest at the end of the data, run whole.
-    microbatches : int
-        Into how many micro-batches to cut each batch.
-    own_statistics : bool
-        Whether each micro-batch may take its own means and sums where samples depend on each other,
-        as in batch normalisation. The result is then not that of the whole batch.
+    **wishes
+        ``order``: whether each device follows the plan's order. ``pipeline``: run each step as a
+        pipeline of micro-batches, in the order of ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``,
+        ``"gpipe"`` or ``"inference"``; batches of another shape than the first, such as the rest at
+        the end of the data, run whole. ``microbatches``: into how many to cut each batch.
+        ``own_statistics``: whether each of them may take its own means and sums where samples
+        depend on each other, as in batch normalisation; the result is then not that of the whole
+        batch.
 
     Returns
     -------
@@ -126,9 +118,8 @@ def apply(
         samples depend on each other.
     """
     _check_tensorflow()
-    wanted = None if pipeline is None else Microbatches(pipeline, microbatches, own_statistics)
-    if wanted and not order:
-        raise PipelineError("a pipeline is an order of micro-batches; leave out order=False")
+    wanted = find_microbatches(wishes)
+    order = wishes.get(ORDER.key, True)
     application = Application(os.fspath(path))
     goal = read_plan_to_apply(application.path)
     _make_devices(goal.problem.cluster)

@@ -42,7 +42,7 @@ def _read(source: Source) -> Any:
 
     check_keras_file(Path(source.path))  # it may have been replaced since it was chosen
     try:
-        return keras.saving.load_model(source.path, compile=not source.loss)
+        return keras.saving.load_model(source.path, compile=not source.text("loss"))
     except Exception as error:
         raise LoadError(
             f"{source.path}: Keras cannot read it: {_brief(error)}; give loss and optimiser, or, "
@@ -52,9 +52,9 @@ def _read(source: Source) -> Any:
 
 def _compile(model: Any, source: Source) -> list[str]:
     """Give the model its loss and optimiser; return the name of each output's loss."""
-    if source.loss:
+    if source.text("loss"):
         try:
-            model.compile(source.optimizer, source.loss)
+            model.compile(source.text("optimizer"), source.text("loss"))
         except Exception as error:
             raise LoadError(f"{source.path}: {_brief(error)}") from None
     if not getattr(model, "optimizer", None) or not getattr(model, "loss", None):
@@ -62,7 +62,7 @@ def _compile(model: Any, source: Source) -> list[str]:
             f"{source.path}: the model was saved without loss and optimiser; give them, such as "
             f"--loss mean_squared_error --optimizer adam"
         )
-    if Path(source.path).suffix != ".keras" and not source.loss:
+    if Path(source.path).suffix != ".keras" and not source.text("loss"):
         # An optimiser from an HDF5 file is built for a model without variables.
         optimizer = model.optimizer.from_config(model.optimizer.get_config())
         model.compile(optimizer, model.loss)

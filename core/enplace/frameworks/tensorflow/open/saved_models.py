@@ -44,11 +44,11 @@ def load_saved_model(source: Source) -> Step:
     n_captures = len(signature.captured_inputs)
     inputs = signature.inputs[: len(signature.inputs) - n_captures]
     batches = sample_batches(inputs, source.batch_size)
-    if source.loss:
+    if source.text("loss"):
         return _training_step(signature, batches, source)
     step = step_of(source.name, signature, _calls(batches))
     chosen, *others = _by_wish(loaded.signatures, source)
-    if source.signature or not others:
+    if source.text("signature") or not others:
         return step
     return replace(step, function=chosen, left_out=tuple(others))
 
@@ -60,7 +60,7 @@ def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
 def _by_wish(names: Iterable[str], source: Source) -> list[str]:
     """Order signatures: the wanted one first, even if it does not exist, then the others."""
     known = sorted(names)
-    wanted = source.signature or (known[0] if len(known) == 1 else _DEFAULT)
+    wanted = source.text("signature") or (known[0] if len(known) == 1 else _DEFAULT)
     return [wanted, *(name for name in known if name != wanted)]
 
 
@@ -88,7 +88,10 @@ def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source
             f"the script that trains it"
         )
     try:
-        loss, optimizer = keras.losses.get(source.loss), keras.optimizers.get(source.optimizer)
+        loss, optimizer = (
+            keras.losses.get(source.text("loss")),
+            keras.optimizers.get(source.text("optimizer")),
+        )
     except ValueError as error:
         raise LoadError(f"{source.path}: {first_line(error)}") from None
     optimizer.build(variables)
@@ -107,6 +110,6 @@ def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source
         return {"loss": total}
 
     outputs = outputs_of([tf.constant(part) for part in batches[0]])
-    targets = sample_targets(outputs, [source.loss] * len(outputs), source.batch_size)
+    targets = sample_targets(outputs, [source.text("loss")] * len(outputs), source.batch_size)
     calls = _calls([(*b, *t) for b, t in zip(batches, targets, strict=True)])
     return step_of(source.name, train_step.get_concrete_function(*calls[0]), calls)

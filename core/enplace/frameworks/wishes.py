@@ -1,0 +1,53 @@
+"""Options that several frameworks may declare: of programs, of applied plans and of runs."""
+
+from __future__ import annotations
+
+from enplace.option import MAX_SIZE, SWITCH, WHOLE, WORDS, Option
+from enplace.values.load_rule import PIPELINES
+
+BATCH = "{batch}"
+"""Stands for the batch size in a script's arguments."""
+
+ARGUMENTS = Option(
+    "arguments",
+    WORDS,
+    "",
+    "An argument for the script; repeat it: --arg --batch --arg 16.",
+    suggested=("--batch 32 --layers 2",),
+    flag="arg",
+)
+BATCH_SIZE = Option(
+    "batch-size",
+    WHOLE,
+    0,
+    f"Batch size for a saved model, or the value of {BATCH} in --arg. [default: the model’s own]",
+    least=1,
+    most=MAX_SIZE,
+)
+PROGRAM = (ARGUMENTS, BATCH_SIZE)
+"""Fields of a program in Python."""
+
+ORDER = Option(
+    "order", SWITCH, True, "Follow the plan's order of the ops on a device, not the framework's."
+)
+PIPELINE = Option(
+    "pipeline",
+    ("inference", *PIPELINES),
+    "",
+    "Run the step as a pipeline of micro-batches, in this order.",
+)
+MICROBATCHES = Option(
+    "microbatches",
+    WHOLE,
+    8,
+    "Cut each batch into so many micro-batches.",
+    least=2,
+    most=1024,
+)
+OWN_STATISTICS = Option(
+    "own-statistics",
+    SWITCH,
+    False,
+    "Let each micro-batch take its own means and sums in batch normalisation and the like.",
+)
+PIPELINE_OPTIONS = (PIPELINE, MICROBATCHES, OWN_STATISTICS)
