@@ -12,8 +12,8 @@ from PySide6.QtGui import QFont, QFontMetricsF
 from enplace.text import elide_middle
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
+from enplace_studio.timelines.navigation import Surface
 from enplace_studio.timelines.rows import Place, Row, arrange, highest
-from enplace_studio.timelines.scale import TimeScale
 from enplace_studio.widgets.theme import theme
 
 SLACK_PX = 3
@@ -35,27 +35,19 @@ class Gutter:
     indent_px: int = 0
 
 
-class Lanes:
+class Lanes(Surface):
     """The geometry of the canvas: rows from top to bottom, time from left to right.
 
     Attributes
     ----------
-    scale : TimeScale
-        The part of the step on screen; its pixels count from the left edge of the lanes.
     rows, places : sequences of Row and Place
         The rows drawn, and their places.
-    scroll_px : float
-        Distance that the rows have scrolled up.
-    end_us : float
-        The last moment to show.
     """
 
     def __init__(self) -> None:
-        self.end_us = 1.0
+        super().__init__()
         self.rows: Sequence[Row] = ()
         self.places: Sequence[Place] = ()
-        self.scale = TimeScale.fit(1.0, 1.0)
-        self.scroll_px = 0.0
         self.pixel_ratio = 1.0
         self.gutter = Gutter(0, 0)
         self._width = self._height = 0
@@ -79,13 +71,11 @@ class Lanes:
         self.gutter = gutter or find_gutter(rows, width)
         self.places = arrange(list(rows), height - self.axis_px, theme.scale)
         self.end_us, self.scale = end_us, self.scale.resized(end_us, self.lane_px)
-        self.scroll_px = min(self.scroll_px, max(self.content_px - self.visible_px, 0))
+        self.content_px = self.places[-1].bottom + 4 if self.places else 0
+        self.visible_px = height - self.axis_px
+        self.scroll(0)
 
     # Sizes
-
-    @property
-    def axis_px(self) -> int:
-        return round(22 * theme.scale)
 
     @property
     def left(self) -> int:
@@ -97,19 +87,9 @@ class Lanes:
         return max(self._width - self.left - _RIGHT_PX, 10)
 
     @property
-    def content_px(self) -> int:
-        """Height of all rows."""
-        return self.places[-1].bottom + 4 if self.places else 0
-
-    @property
     def wanted_px(self) -> int:
         """Height at which the lanes are as high as they get."""
         return self.axis_px + highest(self.rows, theme.scale) + 4
-
-    @property
-    def visible_px(self) -> int:
-        """Height available for rows."""
-        return self._height - self.axis_px
 
     @property
     def bottom(self) -> float:

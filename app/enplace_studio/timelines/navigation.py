@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from PySide6.QtCore import QEvent, QPointF, QSize, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QKeyEvent, QMouseEvent, QResizeEvent, QWheelEvent
@@ -19,15 +18,68 @@ PAN_SHARE = 0.12
 SCROLL_PX = 40
 
 
+class Surface:
+    """What a canvas shows: rows that scroll up and down, over a part of the time axis.
+
+    Attributes
+    ----------
+    scale : TimeScale
+        The part of the time axis on screen.
+    scroll_px : float
+        Distance that the rows have scrolled up.
+    content_px, visible_px : float
+        Height of all rows, and height available for them.
+    end_us : float
+        The last moment to show.
+    """
+
+    def __init__(self) -> None:
+        self.scale = TimeScale.fit(1.0, 1.0)
+        self.scroll_px = self.content_px = self.visible_px = 0.0
+        self.end_us = 1.0
+
+    @property
+    def left(self) -> float:
+        """Left edge of the time axis."""
+        raise NotImplementedError
+
+    @property
+    def axis_px(self) -> int:
+        """Height of the axis above the rows."""
+        return round(22 * theme.scale)
+
+    def scroll(self, pixels: float) -> None:
+        """Move the rows up, as far as there are more."""
+        last = max(self.content_px - self.visible_px, 0)
+        self.scroll_px = min(max(self.scroll_px + pixels, 0), last)
+
+
 class TimeCanvas(TipWidget):
-    """A surface over a time axis; what it shows is up to the view."""
+    """A widget over a time axis; the middle button drags it along time and rows.
+
+    Parameters
+    ----------
+    least_px, usual_px : pair of int
+        The least and the usual width, and height of the rows.
+    """
 
     extent_changed = Signal()
     """What is shown scrolled up or down, or its height changed."""
+    scale_changed = Signal()
+    """Another part of the time axis is on screen."""
 
-    def __init__(self, name: str, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        surface: Surface,
+        least_px: tuple[int, int],
+        usual_px: tuple[int, int],
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
+        self._surface, self._least_px, self._usual_px = surface, least_px, usual_px
         self._pointer: QPointF | None = None
+        self._panned: QPointF | None = None
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMouseTracking(True)
         self.setAccessibleName(name)
@@ -35,35 +87,21 @@ class TimeCanvas(TipWidget):
 
     # What a view provides
 
-    @property
-    def scale(self) -> TimeScale:
-        """The part of the time axis on screen."""
-        raise NotImplementedError
+    def lay_out(self) -> None:
+        """Place the rows on the canvas; subclasses do so first."""
+        self.extent_changed.emit()
+        self.update()
 
-    @property
-    def left(self) -> float:
-        """Left edge of the time axis."""
-        raise NotImplementedError
-
-    def set_scale(self, scale: TimeScale) -> None:
-        """Show another part of the time axis."""
-        raise NotImplementedError
-
-    def scroll_by(self, pixels: float) -> None:
-        """Move the contents up."""
-        raise NotImplementedError
-
-    def fit(self) -> None:
-        """Show the whole time axis."""
-        raise NotImplementedError
+    def menu_at(self, at: QPointF) -> QMenu | None:
+        """Make the menu of what is at a point."""
 
     def focus_selection(self) -> None:
         """Show the time in which the selected ops run."""
-        raise NotImplementedError
+        self.fit()
 
     def escape(self) -> None:
         """End what is going on, or else clear the selection."""
-        raise NotImplementedError
+        self.fit()
 
     # Moving
 
@@ -78,9 +116,6 @@ class TimeCanvas(TipWidget):
             if self._pointer is not None and self._pointer.x() > self.left:
                 at_px = self._pointer.x() - self.left
         self.set_scale(self.scale.zoomed(ZOOM_STEP**notches, at_px))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self._pointer = None
 
     def wheel(self, event: QWheelEvent, zooms: bool, pans: bool) -> None:
         """Zoom at the pointer, or move along the time axis, or else up and down."""
@@ -118,78 +153,30 @@ class TimeCanvas(TipWidget):
         else:
             action()
 
-
-class Surface(Protocol):
-    """What a canvas shows: rows that scroll up and down, over a part of the time axis."""
-
-    scale: TimeScale
-    scroll_px: float
-
-    @property
-    def left(self) -> float: ...
-
-    @property
-    def axis_px(self) -> int: ...
-
-    @property
-    def content_px(self) -> float: ...
-
-    @property
-    def visible_px(self) -> float: ...
-
-    @property
-    def end_us(self) -> float: ...
-
-
-class RowCanvas(TimeCanvas):
-    """A canvas with rows that scroll, and that the middle button drags along time and rows.
-
-    Parameters
-    ----------
-    least_px, usual_px : int
-        The least and the usual height of the rows.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        surface: Surface,
-        least_px: tuple[int, int],
-        usual_px: int,
-        parent: QWidget | None = None,
-    ) -> None:
-        super().__init__(name, parent)
-        self._surface, self._least_px, self._usual_px = surface, least_px, usual_px
-        self._panned: QPointF | None = None
-
-    def lay_out(self) -> None:
-        """Place the rows on the canvas; subclasses do so first."""
-        self.extent_changed.emit()
-        self.update()
-
-    def menu_at(self, at: QPointF) -> QMenu | None:
-        """Make the menu of what is at a point."""
-        raise NotImplementedError
-
     @property
     def scale(self) -> TimeScale:
+        """The part of the time axis on screen."""
         return self._surface.scale
 
     @property
     def left(self) -> float:
+        """Left edge of the time axis."""
         return self._surface.left
 
     def set_scale(self, scale: TimeScale) -> None:
-        self._surface.scale = scale
-        self.update()
+        """Show another part of the time axis."""
+        if scale != self.scale:
+            self._surface.scale = scale
+            self.update()
+            self.scale_changed.emit()
 
     def fit(self) -> None:
+        """Show the whole time axis."""
         self.set_scale(TimeScale.fit(self._surface.end_us, self.scale.width_px))
 
     def scroll_by(self, pixels: float) -> None:
-        surface = self._surface
-        last = max(surface.content_px - surface.visible_px, 0)
-        surface.scroll_px = min(max(surface.scroll_px + pixels, 0), last)
+        """Move the rows up."""
+        self._surface.scroll(pixels)
         self.extent_changed.emit()
         self.update()
 
@@ -207,6 +194,9 @@ class RowCanvas(TimeCanvas):
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         self._panned = None
 
+    def leaveEvent(self, event: QEvent) -> None:
+        self._pointer = None
+
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         menu = self.menu_at(QPointF(event.pos()))
         if menu is None:
@@ -218,7 +208,8 @@ class RowCanvas(TimeCanvas):
         self.lay_out()
 
     def sizeHint(self) -> QSize:
-        return QSize(700, self._surface.axis_px + self._usual_px)
+        width, height = self._usual_px
+        return QSize(width, self._surface.axis_px + height)
 
     def minimumSizeHint(self) -> QSize:
         width, height = self._least_px

@@ -25,7 +25,8 @@ from enplace.pictures.busy import BusyCurve
 from enplace.pictures.tracks import PathTrace
 from enplace.values.profile import FloatArray
 from enplace_studio.explain.shortened import abbreviated
-from enplace_studio.timelines.rows import Place, Row
+from enplace_studio.timelines.lanes import Lanes
+from enplace_studio.timelines.rows import Row
 from enplace_studio.timelines.scale import TimeScale, tick_texts
 from enplace_studio.widgets.theme import blend, theme
 
@@ -278,27 +279,20 @@ def draw_axis(
             last_right = begin + width
 
 
-def draw_trace(
-    painter: QPainter,
-    trace: PathTrace,
-    rows: Sequence[Row],
-    places: Sequence[Place],
-    scale: TimeScale,
-    left: float,
-    top: float,
-    color: QColor,
-) -> None:
+def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor) -> None:
     """Draw a path low in the lanes, clear of labels, stepping between them."""
+    scale, left = lanes.scale, lanes.left
     first = max(int(np.searchsorted(trace.finish_us, scale.start_us)) - 1, 0)
     last = int(np.searchsorted(trace.start_us, scale.stop_us)) + 1
     part = slice(first, last)
     if not len(trace.row[part]):
         return
+    areas = [lanes.row_area(index) for index in range(len(lanes.rows))]
     heights = [
-        place.middle if row.thin else place.bottom - 0.16 * place.height
-        for row, place in zip(rows, places, strict=True)
+        area.center().y() if row.thin else area.bottom() - 0.16 * area.height()
+        for row, area in zip(lanes.rows, areas, strict=True)
     ]
-    ys = np.array(heights)[trace.row[part]] + top
+    ys = np.array(heights)[trace.row[part]]
     far = 4 * scale.width_px  # the raster engine is slow with far-away points
     begin = np.clip(scale.xs(trace.start_us[part]), -far, far) + left
     end = np.maximum(np.clip(scale.xs(trace.finish_us[part]), -far, far) + left, begin + 0.75)
@@ -306,7 +300,7 @@ def draw_trace(
     long = end - begin >= LONG_STRETCH_PX
     steps = np.flatnonzero(long[:-1] | long[1:])
     across = [QLineF(end[i], ys[i], begin[i + 1], ys[i + 1]) for i in steps.tolist()]
-    thin = np.array([row.thin for row in rows])[trace.row[part]]
+    thin = np.array([row.thin for row in lanes.rows])[trace.row[part]]
     in_lanes = [line for line, is_thin in zip(along, thin, strict=True) if not is_thin]
     for lines, pen, width in (
         (in_lanes, theme.tokens.panel, 3.4),

@@ -165,9 +165,7 @@ class Picture:
             QRectF(lanes.left, lanes.axis_px, lanes.scale.width_px, area.bottom()),
             Qt.ClipOperation.IntersectClip,
         )
-        top = lanes.axis_px - lanes.scroll_px
-        rows, places = list(lanes.rows), list(lanes.places)
-        paint.draw_trace(painter, trace, rows, places, lanes.scale, lanes.left, top, color)
+        paint.draw_trace(painter, trace, lanes, color)
         painter.restore()
 
     def _gap_areas(self, gap: Gap) -> list[QRectF]:

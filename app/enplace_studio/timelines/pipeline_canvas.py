@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt
 from PySide6.QtGui import (
     QColor,
     QFont,
@@ -12,7 +12,6 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
-    QResizeEvent,
     QWheelEvent,
 )
 
@@ -31,9 +30,9 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
-from enplace_studio.timelines.navigation import TimeCanvas
+from enplace_studio.timelines.navigation import Surface, TimeCanvas
 from enplace_studio.timelines.paint import ink_on
-from enplace_studio.timelines.scale import TimeScale, tick_texts
+from enplace_studio.timelines.scale import tick_texts
 from enplace_studio.widgets.hatch import paint_hatching
 from enplace_studio.widgets.theme import blend, theme
 
@@ -55,24 +54,25 @@ NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
 """Stages at least this wide show their sample's number, with visible hatching around it."""
 
 
+class _Rows(Surface):
+    axis_px = 0
+
+    @property
+    def left(self) -> float:
+        return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
+
+
 class PipelineCanvas(TimeCanvas):
-    """A row for each device in use: its name, the parts of its load, its work and its memory.
-
-    ``scale_changed`` is emitted when it shows another part of the time axis.
-    """
-
-    scale_changed = Signal()
+    """A row for each device in use: its name, the parts of its load, its work and its memory."""
 
     def __init__(self) -> None:
-        super().__init__("Pipeline")
+        super().__init__("Pipeline", _Rows(), (0, 0), (400, 90))
         self._sample: int | None = None
         self._most_bytes = 1
-        self._scale = TimeScale.fit(1.0, 1.0)
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
         self._rows: list[int] = []
         self._names: list[str] = []
-        self._whole_us = 1.0
         self._parts_us: FloatArray = np.zeros((0, 3))
         self._loads_us: FloatArray = np.zeros(0)
         self._further: set[int] = set()
@@ -101,7 +101,7 @@ class PipelineCanvas(TimeCanvas):
             self._rows = sorted(used)
             devices = schedule.problem.cluster.devices
             self._names = [device_label(devices[device].name) for device in self._rows]
-            self._whole_us = max(pipeline.makespan_us, whole_us, 1e-9)
+            self._surface.end_us = max(pipeline.makespan_us, whole_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             self._parts_us = _parts_us(problem, plan)
@@ -116,39 +116,12 @@ class PipelineCanvas(TimeCanvas):
         )
         self.update()
 
-    def sizeHint(self) -> QSize:
-        return QSize(400, 90)
-
     # Geometry
 
-    @property
-    def scale(self) -> TimeScale:
-        return self._scale
-
-    @property
-    def left(self) -> float:
-        return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
-
-    def set_scale(self, scale: TimeScale) -> None:
-        if scale != self._scale:
-            self._scale = scale
-            self.update()
-            self.scale_changed.emit()
-
-    def scroll_by(self, pixels: float) -> None:
-        """Leave scrolling up and down to the area around this."""
-
-    def fit(self) -> None:
-        self.set_scale(TimeScale.fit(self._whole_us, self.width() - self.left))
-
-    def focus_selection(self) -> None:
-        self.fit()
-
-    def escape(self) -> None:
-        self.fit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        self._scale = self._scale.resized(self._whole_us, self.width() - self.left)
+    def lay_out(self) -> None:
+        width_px = self.width() - self.left
+        self._surface.scale = self.scale.resized(self._surface.end_us, width_px)
+        super().lay_out()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         held = event.modifiers()
@@ -174,8 +147,8 @@ class PipelineCanvas(TimeCanvas):
     def box(self, slot: Slot) -> QRectF:
         """Return the area of a slot."""
         lane = self.lane(slot.device)
-        left = lane.left() + self._scale.x(slot.start_us)
-        width = max((slot.finish_us - slot.start_us) / self._scale.us_per_px, 1.0)
+        left = lane.left() + self.scale.x(slot.start_us)
+        width = max((slot.finish_us - slot.start_us) / self.scale.us_per_px, 1.0)
         thin = TRANSFER_PX * theme.scale
         if slot.part == COMPUTE:
             return QRectF(left, lane.top(), width, lane.height() - thin)
@@ -204,11 +177,11 @@ class PipelineCanvas(TimeCanvas):
 
     def _paint_axis(self, painter: QPainter) -> None:
         """Paint moments above the rows, and a line through the rows at each."""
-        tokens, ticks = theme.tokens, self._scale.ticks()
+        tokens, ticks = theme.tokens, self.scale.ticks()
         painter.setFont(theme.font(10))
         metrics = QFontMetricsF(painter.font())
         for us, text in zip(ticks.tolist(), tick_texts(ticks), strict=True):
-            x = self.left + self._scale.x(us)
+            x = self.left + self.scale.x(us)
             painter.setPen(tokens.dim)
             end = self.width() - metrics.horizontalAdvance(text) - 2
             painter.drawText(QPointF(min(x + 3, end), metrics.ascent()), text)
@@ -228,7 +201,7 @@ class PipelineCanvas(TimeCanvas):
         for begin_us, end_us, held in zip(
             curve.time_us.tolist(), ends_us, curve.bytes.tolist(), strict=True
         ):
-            left, right = self._scale.x(begin_us), self._scale.x(end_us)
+            left, right = self.scale.x(begin_us), self.scale.x(end_us)
             high = held / most * height
             area = QRectF(self.left + left, row.bottom() - high, right - left, high)
             painter.fillRect(area, theme.tokens.bad if held > capacity else color)
@@ -328,7 +301,7 @@ class PipelineCanvas(TimeCanvas):
         for device in self._rows:
             lane = self.lane(device)
             if self.row(device).contains(at):
-                when_us = self._scale.time(at.x() - self.left)
+                when_us = self.scale.time(at.x() - self.left)
                 if at.y() > lane.bottom():
                     return self._memory_tip(device, when_us)
                 return self._bubble_tip(device, when_us)

@@ -237,10 +237,6 @@ class Place:
     height: int
 
     @property
-    def middle(self) -> float:
-        return self.top + self.height / 2
-
-    @property
     def bottom(self) -> int:
         return self.top + self.height
 

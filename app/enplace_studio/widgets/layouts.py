@@ -59,3 +59,11 @@ def _filled(
         else:
             layout.addSpacing(item)
     return layout
+
+
+def clear(layout: QLayout) -> None:
+    """Remove the widgets of a layout."""
+    while (item := layout.takeAt(0)) is not None:
+        if (widget := item.widget()) is not None:
+            widget.hide()
+            widget.deleteLater()

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from html import escape
 
-from enplace.pictures.svg import fitted, frame
+from enplace.pictures.svg import MARGIN, fitted, frame, heading
 from enplace.text import count, elide_middle, rate
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import device_label
 
-MARGIN, TOP, LEFT, CELL_W, CELL_H = 16, 72, 110, 74, 26
+TOP, LEFT, CELL_W, CELL_H = 72, 110, 74, 26
 MOST_DEVICES = 16
 LEAST_TINT, TINT = 0.08, 0.47
 
@@ -25,10 +25,7 @@ def cluster_svg(cluster: Cluster) -> str:
     n_shown = min(cluster.n_devices, MOST_DEVICES)
     names = [device_label(device.name) for device in cluster.devices[:n_shown]]
     width = max(LEFT + CELL_W * n_shown + MARGIN, 440)
-    parts = [
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"{escape(elide_middle(cluster.name, 24))}: bandwidth from row to column</text>"
-    ]
+    parts = [heading(f"{elide_middle(cluster.name, 24)}: bandwidth from row to column")]
     for number, name in enumerate(names):
         x, y = LEFT + CELL_W * (number + 0.5), TOP + CELL_H * number
         parts.append(

@@ -13,13 +13,13 @@ from enplace.names.groups import Grouping, group_ops
 from enplace.pictures.graph_curves import edge_curves, edge_widths, long_edges, quiet_edges
 from enplace.pictures.graph_layout import CARD_H, Arrangement, arrange
 from enplace.pictures.palette import device_class
-from enplace.pictures.svg import Meaning, fitted, frame, legend, legend_height
+from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend, legend_height
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 
 WIDTH = 1168.0
-MARGIN, TOP = 16.0, 60.0
+TOP = 60.0
 TITLE_LETTERS = 14
 
 
@@ -38,8 +38,7 @@ def graph_svg(schedule: Schedule) -> str:
     if schedule.problem.measured_profile.measured.estimated:
         facts += ", estimated times"
     parts = [
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"{escape(f'{name}: where each group runs')}</text>",
+        heading(f"{name}: where each group runs"),
         f'<text class="dim" x="{width - MARGIN}" y="26" text-anchor="end">{escape(facts)}</text>',
         *legend(meanings, MARGIN, 54, width - MARGIN),
         f'<g transform="translate({MARGIN - left:g} {start - top:g})">',

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import numpy as np
 
-from enplace.pictures.svg import frame
-from enplace.pictures.timeline_svg import MARGIN, ROW, TOP, WIDTH, bars, time_axis, track_row
+from enplace.pictures.svg import MARGIN, frame, heading
+from enplace.pictures.timeline_svg import ROW, TOP, WIDTH, bars, time_axis, track_row
 from enplace.pictures.tracks import make_track
 from enplace.text import elide_middle
 from enplace.values.device_names import device_label
@@ -40,11 +38,7 @@ def measured_svg(
     rows = [row for row in rows if len(row.numbers)]
     bottom = TOP + ROW * len(rows)
     name = f"{schedule.problem.profile.name}, {schedule.plan.method}: predicted and measured"
-    parts = [
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"{escape(elide_middle(name, 100))}</text>",
-        *time_axis(end_us, TOP, bottom),
-    ]
+    parts = [heading(elide_middle(name, 100)), *time_axis(end_us, TOP, bottom)]
     for number, row in enumerate(rows):
         parts += track_row(row, TOP + ROW * number)
         parts += bars(schedule, row, TOP + ROW * (number + 0.5), end_us)

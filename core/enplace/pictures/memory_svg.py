@@ -10,8 +10,8 @@ import numpy as np
 
 from enplace.pictures.busy import highest_per_column
 from enplace.pictures.palette import device_class
-from enplace.pictures.svg import Meaning, fitted, frame, legend
-from enplace.pictures.timeline_svg import LEFT, MARGIN, RIGHT, TOP, WIDTH, time_axis
+from enplace.pictures.svg import MARGIN, Meaning, fitted, frame, heading, legend
+from enplace.pictures.timeline_svg import LEFT, RIGHT, TOP, WIDTH, time_axis
 from enplace.text import size
 from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
@@ -28,11 +28,8 @@ def memory_svg(schedule: Schedule) -> str:
     """Draw each used device's memory over the step, with axes and the capacity."""
     devices = np.flatnonzero(schedule.peak_bytes > 0).tolist()
     bottom = TOP + (HEIGHT + GAP) * len(devices)
-    parts = [
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"Memory over time</text>",
-        *time_axis(schedule.makespan_us, TOP, bottom - GAP),
-    ]
+    axis = time_axis(schedule.makespan_us, TOP, bottom - GAP)
+    parts = [heading("Memory over time"), *axis]
     for row, device in enumerate(devices):
         parts += _chart(schedule, device, TOP + (HEIGHT + GAP) * row)
     limit: Meaning = ("limit", "capacity; far above the axis where it is not drawn", CAPACITY_TIP)

@@ -8,11 +8,11 @@ from html import escape
 import numpy as np
 
 from enplace.names.groups import group_ops
-from enplace.pictures.svg import fitted, frame
+from enplace.pictures.svg import MARGIN, fitted, frame, heading
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.profile import Profile
 
-WIDTH, MARGIN, TOP, ROW, BAR = 760, 16, 48, 22, 14
+WIDTH, TOP, ROW, BAR = 760, 48, 22, 14
 LEFT, RIGHT = 220, 540
 MOST_ROWS = 10
 
@@ -34,10 +34,7 @@ def profile_svg(profile: Profile) -> str:
     total_us = float(spent_us.sum())
     estimated = "estimated " if profile.measured.estimated else ""
     title = f"{elide_middle(profile.name, 40)}: {estimated}time of its parts"
-    parts = [
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"{escape(title)}</text>"
-    ]
+    parts = [heading(title)]
     longest_us = float(spent_us[shown[0]]) if shown else 0.0
     for row, group in enumerate(shown):
         part = float(spent_us[group])

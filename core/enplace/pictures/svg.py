@@ -11,6 +11,9 @@ from enplace.text import elide_middle
 CHARACTER = 6.6
 """A typical width of a character of 12 px, in px; the reader's font is not known."""
 
+MARGIN = 16
+"""Left of every picture's texts."""
+
 Meaning = tuple[str, str, str]
 """The CSS class of a colour, the text beside it, and its tooltip."""
 
@@ -24,6 +27,14 @@ def frame(title: str, width: float, height: float, parts: Iterable[str]) -> str:
     style = f"<title>{escape(title)}</title><style>{picture_style()}</style>"
     panel = f'<rect class="bg" width="{width:g}" height="{height:g}" rx="8"/>'
     return "\n".join([head, style, panel, *parts, "</svg>"]) + "\n"
+
+
+def heading(text: str) -> str:
+    """Draw the title of a picture."""
+    return (
+        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
+        f"{escape(text)}</text>"
+    )
 
 
 def fitted(text: str, width: float, size: int = 12) -> str:

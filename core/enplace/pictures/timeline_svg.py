@@ -10,7 +10,7 @@ import numpy as np
 
 from enplace.machine import critical_path
 from enplace.pictures.palette import device_class
-from enplace.pictures.svg import Meaning, frame, legend, legend_height
+from enplace.pictures.svg import MARGIN, Meaning, frame, heading, legend, legend_height
 from enplace.pictures.tracks import Track, busiest, channel_tracks, lane_tracks, trace_path
 from enplace.text import count, elide_middle, ms, percent, size
 from enplace.values.device_names import device_label
@@ -18,7 +18,7 @@ from enplace.values.profile import FloatArray
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 
-WIDTH, LEFT, RIGHT, MARGIN = 1200, 170, 1184, 16
+WIDTH, LEFT, RIGHT = 1200, 170, 1184
 TOP, ROW, BAR = 64, 24, 18
 
 MAX_LANES, MAX_CHANNELS = 64, 32
@@ -68,10 +68,7 @@ def _head(result: Result) -> Iterator[str]:
     facts = f"{schedule.plan.method} on {elide_middle(schedule.problem.cluster.name, 40)}"
     if result.step_bound_us is not None:
         facts = f"proven not below {ms(result.step_bound_us)} · {facts}"
-    yield (
-        f'<text class="text" x="{MARGIN}" y="26" font-size="15" font-weight="600">'
-        f"{escape(title)}</text>"
-    )
+    yield heading(title)
     yield f'<text class="dim" x="{RIGHT}" y="26" text-anchor="end">{escape(facts)}</text>'
 
 

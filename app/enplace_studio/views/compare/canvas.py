@@ -19,7 +19,7 @@ from enplace.values.problem import Problem
 from enplace_studio.explain.differences import are_alike, same_ops
 from enplace_studio.explain.start_times import device_of
 from enplace_studio.model.document import Document
-from enplace_studio.timelines.navigation import RowCanvas
+from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.waiting import describe_gap, describe_op, describe_transfer
 from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.paint import paint_stack
@@ -28,7 +28,7 @@ from enplace_studio.widgets.dragging import EXTEND, is_drag
 from enplace_studio.widgets.op_menu import op_menu, transfer_menu
 
 
-class CompareCanvas(RowCanvas):
+class CompareCanvas(TimeCanvas):
     """Timelines one below the other; a drag across time selects an interval in all of them.
 
     Attributes
@@ -47,7 +47,7 @@ class CompareCanvas(RowCanvas):
 
     def __init__(self, document: Document) -> None:
         self.stack = Stack()
-        super().__init__("Timelines of the compared plans", self.stack, (260, 80), 300)
+        super().__init__("Timelines of the compared plans", self.stack, (260, 80), (700, 300))
         self._document = document
         self.changes: list[str] = []
         self.bound_us: float | None = None

@@ -10,7 +10,7 @@ from functools import partial
 
 from PySide6.QtCore import QCoreApplication, QEvent, QRect
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from enplace.text import ms_changes
 from enplace_studio.explain.cluster_facts import cluster_title
@@ -39,6 +39,7 @@ from enplace_studio.views.compare.panels import Chooser, DiffersPanel, IntervalP
 from enplace_studio.views.compare.pipelines import PipelinePair
 from enplace_studio.views.compare.stack import Block, make_blocks
 from enplace_studio.widgets.labels import paragraph
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.pictures import Drawing, draw_widget
@@ -98,12 +99,6 @@ class CompareView(QWidget):
         self._connect()
 
     def _arrange(self) -> None:
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(10)
-        top = QHBoxLayout()
-        top.setSpacing(6)
-        top.addWidget(self.chooser, 1)
         policy = self.chooser.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # the buttons beside it stay where they are
         self.chooser.setSizePolicy(policy)
@@ -111,28 +106,17 @@ class CompareView(QWidget):
         self._save = button("Save picture…", self._save_picture)
         self._close = button("Close", partial(run, "side-by-side"))
         self._close.setToolTip("Back to the graph")
-        top.addWidget(self._save)
-        top.addWidget(self._close)
-        column.addLayout(top)
         self._fall.body.addWidget(self.bars, 1)
-        self._upper = QWidget()
-        upper = QHBoxLayout(self._upper)
-        upper.setContentsMargins(0, 0, 0, 0)
-        upper.setSpacing(10)
-        upper.addWidget(self._fall, 5)
-        upper.addWidget(self.differs, 4)
-        column.addWidget(self._upper)
-        self._steps = QWidget()
-        lanes = QHBoxLayout(self._steps)
-        lanes.setContentsMargins(0, 0, 0, 0)
-        lanes.setSpacing(4)
-        lanes.addWidget(self.canvas, 1)
-        lanes.addWidget(self._scroll_bar)
+        self._upper, self._steps = QWidget(), QWidget()
+        hbox((self._fall, 5), (self.differs, 4), on=self._upper, spacing=10, margins=(0, 0, 0, 0))
+        lanes = (self.canvas, 1), self._scroll_bar
+        hbox(*lanes, on=self._steps, spacing=4, margins=(0, 0, 0, 0))
         self._lanes.body.addWidget(self._few)
         self._lanes.body.addWidget(self._steps, 1)
         self._lanes.body.addWidget(self.pair, 1)
-        column.addWidget(self._lanes, 1)
-        column.addWidget(self.table)
+        top = hbox((self.chooser, 1), self._save, self._close, spacing=6)
+        parts = top, self._upper, (self._lanes, 1), self.table
+        vbox(*parts, on=self, spacing=10, margins=(0, 0, 0, 0))
         self.table.hide()
         self.setFocusProxy(self.canvas)
 

@@ -10,7 +10,6 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import (
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QMenu,
     QPushButton,
@@ -37,6 +36,7 @@ from enplace_studio.views.compare.paint import BADGE_PX
 from enplace_studio.views.compare.stack import Block
 from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.labels import ElidedLabel, label, plain_tip
+from enplace_studio.widgets.layouts import STRETCH, clear, hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Panel
 from enplace_studio.widgets.tables import copy_on_request
@@ -70,9 +70,7 @@ class Chooser(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._row = QHBoxLayout(self)
-        self._row.setContentsMargins(0, 0, 0, 0)
-        self._row.setSpacing(6)
+        self._row = hbox(on=self, spacing=6, margins=(0, 0, 0, 0))
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._shown: Sequence[PlanEntry] = ()
         self.buttons: list[QPushButton] = []
@@ -83,10 +81,7 @@ class Chooser(QWidget):
         """Show the chosen plans; each menu offers the others."""
         focused = next((at for at, b in enumerate(self.buttons) if b.hasFocus()), None)
         self._shown = shown
-        while (item := self._row.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
+        clear(self._row)
         self.buttons, self.removers, self.adder = [], [], None
         for place, entry in enumerate(shown):
             self._add_plan(shown, offered, place, entry)
@@ -211,14 +206,11 @@ class DiffersPanel(Panel):
         self.lines = list(lines)
         column = self._column.fill(spacing=3)
         for line in lines:
-            row = QHBoxLayout()
             text = label(line.text)
             text.setWordWrap(True)
             text.setMinimumHeight(self.target.sizeHint().height())  # as high as with a button
-            row.addWidget(text, 1)
-            if len(line.ops):
-                row.addWidget(self._selector(line.ops))
-            column.addLayout(row)
+            select = [self._selector(line.ops)] if len(line.ops) else []
+            column.addLayout(hbox((text, 1), *select))
         self._end_between_lines()
         many = n_plans > FEWEST
         self.target.setText(f"A → {LETTERS[place]}  ▾")
@@ -268,7 +260,7 @@ class IntervalPanel(Panel):
         start, stop = ms(interval.start_us), ms(interval.stop_us)
         self.set_title(f"Selected: {start} to {stop} ({ms(interval.length_us)})")
         self.set_legend("in both plans" if len(blocks) == 2 else f"in all {len(blocks)} plans")
-        self._clear()
+        clear(self._grid)
         names = [f"{device_of(blocks[0].schedule, device)} busy" for device in devices]
         if len(devices) > MOST_DEVICES:
             names = [f"{len(devices)} devices busy"]
@@ -295,19 +287,10 @@ class IntervalPanel(Panel):
             show.setAccessibleName(f"Show {block.entry.name}")
             self._grid.addWidget(show, line, reason + 1)
 
-    def _clear(self) -> None:
-        while (item := self._grid.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
-
 
 def _told(text: str) -> QWidget:
     """Make a text that is elided if there is no room, and leaves room that it does not need."""
     made, told = QWidget(), ElidedLabel()
-    row = QHBoxLayout(made)
-    row.setContentsMargins(0, 0, 0, 0)
     told.set_text(text)
-    row.addWidget(told, 1000)
-    row.addStretch(1)
+    hbox((told, 1000), STRETCH, on=made, margins=(0, 0, 0, 0))
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QWidget
 
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
 from enplace.text import count, ms, percent, size
@@ -18,6 +18,7 @@ from enplace_studio.views.compare.panels import badge
 from enplace_studio.widgets.column import Column
 from enplace_studio.widgets.form import number_field
 from enplace_studio.widgets.labels import BETWEEN_FACTS, ElidedCombo, ElidedLabel, label
+from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 
 USUAL = ("1f1b", "zb-h1")
 """The kinds that one plan is compared in, until the user chooses others."""
@@ -57,30 +58,18 @@ class PipelinePair(QWidget):
             side.canvas.scale_changed.connect(partial(_follow, side, other))
 
     def _lay_out(self) -> None:
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(8)
-        line = QHBoxLayout()
-        line.addWidget(self.samples)
-        line.addWidget(label("samples, forward solid, backward hatched", "dim"))
-        line.addStretch(1)
-        column.addLayout(line)
         scrolled = Column("Pipelines side by side")
         contents = QWidget()
         scrolled.setWidget(contents)
         contents.setAutoFillBackground(False)  # setWidget has just turned it on
-        rows = QVBoxLayout(contents)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(6)
+        rows = vbox(on=contents, spacing=6, margins=(0, 0, 0, 0))
         for side in self.sides:
-            head = QHBoxLayout()
-            head.setSpacing(8)
-            for widget in (badge(side.letter), side.plan, side.kind):
-                head.addWidget(widget)
-            head.addWidget(side.facts, 1)
-            rows.addLayout(head)
+            parts = badge(side.letter), side.plan, side.kind, (side.facts, 1)
+            rows.addLayout(hbox(*parts, spacing=8))
             rows.addWidget(side.canvas, 1)
-        column.addWidget(scrolled, 1)
+        about = label("samples, forward solid, backward hatched", "dim")
+        line = hbox(self.samples, about, STRETCH)
+        vbox(line, (scrolled, 1), on=self, spacing=8, margins=(0, 0, 0, 0))
 
     def show_plans(self, offered: Sequence[PlanEntry], shown: Sequence[PlanEntry]) -> None:
         """Offer plans; those shown are chosen first, unless the user's choice is still there."""

@@ -17,6 +17,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.explain.differences import count_whole, moved_ops, same_ops
 from enplace_studio.model.open_project import PlanEntry
 from enplace_studio.timelines.lanes import Gutter, Lanes, row_title
+from enplace_studio.timelines.navigation import Surface
 from enplace_studio.timelines.picture import Picture, selected_curves
 from enplace_studio.timelines.rows import Row, rows_of
 from enplace_studio.timelines.scale import TimeScale
@@ -151,23 +152,16 @@ def make_blocks(entries: Sequence[PlanEntry], known: Mapping[Schedule, Contents]
     return blocks
 
 
-class Stack:
+class Stack(Surface):
     """The blocks from top to bottom and the time from left to right.
 
-    Attributes
-    ----------
-    scale : TimeScale
-        The part of the time axis on screen, the same for all blocks.
-    scroll_px : float
-        Distance that the blocks have scrolled up.
+    All blocks show the same part of the time axis.
     """
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.devices: list[int] = []
-        self._scale = TimeScale.fit(1.0, 1.0)
-        self.scroll_px = 0.0
-        self.content_px = self.visible_px = 0.0
+        super().__init__()
         self._gutter, self._memory_px = Gutter(0, 0), 0.0
 
     # Contents
@@ -175,17 +169,13 @@ class Stack:
     def show(self, blocks: Sequence[Block]) -> None:
         """Show these blocks, that of the reference first."""
         self.blocks = list(blocks)
+        self.end_us = max((block.schedule.makespan_us for block in blocks), default=1.0)
         self.devices = sorted(used_devices([block.schedule for block in blocks]))
 
     def select(self, selection: Collection[int], shown: Problem) -> None:
         """Highlight ops of the graph that the user selects in, in all blocks."""
         for block in self.blocks:
             block.select(selection, shown)
-
-    @property
-    def end_us(self) -> float:
-        """The end of the longest step."""
-        return max((block.schedule.makespan_us for block in self.blocks), default=1.0)
 
     @property
     def most_bytes(self) -> float:
@@ -204,10 +194,6 @@ class Stack:
         self._scale = scale
         for block in self.blocks:
             block.lanes.scale = scale
-
-    @property
-    def axis_px(self) -> int:
-        return self.blocks[0].lanes.axis_px if self.blocks else round(22 * theme.scale)
 
     @property
     def left(self) -> int:
@@ -241,7 +227,7 @@ class Stack:
         self.content_px = top
         lane_px = self.blocks[0].lanes.lane_px if self.blocks else 10.0
         self.scale = self.scale.resized(self.end_us, lane_px)
-        self.scroll_px = min(self.scroll_px, max(self.content_px - self.visible_px, 0.0))
+        self.scroll(0)
 
     def _find_gutter(self) -> Gutter:
         metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))

@@ -9,7 +9,7 @@ import numpy as np
 from PySide6.QtGui import QColor
 
 from enplace.text import count, ms
-from enplace.values.profile import FloatArray
+from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.views.graph.graph_facts import WORK_KINDS, Facts, StageFact
 from enplace_studio.widgets.theme import blend, theme
 
@@ -97,9 +97,18 @@ def _short_ms(time_us: float) -> str:
 
 
 def _by_time(facts: Facts) -> list[Look]:
+    return _shaded(facts.time_us, theme.tokens.accent)
+
+
+def _shaded(time_us: FloatArray, color: QColor, without: str = "") -> list[Look]:
+    """Fill each card with a shade for its time; one without any says so, if there is a word."""
+    # Square roots, because most times are short.
+    shares = np.sqrt(time_us / (time_us.max(initial=0.0) or 1.0)).tolist()
     return [
-        Look(((_shade(theme.tokens.accent, share), 1.0),), _short_ms(time), full=True)
-        for share, time in zip(_shares(facts.time_us).tolist(), facts.time_us.tolist(), strict=True)
+        Look(_plain(), without)
+        if without and not time
+        else Look(((_shade(color, share), 1.0),), _short_ms(time), full=True)
+        for share, time in zip(shares, time_us.tolist(), strict=True)
     ]
 
 
@@ -108,34 +117,33 @@ def _by_work(facts: Facts) -> list[Look]:
 
 
 def _by_pins(facts: Facts) -> list[Look]:
+    def line(pinned: int, n_ops: int) -> str:
+        return "pinned" if pinned == n_ops else f"{pinned} of {n_ops}" if pinned else "free"
+
+    return _parts(facts, facts.n_pinned, theme.tokens.accent, line)
+
+
+def _parts(
+    facts: Facts, numbers: IntArray, color: QColor, line: Callable[[int, int], str]
+) -> list[Look]:
+    """Colour the part of each card that some of its ops are; the rest is grey."""
     looks = []
-    for pinned, n_ops in zip(facts.n_pinned.tolist(), facts.n_ops.tolist(), strict=True):
-        part = pinned / n_ops
-        stripes = ((theme.tokens.accent, part), (theme.tokens.faint, 1 - part))
-        line = "pinned" if pinned == n_ops else f"{pinned} of {n_ops}" if pinned else "free"
-        looks.append(Look(tuple(s for s in stripes if s[1]), line))
+    for number, n_ops in zip(numbers.tolist(), facts.n_ops.tolist(), strict=True):
+        part = number / n_ops
+        stripes = ((color, part), (theme.tokens.faint, 1 - part))
+        looks.append(Look(tuple(s for s in stripes if s[1]), line(number, n_ops)))
     return looks
 
 
 def _by_critical_path(facts: Facts) -> list[Look]:
-    return [
-        Look(((_shade(theme.tokens.bad, share), 1.0),), _short_ms(critical), full=True)
-        if critical
-        else Look(_plain(), "not on it")
-        for share, critical in zip(
-            _shares(facts.critical_us).tolist(), facts.critical_us.tolist(), strict=True
-        )
-    ]
+    return _shaded(facts.critical_us, theme.tokens.bad, "not on it")
 
 
 def _by_contiguity(facts: Facts) -> list[Look]:
-    looks = []
-    for further, n_ops in zip(facts.n_further.tolist(), facts.n_ops.tolist(), strict=True):
-        part = further / n_ops
-        stripes = ((theme.tokens.bad, part), (theme.tokens.faint, 1 - part))
-        line = f"{further} of {n_ops} further" if further else "contiguous"
-        looks.append(Look(tuple(s for s in stripes if s[1]), line))
-    return looks
+    def line(further: int, n_ops: int) -> str:
+        return f"{further} of {n_ops} further" if further else "contiguous"
+
+    return _parts(facts, facts.n_further, theme.tokens.bad, line)
 
 
 def _by_stage(facts: Facts) -> list[Look]:
@@ -176,11 +184,6 @@ def _by_move(facts: Facts) -> list[Look]:
 
 def _plain() -> Stripes:
     return ((theme.tokens.faint, 1.0),)
-
-
-def _shares(time_us: FloatArray) -> FloatArray:
-    """Return the shares of the longest time; square roots, because most times are short."""
-    return np.sqrt(time_us / (time_us.max(initial=0.0) or 1.0))
 
 
 def _shade(color: QColor, share: float) -> QColor:

@@ -24,7 +24,7 @@ from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
 from enplace_studio.views.graph.search import SearchBar
 from enplace_studio.widgets.labels import ElidedLabel, label
-from enplace_studio.widgets.layouts import hbox
+from enplace_studio.widgets.layouts import clear, hbox
 from enplace_studio.widgets.menu import add_action, new_menu
 from enplace_studio.widgets.op_menu import op_menu
 from enplace_studio.widgets.panel import SAVE_PICTURE, Panel
@@ -140,10 +140,7 @@ class GraphView(Panel):
 
     def _show_level(self) -> None:
         """Show the path from the whole model to the open level."""
-        while item := self._crumbs_layout.takeAt(0):
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
+        clear(self._crumbs_layout)
         levels = self.model.levels
         self.crumbs.setVisible(len(levels) > 1)
         above = ""

@@ -135,11 +135,6 @@ class GraphModel(QObject):
 
     # Positions of the cards
 
-    @property
-    def is_arranging(self) -> bool:
-        """Whether the cards are about to appear in their places."""
-        return self._layout.is_busy
-
     def wait(self) -> None:
         """Block until the cards are in their places."""
         self._layout.wait()

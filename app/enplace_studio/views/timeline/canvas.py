@@ -22,7 +22,7 @@ from enplace_studio.jobs.call_later import call_later
 from enplace_studio.model.document import Document
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
-from enplace_studio.timelines.navigation import RowCanvas
+from enplace_studio.timelines.navigation import TimeCanvas
 from enplace_studio.timelines.picture import (
     Picture,
     device_curves,
@@ -51,7 +51,7 @@ LEAST_SHARE = 0.02
 """Marks over less of the time on screen than this are zoomed to when a reason is followed."""
 
 
-class TimelineCanvas(RowCanvas):
+class TimelineCanvas(TimeCanvas):
     """Rows of bars over time.
 
     Attributes
@@ -67,7 +67,7 @@ class TimelineCanvas(RowCanvas):
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         self.lanes = Lanes()
-        super().__init__("Timeline", self.lanes, (200, 60), 150, parent)
+        super().__init__("Timeline", self.lanes, (200, 60), (700, 150), parent)
         self.document = document
         self.picture: Picture | None = None
         self.marker_us: float | None = None

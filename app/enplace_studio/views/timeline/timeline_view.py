@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtWidgets import (
     QButtonGroup,
-    QHBoxLayout,
     QPushButton,
     QStackedWidget,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -22,6 +20,7 @@ from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.pipeline import PipelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
+from enplace_studio.widgets.layouts import hbox, vbox
 from enplace_studio.widgets.panel import Need, Panel
 
 
@@ -58,14 +57,8 @@ class TimelineView(Panel):
 
     def _step_page(self) -> QWidget:
         page = QWidget()
-        column, lanes = QVBoxLayout(page), QHBoxLayout()
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(8)
-        lanes.setSpacing(4)
-        lanes.addWidget(self.canvas, 1)
-        lanes.addWidget(self.canvas.make_scroll_bar())
-        column.addLayout(lanes, 1)
-        column.addWidget(self.summary)
+        lanes = hbox((self.canvas, 1), self.canvas.make_scroll_bar(), spacing=4)
+        vbox((lanes, 1), self.summary, on=page, spacing=8, margins=(0, 0, 0, 0))
         return page
 
     def _make_switch(self) -> tuple[QPushButton, QPushButton]:

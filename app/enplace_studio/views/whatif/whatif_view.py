@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 
 from PySide6.QtCore import QObject, Qt, QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSlider, QWidget
+from PySide6.QtWidgets import QLabel, QPushButton, QSlider, QWidget
 
 from enplace.text import count, factor, size
 from enplace_studio.explain.pipelines import INFERENCE, SAMPLES, TRAINING, kinds_of
@@ -40,6 +40,7 @@ from enplace_studio.views.whatif.speed_curves import (
     swept_plans,
 )
 from enplace_studio.widgets.labels import label
+from enplace_studio.widgets.layouts import STRETCH, hbox
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Need, ScrollPanel
 from enplace_studio.widgets.tables import copy_on_request
@@ -118,50 +119,37 @@ class WhatIfView(ScrollPanel):
 
     def _row(self, title: str, over: Axis) -> tuple[QSlider, QLabel]:
         value = label("", "dim")
-        line = QHBoxLayout()
-        line.addWidget(label(title))
         tip = f"Draw the step time of each plan over {over.title}; no solving"
-        line.addWidget(self._curve_button("Curve", over, tip))
-        line.addStretch()
-        line.addWidget(value)
+        curve = self._curve_button("Curve", over, tip)
         slider = QSlider(Qt.Orientation.Horizontal)
         slider.setRange(-STEPS, STEPS)
         slider.setAccessibleName(title)
         slider.setPageStep(STEPS // 3)
         slider.sliderPressed.connect(self._begin_drag)
         slider.valueChanged.connect(lambda: self._on_moved(slider))
-        self._shows.addLayout(line)
+        self._shows.addLayout(hbox(label(title), curve, STRETCH, value))
         self._shows.addWidget(slider)
         return slider, value
 
     def _add_other_axes(self) -> None:
-        line = QHBoxLayout()
-        line.addWidget(label("New plans:"))
+        made = []
         for title, over in (("GPUs", GPUS), ("Memory", MEMORY), ("Batch", BATCH)):
             tip = f"Place anew by three methods over {over.title}, without your constraints, "
             tip += f"each search {LIMIT_S:.0f} s"
             if over is BATCH:
                 tip += "; tensors and the time of ops with a row for each sample grow with it"
-            line.addWidget(self._curve_button(title, over, tip))
-        line.addStretch()
-        self._shows.addLayout(line)
-        line = QHBoxLayout()
-        line.addWidget(label("Pipeline:"))
+            made.append(self._curve_button(title, over, tip))
+        self._shows.addLayout(hbox(label("New plans:"), *made, STRETCH))
         tip = "Draw time per sample and peak memory of this plan, as every kind of pipeline"
-        line.addWidget(self._curve_button("Micro-batches", MICROBATCHES, tip))
-        line.addStretch()
-        self._shows.addLayout(line)
+        pipeline = self._curve_button("Micro-batches", MICROBATCHES, tip)
+        self._shows.addLayout(hbox(label("Pipeline:"), pipeline, STRETCH))
 
     def _add_caption(self) -> None:
         self.caption = label("", "dim")
         self.hide_button = button("Hide", lambda: self.toggle_curve(None), kind="link")
         self.hide_button.setProperty("flush", True)
         self._heading = QWidget()
-        line = QHBoxLayout(self._heading)
-        line.setContentsMargins(0, 0, 0, 0)
-        line.addWidget(self.caption)
-        line.addStretch()
-        line.addWidget(self.hide_button)
+        hbox(self.caption, STRETCH, self.hide_button, on=self._heading, margins=(0, 0, 0, 0))
         self._shows.addWidget(self._heading)
 
     def _curve_button(self, text: str, over: Axis, tip: str) -> QPushButton:

@@ -63,7 +63,7 @@ def open_view(qtbot):
         view.resize(width, height)
         with qtbot.waitExposed(view):
             view.show()
-        qtbot.waitUntil(lambda: not view.model.is_arranging)
+        view.model.wait()
         return view
 
     return open_it
@@ -775,7 +775,7 @@ def test_an_irregular_graph_is_laid_out_along_its_edges(open_view):
 def test_a_pane_may_close_while_its_graph_is_laid_out(qtbot):
     view = GraphView(irregular_document())
     view.show()
-    assert view.model.is_arranging
+    assert view.model._layout.is_busy
     view.close()
     view.deleteLater()
     QApplication.sendPostedEvents(view, QEvent.Type.DeferredDelete)
@@ -844,11 +844,11 @@ def test_a_card_that_is_too_narrow_keeps_the_numbers_that_tell_it_from_its_neigh
 def test_a_graph_that_was_fitted_fits_again_when_its_pane_grows(view, qtbot):
     canvas = view.canvas
     view.resize(520, 420)
-    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    view.model.wait()
     QTest.keyClick(canvas, Qt.Key.Key_Right)  # goes to a card that is in view already
     small = canvas.camera.scale
     view.resize(1300, 900)
-    qtbot.waitUntil(lambda: canvas.camera.scale > small and not view.model.is_arranging)
+    qtbot.waitUntil(lambda: canvas.camera.scale > small)
     assert canvas.visible().contains(view.model.scene.bounds)
 
 

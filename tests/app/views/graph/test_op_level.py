@@ -65,7 +65,7 @@ def open_layer(qtbot):
         with qtbot.waitExposed(view):
             view.show()
         view.model.open(node_called(view, name))
-        qtbot.waitUntil(lambda: not view.model.is_arranging)
+        view.model.wait()
         return view
 
     return open_it
@@ -157,7 +157,7 @@ def test_an_op_can_be_dragged_to_a_device(qtbot):
         QTest.mouseMove(view.canvas, chip)
         QTest.mouseRelease(view.canvas, LEFT, NO_KEY, chip)
         assert view.document.problem.pins[view.document.problem.profile.index[name]] == item.device
-        qtbot.waitUntil(lambda: not view.model.is_arranging)
+        view.model.wait()
 
 
 def test_the_card_that_the_user_went_to_stays_in_view_when_the_layout_arrives(qtbot):
@@ -167,10 +167,10 @@ def test_the_card_that_the_user_went_to_stays_in_view_when_the_layout_arrives(qt
     with qtbot.waitExposed(view):
         view.show()
     view.model.open(node_called(view, "layer 1"))
-    assert view.model.is_arranging
+    assert view.model._layout.is_busy
     last = node_called(view, f"layer1/op{OPS - 1}")
     view.canvas.reveal(last)
-    qtbot.waitUntil(lambda: not view.model.is_arranging)
+    view.model.wait()
     assert view.canvas.current == last
     assert view.canvas.visible().contains(view.model.scene.rects[last])
 
@@ -284,7 +284,7 @@ def test_ops_open_at_a_size_one_can_read(opener, qtbot):
     )
     view = opener(GraphView, document, 700, 500)
     view.canvas.open(0)
-    qtbot.waitUntil(lambda: view.model.level.of_ops and not view.model.is_arranging)
+    view.model.wait()
     assert view.canvas.camera.scale >= READABLE_OPS
     first = min(view.model.scene.rects, key=lambda rect: rect.top())
     assert view.canvas.visible().contains(first)
