@@ -29,7 +29,7 @@ endif
 # The kernels of the default method, once after installation; later, this takes a few seconds.
 define compile_kernels
 @echo "Compiling; once after installation, this takes a minute"
-$(BIN)/enplace compile
+$(BIN)/enplace compile $(COMPILE_ARGS)
 endef
 
 define check_the_code
@@ -40,6 +40,7 @@ $(BIN)/lint-imports --no-logo
 endef
 
 test: PACKAGE_LISTS += packaging/debian-test.txt
+test: COMPILE_ARGS := --all
 test: $(VENV)/.installed-test
 	$(check_the_code)
 	$(compile_kernels)
