@@ -4,7 +4,7 @@ import pytest
 from tests.fuzz.run import faults, fuzz
 from tests.fuzz.targets import OF_ONNX, OF_TENSORFLOW, OTHERS
 
-FILES, FILES_OF_MODELS = 25, 2
+FILES, FILES_OF_MODELS = 10, 1
 
 
 @pytest.mark.parametrize(

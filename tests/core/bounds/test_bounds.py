@@ -18,6 +18,7 @@ from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.result import Result
+from properties import examples
 
 
 @given(planned=planned_problems())
@@ -56,12 +57,14 @@ def shortest_us(problem):
     return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
+@examples(6)
 @given(profile=profiles(max_ops=5), cluster=clusters())
 def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     problem = Problem(profile, cluster)
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
+@examples(8)
 @given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
 def test_no_schedule_that_fits_tight_memory_beats_the_bound(profile, cluster, data):
     capacities = st.sampled_from([30, 60, 90, 120, 200])

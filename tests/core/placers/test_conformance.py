@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.machine.schedule_faults import find_faults
 from tests.core.placers.problems import (
@@ -27,6 +27,7 @@ from enplace.readers.clusters import presets
 from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
 from enplace.values.problem import STEP_TIME, Problem, split_problem
+from properties import examples
 
 installed = [name for name, placer in placers().items() if placer.installed]
 each_placer = pytest.mark.parametrize("method", installed)
@@ -36,17 +37,19 @@ LARGEST_WITH_SOLVER = 5
 SEARCHES = [name for name in installed if placers()[name].can(ANYTIME)]
 
 
-def check_on_drawn_problems(method, check, share=1.0):
+def check_on_drawn_problems(method, check):
     """Check a method on random problems: on few of them if it searches or calls a solver."""
     calls_solver = SOLVER in placers()[method].options
-    n_examples = int(share * (4 if calls_solver else 6 if method in SEARCHES else 20))
+    n_examples = 3 if calls_solver or method in SEARCHES else 10
     problem = problems(LARGEST_WITH_SOLVER if calls_solver else 24)
-    health = [HealthCheck.too_slow]
     given_problem = given(problem=problem, seed=st.integers(0, 3))(check)
     with warm_solvers():
-        settings(deadline=None, max_examples=n_examples, suppress_health_check=health)(
-            given_problem
-        )()
+        examples(n_examples)(given_problem)()
+
+
+def one_round(method):
+    """Return the smallest budget of a search; the clock ends one without at no certain round."""
+    return {"rounds": 1} if ROUNDS in placers()[method].options else {}
 
 
 @pytest.fixture
@@ -63,7 +66,8 @@ def test_every_method_says_when_it_is_good():
 @each_placer
 def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
     def check(problem, seed):
-        result = place(problem, method, options=PlaceOptions(seed=seed))
+        options = PlaceOptions(seed=seed, values=one_round(method))
+        result = place(problem, method, options=options)
         plan = result.plan
         graph = split_problem(problem, plan.splits)
         check_plan(graph, plan)
@@ -80,17 +84,14 @@ def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
 
 @each_placer
 def test_equal_seeds_give_equal_plans(method):
-    # The clock ends a search that has no budget, and nobody knows after how many rounds.
-    values = {"rounds": 3} if ROUNDS in placers()[method].options else {}
-
     def check(problem, seed):
-        options = PlaceOptions(seed=seed, values=values)
+        options = PlaceOptions(seed=seed, values=one_round(method))
         one, two = (place(problem, method, options=options).plan for _ in range(2))
         assert np.array_equal(one.device, two.device)
         assert np.array_equal(one.position, two.position)
         assert (one.policy, one.links, one.splits) == (two.policy, two.links, two.splits)
 
-    check_on_drawn_problems(method, check, share=0.5)
+    check_on_drawn_problems(method, check)
 
 
 @each_placer

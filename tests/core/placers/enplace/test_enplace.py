@@ -30,7 +30,7 @@ from properties import examples
 ONE_ROUND = {"rounds": 1}
 
 
-@examples(12)
+@examples(6)
 @given(problem=problems())
 @warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
@@ -169,7 +169,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
     assert found.plan.note.startswith(f"There was too little time for {later}")
 
 
-@examples(10)
+@examples(5)
 @given(problem=problems())
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
     with pytest.MonkeyPatch.context() as patch:

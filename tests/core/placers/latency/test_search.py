@@ -24,6 +24,7 @@ from enplace.solvers.model import ModelBuilder
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
+from properties import examples
 
 
 def never():
@@ -46,6 +47,7 @@ def solver():
 
 @pytest.mark.parametrize(("q", "most"), [(1, 5), (2, 4)])
 def test_the_program_finds_the_least_latency(solver, q, most):
+    @examples(8)
     @given(problem=small_problems(most))
     @warm_solvers()
     def holds(problem):
@@ -70,6 +72,7 @@ def test_annealing_agrees_with_the_evaluator(problem, seed):
     assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, of_op[:, 1]))
 
 
+@examples(6)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
 def test_annealing_never_gets_worse_and_stays_within_memory(problem, seed):
     groups = build_groups(problem)
