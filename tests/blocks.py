@@ -36,6 +36,7 @@ FENCE = re.compile(
 NOT_RUN, TO_FILE, STATUS = "not run: ", "file: ", "exit status "
 DIRECTIVE = re.compile(r"\{.*\}")
 PROGRESS = re.compile(r"enplace: .*, [\d.]+( min \d+)? s")
+COMPILING = re.compile(", after .* of compiling$")
 NUMBER = re.compile(r"[−+]?\d[\d.,]*")
 SEARCHES = re.compile(r"enplace place (?!.*--(method|objective|rounds))")
 
@@ -203,8 +204,8 @@ class Reader:
 
 
 def masked(line: str) -> str:
-    """Return a line with every number as ``#`` and single spaces."""
-    return " ".join(NUMBER.sub("#", line).split())
+    """Return a line with every number as ``#`` and single spaces, without the time to compile."""
+    return " ".join(NUMBER.sub("#", COMPILING.sub("", line)).split())
 
 
 def links_of(page: Path) -> list[str]:

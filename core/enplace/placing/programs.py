@@ -1,8 +1,12 @@
-"""Improve the incumbent of a search with an integer program."""
+"""Improve the incumbent of a search with an integer program, and by other means meanwhile."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from enplace.placing.incumbents import Incumbents
@@ -72,13 +76,44 @@ def improve_by_program(
             return answer
 
 
-def take_each(
-    results: Callable[[], Iterator[IntArray]], offer: Callable[[IntArray], object]
-) -> Callable[[], None]:
-    """Return a function that offers all results so far of work in the background."""
+@contextmanager
+def repeated_aside(
+    run: Callable[[int, Callable[[], bool]], IntArray],
+    stop: Stop,
+    offer: Callable[[IntArray], object],
+) -> Iterator[Callable[[], None]]:
+    """Repeat a run in a thread until the context ends; yield what offers its results so far.
+
+    Parameters
+    ----------
+    run : callable
+        Takes the number of the run, from 1, and a check for whether to stop. It should release the
+        interpreter's lock, as compiled kernels do.
+    stop : Stop
+        Once it is due, no further run begins.
+    offer : callable
+        Takes a result; called in the thread of the caller, where solvers report too.
+    """
+    results: SimpleQueue[IntArray] = SimpleQueue()
+    over = threading.Event()
+
+    def ended() -> bool:
+        return over.is_set() or stop()
+
+    def repeat() -> None:
+        for number in itertools.count(1):
+            if ended():
+                return
+            results.put(run(number, ended))
 
     def take() -> None:
-        for result in results():
-            offer(result)
+        while not results.empty():
+            offer(results.get())
 
-    return take
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield take
+    finally:
+        over.set()
+        thread.join()

@@ -18,9 +18,8 @@ from enplace.placers.max_load.contiguity import unit_devices
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placers.max_load.table.dp import Partition, partition_along_order
 from enplace.placing.incumbents import Incumbent, Incumbents, Report
-from enplace.placing.programs import ImprovingProgram, improve_by_program, take_each
+from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
-from enplace.solvers.background import BackgroundRuns
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -93,8 +92,8 @@ def search_latency(
         round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
         return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
 
-    with BackgroundRuns(again, stop) as background:
-        return search.solve(solver, take_each(background.results, search.offer))
+    with repeated_aside(again, stop, search.offer) as take_others:
+        return search.solve(solver, take_others)
 
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:

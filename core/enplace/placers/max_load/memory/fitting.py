@@ -18,12 +18,12 @@ from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
     Partition,
     Stopped,
-    never,
     partition_along_order,
     partition_exactly,
 )
 from enplace.placers.max_load.table.two_level import has_machines, partition_over_machines
 from enplace.placing.candidates import unordered
+from enplace.placing.stop import never
 from enplace.text import ms
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem

@@ -47,7 +47,6 @@ from enplace.placers.max_load.table.dp import (
     build_task,
     chains,
     most_ideals,
-    never,
 )
 from enplace.placers.max_load.table.dp_table import (
     AHEAD,
@@ -66,6 +65,7 @@ from enplace.placers.max_load.table.pruning import find_capable
 from enplace.placers.max_load.table.stages import NodeStage, assign, walk_back
 from enplace.placers.max_load.table.two_level import MOST_IDEALS as MOST_OVER_MACHINES
 from enplace.placers.max_load.table.two_level import AtPace, has_machines
+from enplace.placing.stop import never
 from enplace.values.arrays import inverse
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem

@@ -23,9 +23,8 @@ from enplace.placers.max_load.search.hypergraph import (
 from enplace.placers.max_load.search.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.table.dp import Partition
 from enplace.placing.incumbents import PROVEN_GAP, Incumbent, Incumbents, Report
-from enplace.placing.programs import ImprovingProgram, improve_by_program, take_each
+from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
-from enplace.solvers.background import BackgroundRuns
 from enplace.solvers.milp import CP_SAT
 from enplace.values.load_rule import PAPER, LoadRule
 from enplace.values.problem import Problem
@@ -76,8 +75,7 @@ def search_anywhere(
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         return anneal(limited, start, stopped, seed + number * _SEEDS_APART)
 
-    with BackgroundRuns(again, stop) as background:
-        take_others = take_each(background.results, search.offer)
+    with repeated_aside(again, stop, search.offer) as take_others:
         return _with_note(search.solve((), solver, take_others), partition)
 
 

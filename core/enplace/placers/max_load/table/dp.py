@@ -32,6 +32,7 @@ from enplace.placers.max_load.table.orders import (
 from enplace.placers.max_load.table.pruning import find_capable, floor_us, shared_work_us
 from enplace.placers.max_load.table.stages import Replicas, assign, walk_back
 from enplace.placers.max_load.table.walk import build_transfer_costs
+from enplace.placing.stop import never
 from enplace.system import host_bytes
 from enplace.values.arrays import BoolArray
 from enplace.values.load_rule import PAPER, LoadRule
@@ -166,11 +167,6 @@ Stopped = Callable[[], bool]
 Solve = Callable[[FloatArray], tuple[Solution | None, bool]]
 """A function from limits on the loads of each pass to the partition below them with the least load
 in the last pass, if there is one, and whether the search was complete."""
-
-
-def never() -> bool:
-    """Never stop."""
-    return False
 
 
 def build_task(problem: Problem, rule: LoadRule) -> Task:

@@ -29,7 +29,6 @@ from enplace.placers.max_load.table.dp import (
     build_task,
     chains,
     least_from_below,
-    never,
 )
 from enplace.placers.max_load.table.dp_table import (
     VISITS_AT_ONCE,
@@ -52,6 +51,7 @@ from enplace.placers.max_load.table.walk import (
     node_between,
     remove_transfers,
 )
+from enplace.placing.stop import never
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
