@@ -287,7 +287,8 @@ def _changed(kind: Kind, way: str, rows: list[Any]) -> tuple[str, list[list[str]
         return what, [[listed(row), kind.word, count(len(row), "op")] for row in rows]
     if kind.roles == (OP, OP):
         return what, [[first, kind.word, then] for first, then in rows]
-    return what, [[kind.phrase.format(*kind.texts(row, _few, device_label))] for row in rows]
+    said = [kind.phrase.format(*kind.texts(row, _few, device_label)) for row in rows]
+    return what, [[text, "", ""] for text in said]
 
 
 def _few(ops: Sequence[str]) -> str:
