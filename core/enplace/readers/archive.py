@@ -343,10 +343,8 @@ def _check_size(total: int, packed: int) -> None:
 
 def _json(members: _Members, name: str) -> Any:
     text = _member(members, name)
-    try:
+    with naming(name):
         return parse_json(text)
-    except FileError as error:
-        raise FileError(f"{name}: {error}") from None
 
 
 def _member(members: _Members, name: str) -> bytes:
