@@ -64,6 +64,9 @@ def to_networkx(profile: Profile) -> Graph:
         The framework's type of the op, and its name scope.
     ``colocation`` : str
         Ops with the same text share a device; absent for an op in no group.
+    ``kind``, ``pass`` : str
+        What the op does, one of ``enplace.values.op_kinds.OP_KINDS``, and ``forward``, ``backward``
+        or ``update``; absent where only the type and the scope tell.
 
     Attributes of an edge:
 

@@ -15,9 +15,9 @@ MATMUL, BATCH_MATMUL = "matmul", "batch matmul"
 CONV, GROUPED_CONV = "conv", "grouped conv"
 """Convolutions; the filters of a grouped one see only some of the channels each."""
 
-CONV_IMAGE_GRADIENT, GROUPED_CONV_IMAGE_GRADIENT = "conv image gradient", "grouped image gradient"
-CONV_FILTER_GRADIENT = "conv filter gradient"
-GROUPED_CONV_FILTER_GRADIENT = "grouped filter gradient"
+CONV_IMAGE_GRADIENT, CONV_FILTER_GRADIENT = "conv image gradient", "conv filter gradient"
+GROUPED_CONV_IMAGE_GRADIENT = "grouped conv image gradient"
+GROUPED_CONV_FILTER_GRADIENT = "grouped conv filter gradient"
 BIAS, BIAS_GRADIENT = "bias", "bias gradient"
 """Ops with a number, or a few, for each channel; and the sum over all else."""
 

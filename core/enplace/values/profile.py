@@ -322,7 +322,10 @@ def columns_of(profile: Profile) -> dict[str, Any]:
 
 def has_column(profile: Profile, label: str) -> bool:
     """Whether a column says anything of an op."""
-    return not all(map(OP_COLUMNS[label].is_default, getattr(profile, label)))
+    column, values = OP_COLUMNS[label], getattr(profile, label)
+    if column.type is str:
+        return set(values) != {column.default}
+    return bool(((values == values) & (values != column.default)).any())
 
 
 def growing(profile: Profile) -> Iterator[tuple[str, Column, NDArray[Any]]]:

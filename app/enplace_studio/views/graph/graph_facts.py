@@ -26,8 +26,12 @@ BoolArray = NDArray[np.bool_]
 
 WORK_KINDS = (
     ("matrix products", "matrix", ("matmul", "conv", "gemm", "einsum")),
-    ("weights and updates", "weights", ("variable", "apply", "assign", "adam")),
-    ("normalise and reduce", "reduce", ("norm", "softmax", "sum", "mean", "max", "pool", "addn")),
+    ("weights and updates", "weights", ("variable", "apply", "assign", "adam", "update")),
+    (
+        "normalise and reduce",
+        "reduce",
+        ("norm", "softmax", "sum", "mean", "max", "pool", "addn", "rows", "reduce"),
+    ),
     (
         "move data",
         "move",
@@ -35,7 +39,8 @@ WORK_KINDS = (
     ),
     ("element by element", "element", ("",)),
 )
-"""Kinds of work: title, one word, and substrings of their op types; the first match wins."""
+"""Kinds of work: title, one word, and substrings of their kinds or types of ops; the first match
+wins."""
 
 
 @dataclass(frozen=True)
@@ -242,19 +247,24 @@ def _longest(
 @lru_cache(maxsize=2)
 def _kinds_of_work(profile: Profile) -> IntArray:
     """Find the kind of work of each op; shape (n_ops,)."""
-    known = {op_type: kind_of_work(op_type) for op_type in set(profile.op_types)}
-    return np.array([known[op_type] for op_type in profile.op_types], dtype=np.int64)
+    ops = list(zip(profile.op_types, profile.op_kinds, strict=True))
+    known = {each: kind_of_work(*each) for each in set(ops)}
+    return np.array([known[each] for each in ops], dtype=np.int64)
 
 
 def _work(kind: IntArray, group: IntArray, time_us: FloatArray, n_groups: int) -> IntArray:
     return sum_at(group, kind, time_us + 1e-6, (n_groups, len(WORK_KINDS))).argmax(axis=1)
 
 
-def kind_of_work(op_type: str) -> int:
-    """Return the index in :data:`WORK_KINDS` of an op type."""
-    lower = op_type.lower()
+def kind_of_work(op_type: str, op_kind: str = "") -> int:
+    """Return the index in :data:`WORK_KINDS` of an op's kind, or else of its type."""
+    found = _matching(op_kind)
+    return found if found < len(WORK_KINDS) - 1 else _matching(op_type.lower())
+
+
+def _matching(text: str) -> int:
     return next(
         number
         for number, (_, _, parts) in enumerate(WORK_KINDS)
-        if any(part in lower for part in parts)
+        if any(part in text for part in parts)
     )
