@@ -170,8 +170,6 @@ def planted(
         scopes=[f"layer_{op // n}" for op in inverse],
         time_us=np.column_stack([time_us, np.full(n * copies, np.nan)]),
         persistent_bytes=np.tile(layer.n_bytes, copies)[inverse],
-        temporary_bytes=np.zeros(n * copies, dtype=np.int64),
-        colocation=[""] * (n * copies),
         edge_source=number[source],
         edge_output=np.zeros(len(source), dtype=np.int64),
         edge_op=number[target],

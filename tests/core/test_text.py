@@ -47,6 +47,14 @@ def test_sizes_use_binary_units(n_bytes, shown):
 
 
 @pytest.mark.parametrize(
+    ("value", "shown"),
+    [(512, "512 FLOP"), (999.9e3, "1 MFLOP"), (3.86e9, "3.86 GFLOP"), (2e20, "2e+05 PFLOP")],
+)
+def test_quantities_use_decimal_prefixes(value, shown):
+    assert text.quantity(value, "FLOP") == shown
+
+
+@pytest.mark.parametrize(
     ("fraction", "signed", "shown"),
     [(0.081, False, "8.1 %"), (-0.198, True, "−19.8 %"), (0.178, True, "+17.8 %")],
 )

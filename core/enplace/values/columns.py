@@ -65,14 +65,14 @@ class Column:
         What people read beside the value of an op, and ``"bytes"`` or the unit of a number; no
         label if the studio shows the column in another way.
     table : bool
-        Whether exported tables have it.
+        Whether tables have it.
     """
 
     key: str
     type: type
     description: str
-    merge: Merge
-    cut: Cut
+    merge: Merge = Merge.FIRST
+    cut: Cut = Cut.SAME
     grows: bool = False
     default: Any = ""
     most: float = MAX_BYTES
@@ -94,13 +94,7 @@ class Column:
         return bool(value == self.default or value != value)
 
     def taken(self, name: str, values: Any) -> Any:
-        """Copy the values of a caller into a column.
-
-        Raises
-        ------
-        ProfileError
-            If they are not numbers, and should be.
-        """
+        """Copy the values of a caller into a column; refuse what cannot be one."""
         return tuple(values) if self.type is str else number_array(name, values, self.type)
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -118,69 +112,36 @@ class Column:
         return size(float(value)) if self.unit == "bytes" else quantity(float(value), self.unit)
 
     def check(self, name: str, values: Any, op_names: tuple[str, ...]) -> None:
-        """Refuse numbers that no op has.
-
-        Raises
-        ------
-        CostError
-            With the op and the value.
-        """
-        wrong = np.flatnonzero((values < 0) | (values > self.most))
-        if not len(wrong):
-            return
-        op = int(wrong[0])
-        most = "2^62 bytes" if self.unit == "bytes" else f"{self.most:g}"
-        raise CostError(
-            f"op '{op_names[op]}': {name} of {values[op]} is impossible; use 0 to {most}"
-        )
-
-    def check_choices(self, name: str, values: tuple[str, ...], op_names: tuple[str, ...]) -> None:
-        """Refuse a text that is none of the choices.
-
-        Raises
-        ------
-        ProfileError
-            With the op and the text.
-        """
-        wrong = set(values) - {*self.choices, self.default} if self.choices else None
-        if wrong:
-            op = next(op for op, value in enumerate(values) if value in wrong)
-            raise ProfileError(
-                f"op '{op_names[op]}': {name} must be one of {listed(list(self.choices))}, not "
-                f"{values[op][:60]!a}"
-            )
-
-    def check_shape(self, name: str, values: Any, n_ops: int) -> None:
-        """Refuse a column that does not have a value for each op; of a wide one, see its check.
-
-        Raises
-        ------
-        ProfileError
-            With the name of the column.
-        """
+        """Refuse numbers that no op has, and texts that are none of the choices."""
         if self.width:
             return
-        if len(values) != n_ops:
-            raise ProfileError(f"{name} has {len(values)} entries for {n_ops} ops")
-        if self.type is not str and values.ndim > 1:
+        if len(values) != len(op_names):
+            raise ProfileError(f"{name} has {len(values)} entries for {len(op_names)} ops")
+        if self.type is str:
+            wrong = {*values} - {*self.choices, self.default} if self.choices else set()
+            for op_name, value in zip(op_names, values if wrong else (), strict=False):
+                if value in wrong:
+                    known = f"one of {listed(list(self.choices))}"
+                    raise ProfileError(f"op '{op_name}': {name} must be {known}, not {value!a:.60}")
+        elif values.ndim > 1:
             raise ProfileError(f"{name} must have one number for each op")
+        elif len(bad := np.flatnonzero((values < 0) | (values > self.most))):
+            most = "2^62 bytes" if self.unit == "bytes" else f"{self.most:g}"
+            raise CostError(
+                f"op '{op_names[bad[0]]}': {name} of {values[bad[0]]} is impossible; "
+                f"use 0 to {most}"
+            )
 
 
 def column(key: str, kind: type, description: str, **facts: Any) -> Any:
-    """Declare a field of a profile as a column; a column with an axis of its own has no default."""
+    """Declare a field of a profile as a column; one with an axis of its own has no default."""
     declared = Column(key, kind, description, **facts)
     default = MISSING if declared.width else None
     return field(default=default, metadata={"column": declared})
 
 
 def check_texts(op: int, texts: tuple[str, ...]) -> None:
-    """Refuse the name and the texts of an op that nobody could read.
-
-    Raises
-    ------
-    ProfileError
-        With the number of the op.
-    """
+    """Refuse the name and the texts of an op that nobody could read."""
     if not texts[0]:
         raise ProfileError(f"op number {op} has an empty name; give it one")
     if any(map(UNPRINTABLE.search, texts)):
@@ -195,13 +156,7 @@ def check_texts(op: int, texts: tuple[str, ...]) -> None:
 
 
 def number_array(label: str, values: Any, dtype: type) -> NDArray[Any]:
-    """Copy numbers into an array.
-
-    Raises
-    ------
-    ProfileError
-        With their label, if they are none.
-    """
+    """Copy numbers into an array, or name them in an error."""
     try:
         return np.array(values, dtype=dtype)
     except (TypeError, ValueError, OverflowError):

@@ -52,6 +52,7 @@ __all__ = [
     "growing",
     "has_column",
     "make_profile",
+    "table_columns",
     "with_control_edges",
 ]
 
@@ -112,16 +113,9 @@ class Profile:
     edge_tensor: IntArray
     edge_op: IntArray
     _: KW_ONLY
-    op_types: tuple[str, ...] = column(
-        "type", str, "Its type, such as MatMul.", merge=Merge.FIRST, cut=Cut.SAME, always=True
-    )
+    op_types: tuple[str, ...] = column("type", str, "Its type, such as MatMul.", always=True)
     scopes: tuple[str, ...] = column(
-        "scope",
-        str,
-        "Its scope, if the name does not tell.",
-        merge=Merge.FIRST,
-        cut=Cut.SAME,
-        always=True,
+        "scope", str, "Its scope, if the name does not tell.", always=True
     )
     time_us: FloatArray = column(
         "time_us",
@@ -169,8 +163,6 @@ class Profile:
         "kind",
         str,
         "What it does, whatever its framework calls it; if absent, its type tells.",
-        merge=Merge.FIRST,
-        cut=Cut.SAME,
         choices=OP_KINDS,
         label="kind",
     )
@@ -178,20 +170,16 @@ class Profile:
         "pass",
         str,
         "The pass of a training step that it belongs to; if absent, its scope tells.",
-        merge=Merge.FIRST,
-        cut=Cut.SAME,
         choices=OP_PASSES,
         label="pass",
     )
     measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
+        _check_columns(self)
         if len(self.name) > MAX_NAME:
             raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
         _check_names(self.op_names, *(getattr(self, label) for label in _TEXTS))
-        for label in _TEXTS:
-            OP_COLUMNS[label].check_choices(label, getattr(self, label), self.op_names)
         _check_costs(self)
         _check_edges(self)
         _check_backward(self)
@@ -326,6 +314,11 @@ def has_column(profile: Profile, label: str) -> bool:
     if column.type is str:
         return set(values) != {column.default}
     return bool(((values == values) & (values != column.default)).any())
+
+
+def table_columns(profile: Profile) -> list[str]:
+    """List the columns that tables have besides their own, and that say something."""
+    return [name for name, each in OP_COLUMNS.items() if each.table and has_column(profile, name)]
 
 
 def growing(profile: Profile) -> Iterator[tuple[str, Column, NDArray[Any]]]:
@@ -479,14 +472,14 @@ def _edge_arrays(columns: dict[str, Sequence[int] | IntArray]) -> list[IntArray]
     return found
 
 
-def _check_lengths(profile: Profile) -> None:
+def _check_columns(profile: Profile) -> None:
     n = profile.n_ops
     if n == 0:
         raise EmptyProfileError(f"profile '{profile.name}' has no ops; export the graph again")
     for label, each in OP_COLUMNS.items():
         if getattr(profile, label) is None:
             object.__setattr__(profile, label, each.default_for(n))
-        each.check_shape(label, getattr(profile, label), n)
+        each.check(label, getattr(profile, label), profile.op_names)
     if profile.time_us.shape != (n, len(KINDS)):
         raise ProfileError(
             f"time_us has shape {profile.time_us.shape}, not {(n, len(KINDS))}; give each op a row "
@@ -520,9 +513,6 @@ def _check_costs(profile: Profile) -> None:
             f"op '{profile.op_names[op]}': a time of {value:g} us is impossible; "
             f"use 0 to {MAX_TIME_US:g} us"
         )
-    for label, each in OP_COLUMNS.items():
-        if each.type is not str and not each.width:
-            each.check(label, getattr(profile, label), profile.op_names)
     size = profile.tensor_bytes
     held = [getattr(profile, label) for label, each in OP_COLUMNS.items() if each.unit == "bytes"]
     if sum(float(np.abs(part.astype(np.float64)).sum()) for part in (*held, size)) > MAX_BYTES:

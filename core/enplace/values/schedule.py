@@ -16,7 +16,7 @@ from enplace.values.arrays import freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray
+from enplace.values.profile import OP_COLUMNS, FloatArray, IntArray, table_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ class Schedule:
         pandas.DataFrame
             A row for each op, in the profile's order. Columns: ``op``, ``type``, ``scope``,
             ``device`` (its name), ``lane``, ``start_us`` and ``finish_us`` (µs from the start of
-            the step).
+            the step), and what else the profile says of ops.
 
         Raises
         ------
@@ -93,6 +93,7 @@ class Schedule:
             lane=self.op_lane,
             start_us=self.op_start_us,
             finish_us=self.op_finish_us,
+            **{OP_COLUMNS[name].key: getattr(profile, name) for name in table_columns(profile)},
         )
 
     def transfers_to_pandas(self) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 from enplace.text import cell_text
 from enplace.values.columns import Column
 from enplace.values.measurement import ESTIMATED
-from enplace.values.profile import OP_COLUMNS, has_column
+from enplace.values.profile import OP_COLUMNS, table_columns
 from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
@@ -35,7 +35,7 @@ def table_csv(result: Result) -> str:
     out_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(out_bytes, profile.tensor_op, profile.tensor_bytes)
     is_estimated = bool(schedule.problem.measured_profile.measured.estimated)
-    more = [name for name, each in OP_COLUMNS.items() if each.table and has_column(profile, name)]
+    more = table_columns(profile)
     heads = [OP_COLUMNS[name].key for name in more]
     lines = [",".join([*COLUMNS, *heads, *[ESTIMATED] * is_estimated])]
     for device, name in enumerate(names):

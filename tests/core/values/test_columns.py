@@ -1,6 +1,7 @@
 """No column of a profile is lost on the way, whatever becomes of the ops."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -12,6 +13,7 @@ import pytest
 
 from enplace.api.graphs import from_networkx, to_networkx
 from enplace.coarsen.contract import contract
+from enplace.errors import ProfileError
 from enplace.frameworks.evaluation import estimate
 from enplace.placers.data_parallel import share_of_batch
 from enplace.processes.codecs import profile_from, profile_message
@@ -148,6 +150,26 @@ def test_what_nothing_is_said_of_has_its_default() -> None:
     for name, column in OP_COLUMNS.items():
         if name != "time_us":
             assert all(map(column.is_default, getattr(profile, name)))
+
+
+def test_files_from_before_a_column_open(tmp_path: Path) -> None:
+    """A file has no trace of columns that say nothing, so it is one of an older version."""
+    plain = make_profile("plain", op_names=["a"], op_types=["Relu"], time_us=[[1, 1]])
+    write_profile(tmp_path / "p.enplace", plain)
+    with zipfile.ZipFile(tmp_path / "p.enplace") as archive:
+        names = set(json.loads(archive.read("profile.json")))
+        names |= {name.removesuffix(".npy") for name in np.load(archive.open("profile.npz")).files}
+    assert {name for name in OP_COLUMNS if name not in names} == {
+        name for name, column in OP_COLUMNS.items() if not column.always
+    }
+    assert read_profile(tmp_path / "p.enplace").kinds == ("elementwise",)
+
+
+def test_a_text_that_is_none_of_the_choices_is_refused() -> None:
+    with pytest.raises(
+        ProfileError, match=r"op 'a': op_passes must be one of forward, .* 'sideways'"
+    ):
+        make_profile("plain", op_names=["a"], time_us=[[1, 1]], op_passes=["sideways"])
 
 
 def test_a_column_that_does_not_exist_is_refused() -> None:
