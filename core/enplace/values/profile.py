@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -94,6 +95,8 @@ class Profile:
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
+    flops : float array, shape (n_ops,)
+        Operations with floating-point numbers; NaN if unknown.
     colocation : tuple of str, length n_ops
         Ops with the same non-empty text must share a device.
     measured : Measurement
@@ -172,6 +175,19 @@ class Profile:
         "The pass of a training step that it belongs to; if absent, its scope tells.",
         choices=OP_PASSES,
         label="pass",
+    )
+    flops: FloatArray = column(
+        "flops",
+        float,
+        "Operations with floating-point numbers, a product and a sum as two; absent if unknown.",
+        merge=Merge.SUM,
+        cut=Cut.SHARE,
+        grows=True,
+        default=math.nan,
+        most=1e30,
+        label="arithmetic",
+        unit="FLOP",
+        table=True,
     )
     measured: Measurement = field(default_factory=Measurement)
 

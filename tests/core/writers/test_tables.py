@@ -5,6 +5,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -69,6 +70,14 @@ def test_no_separator_makes_a_formula_of_a_name(names, kind):
 def test_csv_keeps_a_name_with_separators_in_one_cell():
     lines = csv_of(["a;b", "c|d", 'e"f', "plain/x:0"]).splitlines()
     assert [line.split(",")[0] for line in lines] == ["op", '"a;b"', '"c|d"', '"e""f"', "plain/x:0"]
+
+
+def test_csv_has_the_columns_for_tables_that_say_something():
+    profile = profile_of({"a": 10.0, "b": 10.0})
+    problem = Problem(replace(profile, flops=np.array([2.5e12, np.nan])), cluster_of(2))
+    said = table_csv(Result(simulate(problem, plan_of(problem, {"a": 0, "b": 0}))))
+    assert [row["flops"] for row in csv.DictReader(io.StringIO(said))] == ["2500000000000", ""]
+    assert "flops" not in csv_of(["a", "b"])
 
 
 def test_csv_keeps_odd_names(small):

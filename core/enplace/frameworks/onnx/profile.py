@@ -23,13 +23,15 @@ from enplace.frameworks.onnx.functions import bodies_of
 from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.op_kinds import kind_of, split_lengths
 from enplace.frameworks.onnx.work import work_of
-from enplace.frameworks.roofline import Gpu, cpu_us, gpu_us
+from enplace.frameworks.roofline import Gpu, Work, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import FORWARD, INPUT
-from enplace.values.profile import Profile, edge_columns, make_profile
+from enplace.values.profile import OP_COLUMNS, Profile, edge_columns, make_profile
 from enplace.values.splits.rules import RULES
+
+MOST_FLOPS = OP_COLUMNS["flops"].most
 
 SHARED_BYTES = 1 << 20
 """Ops that share a weight of this size or more share a device; of a smaller one each has a copy."""
@@ -69,9 +71,11 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
     edges = _edges(graph, names, reads)
     persistent, ties = _weights(graph, nodes, reads)
     known, is_free = _find_known(graph, nodes, reads)
+    free = Work(kernels=0)
+    works = [free if f else work_of(n, graph) for n, f in zip(nodes, is_free, strict=True)]
     times = [
-        _FREE if free else _times(node, graph, gpu)
-        for node, free in zip(nodes, is_free, strict=True)
+        _FREE if work is free else _times(node, work, gpu)
+        for node, work in zip(nodes, works, strict=True)
     ]
     kinds = [kind_of(node, graph, known) for node in nodes]
     lengths = {
@@ -86,6 +90,7 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         op_types=[_FED] * len(inputs) + [node.op_type or "Unknown" for node in nodes],
         op_kinds=[INPUT] * len(inputs) + kinds,
         op_passes=[FORWARD] * len(names),
+        flops=np.minimum([0.0] * len(inputs) + [work.flops for work in works], MOST_FLOPS),
         scopes=exported_scopes(names, recorded, len(inputs), edges),
         time_us=np.array([_ON_HOST] * len(inputs) + times),
         persistent_bytes=[0] * len(inputs) + persistent,
@@ -223,8 +228,7 @@ def _find_known(
     return known, makes
 
 
-def _times(node: NodeProto, graph: Graph, gpu: Gpu) -> Times:
+def _times(node: NodeProto, work: Work, gpu: Gpu) -> Times:
     """Estimate the times of a node on the GPU and on a core of a CPU."""
-    work = work_of(node, graph)
     needs_cpu = node.domain == _ON_CPU_DOMAIN or node.op_type in _ON_CPU
     return math.nan if needs_cpu else gpu_us(work, gpu), cpu_us(work)

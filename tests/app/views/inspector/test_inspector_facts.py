@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 
 from documents import chain_document, document_of
+from enplace.values.problem import Problem
 from enplace_studio.views.inspector.inspector_facts import (
     largest_outgoing,
     op_facts,
@@ -78,3 +81,11 @@ def test_the_facts_of_an_op_are_its_costs_on_this_cluster():
         ("runs from", "0 ms to 0.0050 ms"),
     ]
     assert ("on a GPU", "cannot run") in op_facts(document.problem, None, 1)
+
+
+def test_an_op_shows_the_columns_that_say_something_of_it():
+    plain = profile_of({"a": 10.0})
+    said = replace(plain, flops=np.array([2.5e9]), op_kinds=("conv",), op_passes=("forward",))
+    found, before = (op_facts(Problem(each, cluster_of(1)), None, 0) for each in (said, plain))
+    more = [fact for fact in found if fact not in before]
+    assert more == [("kind", "conv"), ("pass", "forward"), ("arithmetic", "2.5 GFLOP")]

@@ -356,3 +356,11 @@ def test_splits_and_data_parallelism_shorten_a_large_batch(profile):
 )
 def test_the_kind_of_an_op_follows_from_its_type_and_inputs(op, kind):
     assert kind_of(op, Graph("g", [op], {}, {}, {}), {"w"}) == kind
+
+
+def test_the_arithmetic_of_each_op_is_kept(profile):
+    found = profile(onnx_models.resnet(), batch_size=8)
+    conv = found.index["/conv1/Conv"]
+    assert found.flops[conv] == 2 * 8 * 64 * 112 * 112 * 3 * 7 * 7
+    assert found.flops[found.index["input"]] == 0
+    assert with_batch(found, 2).flops[conv] == 2 * found.flops[conv]
