@@ -86,7 +86,11 @@ def _check_memory(content: bytes, most_bytes: int) -> None:
     if sys.platform != "linux":
         return
     command = [sys.executable, "-I", "-S", "-c", _PARSE, str(most_bytes)]
-    if subprocess.run(command, input=content, capture_output=True, check=False).returncode:
+    # In another session, Ctrl-C does not end it, which would look as if it took too much memory.
+    done = subprocess.run(
+        command, input=content, capture_output=True, check=False, start_new_session=True
+    )
+    if done.returncode:
         raise FileError(
             f"would take over {size(most_bytes)} of memory, far more than any real file; "
             f"do not trust it"
