@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size, table
@@ -23,15 +23,6 @@ LONG_COMPILING_S = 2.0
 
 SHOWN_STAGES = 40
 """Most stages of a pipeline that are printed for people."""
-
-
-def expert_schedule(
-    problem: Problem, cancelled: Callable[[], bool] = lambda: False
-) -> Schedule | None:
-    """Return the schedule of the expert's plan; None if it has none, or if cancelled."""
-    from enplace.placers.references import EXPERT, reference_schedule
-
-    return reference_schedule(problem, EXPERT, cancelled)
 
 
 class Others(NamedTuple):

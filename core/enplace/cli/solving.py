@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +232,7 @@ def compare(
     """
     from enplace.placers import PlaceOptions, Stop, place_with_each
     from enplace.placers.data_parallel import all_mirrored, fastest
-    from enplace.placers.references import alone_schedule
+    from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
     names = method_names(methods, objective)
@@ -241,7 +241,8 @@ def compare(
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         options = PlaceOptions(objective, Stop(time_limit, cancelled=stopped), seed, report)
         results, failures = place_with_each(problem, values, options, begin)
-        expert = _expert_among(results, problem, stopped)
+        made = results.get(EXPERT)
+        expert = made.schedule if made else reference_schedule(problem, EXPERT, stopped)
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
@@ -290,14 +291,14 @@ def _find_others(
 ) -> Others:
     """Find what a plan is compared with, until stopped; the first two are for the step time."""
     from enplace.placers.data_parallel import mirrored
-    from enplace.placers.references import alone_schedule
+    from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
-    is_expert = made.plan.method == "expert"
-    expert = made if is_expert else summary.expert_schedule(problem, stopped)
+    is_expert = made.plan.method == EXPERT
+    expert = made if is_expert else reference_schedule(problem, EXPERT, stopped)
     return summary.Others(expert, alone, shared)
 
 
@@ -317,13 +318,6 @@ def _left_out(n: int) -> str:
     if not n:
         return "every method has a plan, the last one its best so far"
     return f"{count(n, 'method')} had no plan yet and {'is' if n == 1 else 'are'} left out"
-
-
-def _expert_among(
-    results: Mapping[str, Result], problem: Problem, cancelled: Callable[[], bool]
-) -> Schedule | None:
-    expert = results.get("expert")
-    return expert.schedule if expert else summary.expert_schedule(problem, cancelled)
 
 
 def _write(

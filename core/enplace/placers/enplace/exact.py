@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from enplace.bounds import Proof
 from enplace.placers.enplace.incumbent import POLICIES, BestSchedule
@@ -16,31 +16,22 @@ ENGINE = "CP-SAT"
 THREADS = 2
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of the exact part.
-
-    Attributes
-    ----------
-    nothing_fits : bool
-        Whether it is proven that no plan fits in memory.
-    left_out : tuple of str
-        The reason why CP-SAT gave no answer, if it gave none.
-    """
-
-    nothing_fits: bool = False
-    left_out: tuple[str, ...] = ()
-
-
-def prove(incumbent: BestSchedule, options: PlaceOptions) -> Verdict:
+def prove(incumbent: BestSchedule, options: PlaceOptions) -> tuple[bool, tuple[str, ...]]:
     """Let CP-SAT use the remaining time to search for a better plan and a higher bound.
 
     Do nothing without a time limit, or if there is nothing left to gain.
+
+    Returns
+    -------
+    bool
+        Whether it is proven that no plan fits in memory.
+    tuple of str
+        The reason why CP-SAT gave no answer, if it gave none.
     """
     problem, limit_s = incumbent.problem, options.stop.limit_s
     stop = options.stop.when(lambda: incumbent.is_optimal)
     if limit_s is None or stop():
-        return Verdict()
+        return False, ()
     bound_us = find_proof(problem, options).bound_us
     nothing_fits = False
     left_out: list[str] = []
@@ -63,4 +54,4 @@ def prove(incumbent: BestSchedule, options: PlaceOptions) -> Verdict:
             plan = found.plan
             plans = (replace(plan, policy=policy, links=links) for policy, links in POLICIES)
             incumbent.try_plans(plans, ENGINE)
-    return Verdict(nothing_fits, tuple(left_out))
+    return nothing_fits, tuple(left_out)

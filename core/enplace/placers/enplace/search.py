@@ -120,10 +120,10 @@ def _search(
     phases.run()
     if not is_small:
         return False, ()
-    verdict = prove(incumbent, options)
-    if not verdict.nothing_fits:
+    nothing_fits, left_out = prove(incumbent, options)
+    if not nothing_fits:
         phases.restart()
-    return verdict.nothing_fits, verdict.left_out
+    return nothing_fits, left_out
 
 
 def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
