@@ -9,7 +9,10 @@ from enplace.frameworks.tensorflow import framework
 from enplace.processes.worker import WorkerProgram
 
 SECOND_FRAMEWORK = '''
-"""A framework whose models are .flame files; their workers are this Python program."""
+"""A framework whose models are .flame files, which it runs and checks by module.
+
+It serves no tasks and has no logical devices. Its workers are this Python program.
+"""
 
 import sys
 
@@ -31,6 +34,15 @@ def recognise(path):
     return path, "flame"
 
 
+def why_not(result):
+    return "a flame does not jump" if result.plan.method == "round-robin" else ""
+
+
+def halves(profile):
+    middle = profile.n_ops // 2
+    return [range(middle), range(middle, profile.n_ops)]
+
+
 def apply(path, brightness=1):
     return f"{path} lit" + "!" * (brightness - 1)
 
@@ -41,7 +53,6 @@ FRAMEWORK = Framework(
     extra="torchlight",
     worker=WorkerProgram(WORKER, "Torchlight"),
     runs=True,
-    server=WorkerProgram(SERVER, "Torchlight server") if SERVER else None,
     applier="enplace.frameworks.torchlight.framework:apply",
     kinds=(ModelKind("flame", "A flame. It burns once.", (SPARKS, LOSS, WICK)),),
     models="a flame (.flame)",
@@ -50,7 +61,10 @@ FRAMEWORK = Framework(
     suffixes=(".flame",),
     imports=("torchlight",),
     recognise=recognise,
-    exporters=(Exporter("flame", "Torchlight script", ".fl", lambda result: "burn"),),
+    exporters=(
+        Exporter("flame", "Torchlight script", ".fl", lambda result: "burn", why_not=why_not),
+    ),
+    grains={"half": halves},
 )
 '''
 
@@ -76,15 +90,13 @@ def add_second_framework(
     monkeypatch,
     tmp_path: Path,
     worker: tuple[str, ...] = (),
-    server: tuple[str, ...] = (),
     folder: str = "torchlight",
 ) -> None:
     """Add a framework named Torchlight as one folder, and nothing else."""
     package = tmp_path / "frameworks" / folder
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    given = f"WORKER, SERVER = {worker!r}, {server!r}\n"
-    (package / "framework.py").write_text(given + SECOND_FRAMEWORK)
+    (package / "framework.py").write_text(f"WORKER = {worker!r}\n" + SECOND_FRAMEWORK)
     monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(package.parent)])
     for name in (folder, f"{folder}.framework"):
         monkeypatch.delitem(sys.modules, f"{frameworks.__name__}.{name}", raising=False)

@@ -74,6 +74,7 @@ def make_problem(
     scale_compute: float = 1.0,
     scale_links: float = 1.0,
     constraints: PathLike | None = None,
+    grain: str = "",
     dashes: str = "",
     **given: Any,
 ) -> Problem:
@@ -83,6 +84,8 @@ def make_problem(
     ----------
     constraints : path, optional
         A file of constraints.
+    grain : str
+        What stays whole, as the model's framework knows it, such as ``module``.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
     **given : iterables
@@ -94,6 +97,7 @@ def make_problem(
     EnplaceError
         If a file, a name or a constraint cannot be used.
     """
+    from enplace.frameworks.registry import framework_of
     from enplace.readers.clusters import cluster_from
     from enplace.values.constraints import KINDS, Constraints
     from enplace.values.problem import Problem
@@ -104,6 +108,8 @@ def make_problem(
         key: _read_rows(kind, given.get(kind.keyword, ()), profile, machine, f"{dashes}{key}")
         for key, kind in KINDS.items()
     }
+    if grain:
+        rows["colocate"] = [*rows["colocate"], *framework_of(profile).grain(grain, profile)]
     problem = Problem(profile, machine, Constraints.of(rows))
     return problem if constraints is None else _with_constraints(problem, constraints)
 

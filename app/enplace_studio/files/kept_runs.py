@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.measured import MeasuredRun, run_from, run_message
+from enplace.frameworks.measured import COUNTS, MeasuredRun, run_from, run_message
 from enplace.processes.wire import Message
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -32,7 +32,10 @@ def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None
     try:
         arrays = {name: _array(values) for name, values in data["arrays"].items()}
         arrays |= {name: getattr(plan, name) for name in _OF_PLAN}
-        figures = {n: math.nan if value is None else value for n, value in data["run"].items()}
+        figures = {
+            name: math.nan if value is None and name not in COUNTS else value
+            for name, value in data["run"].items()
+        }
         run = run_from(Message("done", {**data, "run": figures}, arrays), problem)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError, EnplaceError):
         return None

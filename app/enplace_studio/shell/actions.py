@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QInputDialog
 
 from enplace import writers
 from enplace.frameworks.registry import exporters, why_no_export
+from enplace.values.result import Result
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import find_ops
 from enplace_studio.model.relations import RELATIONS, Relation
@@ -30,7 +31,7 @@ EXPORTS = {
 }
 """Title and suffix of each format that a schedule can be exported to."""
 
-FORMATS = frozenset(writers.exporters())
+FORMATS = writers.exporters()
 """The formats that are for every model, whatever its framework."""
 
 
@@ -153,10 +154,11 @@ def _export_action(form: str) -> Action:
 
 
 def _why_no_export(studio: Studio, form: str) -> str:
-    problem = studio.document.problem
-    if problem is None or form in FORMATS:
+    entry = studio.document.current
+    if entry is None:
         return ""
-    why = why_no_export(form, problem.measured_profile)
+    result = Result(entry.schedule)
+    why = FORMATS[form].why_not(result) if form in FORMATS else why_no_export(form, result)
     return why[:1].upper() + why[1:]
 
 

@@ -189,6 +189,7 @@ def place(
     time_limit_s: float | None = None,
     seed: int = 0,
     constraints: PathLike | None = None,
+    grain: str = "",
     start: Result | PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -215,6 +216,8 @@ def place(
         ends the search.
     constraints : str or path, optional
         A file of constraints that the studio exported; those given here go before it.
+    grain : str, optional
+        Keep together what the model's framework knows as one, such as ``"module"``.
     start : Result, str or path, optional
         A plan to improve; not every method can.
     options : mapping of str to value, optional
@@ -258,7 +261,7 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    problem = make_problem(profile, cluster, constraints=constraints, **demands(given))
+    problem = make_problem(profile, cluster, constraints=constraints, grain=grain, **demands(given))
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -274,6 +277,7 @@ def compare(
     time_limit_s: float | None = None,
     seed: int = 0,
     constraints: PathLike | None = None,
+    grain: str = "",
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
     **given: Demand,
@@ -289,7 +293,7 @@ def compare(
         The limit of each method, in seconds.
     options : mapping of str to value, optional
         Options of methods by name; each applies to the methods that have it.
-    profile, cluster, objective, seed, progress, constraints, **given
+    profile, cluster, objective, seed, progress, constraints, grain, **given
         As for :func:`place`.
 
     Returns
@@ -305,7 +309,7 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    problem = make_problem(profile, cluster, constraints=constraints, **demands(given))
+    problem = make_problem(profile, cluster, constraints=constraints, grain=grain, **demands(given))
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},

@@ -124,7 +124,7 @@ class Result(PlainResult):
         known = exporters()
         if format not in known:
             raise EnplaceError(f"there is no format '{format}'; {instead(format, known)}")
-        if why := why_no_export(format, self.schedule.problem.measured_profile):
+        if why := why_no_export(format, self):
             raise EnplaceError(f"{why}; a table of the plan is 'csv'")
         # Other plans place the model; a plan with splits is for another graph.
         model = None if self.plan.splits else self.schedule.problem

@@ -214,14 +214,15 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     from enplace.frameworks.registry import exporters, framework_of, why_no_export
     from enplace.machine import simulate
     from enplace.placers.references import result_for
+    from enplace.values.result import Result
 
     check_outputs((output,), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
-    if why := why_no_export(form, problem.measured_profile):
+    schedule = simulate(problem, chosen)
+    if why := why_no_export(form, Result(schedule)):
         raise FileError(f"{profile}: {why}; a table of the plan is --format csv")
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
-    schedule = simulate(problem, chosen)
     alone = framework_of(problem.measured_profile).alone
     result = result_for(exporters()[form], schedule, model, alone)
     content = exporters()[form].text(result).encode()

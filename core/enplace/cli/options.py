@@ -206,11 +206,19 @@ def all_of(*options: Decorator) -> Decorator:
     return decorate
 
 
-constraints_option = click.option(
-    "--constraints",
-    type=FILE,
-    metavar="FILE",
-    help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
+constraints_option = all_of(
+    click.option(
+        "--constraints",
+        type=FILE,
+        metavar="FILE",
+        help="Obey the constraints in a file that the studio exported, too; --pin goes before it.",
+    ),
+    click.option(
+        "--grain",
+        default="",
+        metavar="NAME",
+        help="Keep together what the model's framework knows as one, such as 'module'.",
+    ),
 )
 
 solver_options = all_of(

@@ -10,16 +10,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from enplace.errors import ClusterError
+from enplace.errors import ClusterError, EnplaceError
 from enplace.frameworks.devices import LOCAL, has_gpus
 from enplace.option import Option, read_values
 from enplace.processes.worker import WorkerProgram
+from enplace.text import listed
+from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
+
+Grain = Callable[[Profile], Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ class Framework:
         than usual, because the run without a plan then differs from the user's own.
     imports : tuple of str
         What programs import that train with this framework.
+    grains : mapping of str to callable
+        Coarser units than ops, by name, such as ``module``. Each takes a profile and returns the
+        groups of ops, by their numbers, which then stay together.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
     bundled : tuple of Path
@@ -118,6 +125,7 @@ class Framework:
     about_compiled: str = ""
     about_plain_kernels: str = ""
     imports: tuple[str, ...] = ()
+    grains: Mapping[str, Grain] = field(default_factory=dict)
     exporters: tuple[Exporter, ...] = ()
     bundled: tuple[Path, ...] = ()
 
@@ -166,6 +174,19 @@ class Framework:
     def install_command(self) -> str:
         """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"
+
+    def grain(self, name: str, profile: Profile) -> list[tuple[int, ...]]:
+        """Return the groups of a profile's ops that a grain keeps together.
+
+        Raises
+        ------
+        EnplaceError
+            If it is none of ``grains``.
+        """
+        if name not in self.grains:
+            known = f"; use {listed(self.grains)}" if self.grains else ", nor any other"
+            raise EnplaceError(f"{self.name} has no grain '{name}'{known}")
+        return [tuple(group) for group in self.grains[name](profile) if len(group) > 1]
 
     def run_wishes(self, wishes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is wished of a run.

@@ -376,18 +376,23 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-_FIGURES = (
-    "predicted_step_time_us",
-    "stock_step_time_us",
+COUNTS = (
     "ops_checked",
     "ops_on_planned_device",
     "order_violations",
+    "modules_checked",
+    "modules_on_planned_device",
+)
+"""Figures that may be None; an unknown time or difference is NaN."""
+
+_FIGURES = (
+    "predicted_step_time_us",
+    "stock_step_time_us",
+    *COUNTS,
     "loss_difference",
     "weights_difference",
     "first_step_difference",
     "rounding_difference",
-    "modules_checked",
-    "modules_on_planned_device",
 )
 
 

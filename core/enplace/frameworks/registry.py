@@ -13,6 +13,7 @@ from enplace import writers
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.option import Option, merge
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.writers.registry import Exporter
 
 
@@ -108,14 +109,14 @@ def exporters() -> dict[str, Exporter]:
     return dict(sorted(found.items()))
 
 
-def why_no_export(form: str, profile: Profile) -> str:
-    """Explain why a format is of no use for a model; empty if it is of use."""
+def why_no_export(form: str, result: Result) -> str:
+    """Explain why a format is of no use for a result; empty if it is of use."""
     owners = (
         framework
         for framework in frameworks().values()
         if any(each.name == form for each in framework.exporters)
     )
-    owner, own = next(owners, None), framework_of(profile)
+    owner, own = next(owners, None), framework_of(result.schedule.problem.measured_profile)
     if owner is None or owner is own:
-        return ""
+        return exporters()[form].why_not(result)
     return f"format '{form}' is for {owner.name}, and this is a model of {own.name}"

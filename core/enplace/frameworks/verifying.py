@@ -285,6 +285,8 @@ def verify(
     profiles: list[Profile] = []
     checks: list[PlanCheck] = []
     scripts = scripts or framework.bundled
+    if not scripts:
+        raise EnplaceError(f"no models for {framework.name} ship with Enplace")
     jobs = len(scripts) * (1 + len(methods))
     for script in scripts:
         shown = _share(report, len(checks) + len(profiles), jobs, script.stem)

@@ -13,6 +13,10 @@ from enplace.values.result import Result
 Write = Callable[[Result], str]
 
 
+def _fits(result: Result) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Exporter:
     """A file format that a plan can be exported to.
@@ -27,6 +31,8 @@ class Exporter:
         Takes a result, and returns the text of the file.
     shows_bound, shows_references : bool
         Whether the file shows the result's bound and its references, which take time to find.
+    why_not : callable
+        Takes a result, and says why the format cannot hold it; empty if it can.
     """
 
     name: str
@@ -35,6 +41,7 @@ class Exporter:
     write: Write
     shows_bound: bool = False
     shows_references: bool = False
+    why_not: Callable[[Result], str] = _fits
 
     def text(self, result: Result) -> str:
         """Return the text of the file.
@@ -62,6 +69,7 @@ def exporter(
     suffix: str,
     shows_bound: bool = False,
     shows_references: bool = False,
+    why_not: Callable[[Result], str] = _fits,
 ) -> Callable[[Write], Write]:
     """Register a function as an exporter; its module must be in this package to be found.
 
@@ -78,7 +86,8 @@ def exporter(
         raise ValueError(f"exporter '{name}': another exporter has this name; choose another one")
 
     def register(write: Write) -> Write:
-        registered[name] = Exporter(name, title, suffix, write, shows_bound, shows_references)
+        shown = (shows_bound, shows_references)
+        registered[name] = Exporter(name, title, suffix, write, *shown, why_not)
         return write
 
     return register

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QLabel, QMessageBox, QPlainTextEdit
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import usual_framework
 from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow import framework
 from enplace.values.splits import Split
 from enplace_studio.explain.prediction import total_times
 from enplace_studio.files.kept_runs import run_from_json, run_to_json
@@ -167,6 +168,17 @@ def test_without_tensorflow_the_tooltip_explains_how_to_add_it(opened, monkeypat
     assert not opened.header.run_button.isEnabled()
     assert usual_framework().install_command in opened.header.run_button.toolTip()
     assert usual_framework().install_command in opened.menus.by_id["run"].toolTip()
+
+
+def test_the_menu_says_why_a_plan_cannot_be_exported_as_code(opened, monkeypatch):
+    add_plan(opened)
+    assert opened.menus.by_id["export-python"].isEnabled()
+    python = replace(framework.FRAMEWORK.exporters[0], why_not=lambda result: "it is dark")
+    changed = replace(framework.FRAMEWORK, exporters=(python,))
+    monkeypatch.setattr(framework, "FRAMEWORK", changed)
+    add_plan(opened, "other")
+    assert not opened.menus.by_id["export-python"].isEnabled()
+    assert "It is dark" in opened.menus.by_id["export-python"].toolTip()
 
 
 def test_a_profile_without_a_model_cannot_run_and_says_why(window):
@@ -422,6 +434,20 @@ def test_an_op_without_measurement_stays_so_in_a_project(ran):
     kept = json.loads(json.dumps(run_to_json(unseen), allow_nan=False))
     again = run_from_json(kept, ran.document.problem, plan)
     np.testing.assert_array_equal(again.op_time_us, unseen.op_time_us)
+
+
+def test_a_run_that_was_checked_by_module_is_kept_and_shown_as_such(ran):
+    run, plan = ran.document.current.run, ran.document.current.plan
+    unseen = dict.fromkeys(("ops_checked", "ops_on_planned_device", "order_violations"))
+    by_module = replace(run, **unseen, modules_checked=3, modules_on_planned_device=2)
+    again = run_from_json(
+        json.loads(json.dumps(run_to_json(by_module))), ran.document.problem, plan
+    )
+    assert (again.checked, again.in_place, again.order_violations) == ("module", (2, 3), None)
+    assert again.faults == ["1 module not where planned"]
+    first, second = facts_of(again)[:2]
+    assert (first.name, first.value) == ("modules on their device", "2 of 3")
+    assert (second.name, second.value) == ("order", "TensorFlow’s own")
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,10 @@ def test_the_texts_name_both(qtbot):
     assert "With TensorFlow installed" in texts
     assert "With Torchlight installed, a model too: a flame (.flame)." in texts
     assert framework_names() == "TensorFlow, Torchlight, ONNX"
+
+
+def test_only_devices_that_it_can_have_are_offered(dialog):
+    devices = [dialog.devices.itemData(i) for i in range(dialog.devices.count())]
+    assert "cpu:1" in devices
+    assert "cpu:2" not in devices
+    assert None not in devices  # no cluster file with hosts

@@ -1,5 +1,6 @@
 """A second framework is one folder: the command line and scripts then have all it brings."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from types import ModuleType
 import pytest
 
 from enplace import apply
+from enplace.errors import EnplaceError
+from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import exporters, frameworks, kinds
 from fake_framework import add_second_framework
 
@@ -16,7 +19,7 @@ WORKER = str(Path(__file__).with_name("fake_worker.py"))
 
 @pytest.fixture(autouse=True)
 def second(monkeypatch, folder):
-    add_second_framework(monkeypatch, folder, (sys.executable, WORKER, "well"))
+    add_second_framework(monkeypatch, folder, (sys.executable, WORKER, "modules"))
     (folder / "model.flame").write_text("spark\n")
 
 
@@ -42,6 +45,68 @@ def test_a_plan_is_exported_as_its_code(enplace):
     done = enplace("export", "P.enplace", "plan.json", "--format", "flame", "-o", "plan.fl")
     assert (done.status, done.err) == (0, "")
     assert Path("plan.fl").read_text() == "burn"
+    words = ("--cluster", "c.json", "-o", "plan.json", "--method", "round-robin")
+    enplace("place", "P.enplace", *words)
+    done = enplace("export", "P.enplace", "plan.json", "--format", "flame", "-o", "plan.fl")
+    assert done.status == 2
+    assert "a flame does not jump" in done.err
+
+
+@pytest.fixture
+def planned(enplace):
+    """A plan of each device count, by the number."""
+    enplace("profile", "model.flame", "-o", "P.enplace", "--trust")
+    words = ("P.enplace", "--cluster", "c.json")
+    enplace("place", *words, "-o", "1.json", "--method", "single")
+    enplace("place", *words, "-o", "2.json", "--method", "round-robin")
+
+
+def test_its_models_run_with_its_own_wishes_and_are_checked_by_module(enplace, planned):
+    words = ("--trust", "--profile", "P.enplace", "--brightness", "2")
+    done = enplace("run", "model.flame", "2.json", *words, "--json")
+    assert done.status == 0
+    assert done.document["facts"]["wishes"] == {"brightness": 2}
+    found = [done.document[f"{each}s_checked"] for each in ("op", "module")]
+    assert (found, done.document["order_violations"]) == ([None, 2], None)
+    assert done.document["as_planned"]
+    lines = " ".join(enplace("run", "model.flame", "2.json", *words).out.split())
+    assert "modules where planned 2 of 2 out of order not checked" in lines
+    astray = enplace("run", "model.flame", "1.json", *words, "--json")
+    assert (astray.status, astray.document["as_planned"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--pipeline", "1f1b"), "Torchlight's run takes no 'pipeline'; it takes brightness"),
+        (("--no-order",), "Torchlight's run takes no 'order'"),
+        (("--brightness", "9"), "9 is not in the range 1<=x<=3"),
+        (("--signature", "f"), "a model of kind 'flame' takes no 'signature'"),
+        (("--devices", "cpu:2"), "Torchlight does not divide a device into logical ones"),
+        (("--devices", "gpu:1@2GiB"), "Torchlight does not divide a device into logical ones"),
+        (("--devices", "hosts.json"), "Torchlight runs on one host"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(enplace, planned, words, why):
+    done = enplace("run", "model.flame", "2.json", "--trust", "--profile", "P.enplace", *words)
+    assert done.status == 2
+    assert why in done.err
+
+
+def test_what_it_takes_as_one_stays_together(enplace, planned):
+    words = ("P.enplace", "--cluster", "c.json", "--method", "round-robin", "-o", "p.json")
+    assert enplace("place", *words, "--grain", "half").status == 0
+    ops = json.loads(Path("p.json").read_text())["ops"]
+    devices = [op["device"] for op in ops]
+    assert devices[1] == devices[2]
+    done = enplace("place", *words, "--grain", "module")
+    assert "Torchlight has no grain 'module'; use half" in done.err
+
+
+def test_it_has_no_models_to_verify_a_machine_by(enplace, monkeypatch):
+    monkeypatch.setattr(Framework, "is_installed", True)
+    done = enplace("verify", "--framework", "torchlight", "-o", "report.html")
+    assert "no models for Torchlight ship with Enplace" in done.err
 
 
 def test_its_exporter_cannot_take_the_name_of_another(monkeypatch):
@@ -58,9 +123,14 @@ def test_serve_asks_which_framework_serves(enplace):
     done = enplace("serve", "c.json", "task", "--framework", "caffeine")
     assert done.status == 2
     assert "'tensorflow', 'torchlight'" in done.err
+    done = enplace("serve", "c.json", "task", "--framework", "torchlight")
+    assert "Torchlight serves no tasks; choose another framework" in done.err
 
 
 def test_a_script_applies_a_plan_with_the_framework_that_it_imported(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setitem(sys.modules, "torchlight", ModuleType("torchlight"))
     assert apply("plan.json") == "plan.json lit"
+    assert apply("plan.json", brightness=3) == "plan.json lit!!"
+    with pytest.raises(EnplaceError, match="Torchlight's apply takes no 'pipeline'"):
+        apply("plan.json", pipeline="1f1b")

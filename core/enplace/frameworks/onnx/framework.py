@@ -8,8 +8,10 @@ from pathlib import Path
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.names.scopes import INPUT
 from enplace.option import MAX_SIZE, SIZES, WHOLE, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
+from enplace.values.profile import Profile
 
 SUFFIX = ".onnx"
 _MODELS = "a graph that any framework exports (.onnx)"
@@ -77,6 +79,15 @@ def explain_end(code: int, last_lines: str) -> str:
     return ""
 
 
+def find_modules(profile: Profile) -> list[list[int]]:
+    """Return the ops of each module that the exporting framework noted."""
+    modules: dict[str, list[int]] = {}
+    for op, scope in enumerate(profile.scopes):
+        if scope and scope != INPUT:
+            modules.setdefault(scope, []).append(op)
+    return [*modules.values()]
+
+
 FRAMEWORK = Framework(
     name="ONNX",
     module="onnx",
@@ -86,4 +97,5 @@ FRAMEWORK = Framework(
     models=_MODELS,
     suffixes=(SUFFIX,),
     recognise=recognise,
+    grains={"module": find_modules},
 )

@@ -13,7 +13,7 @@ from enplace.files.reading import open_to_read
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
-from enplace.frameworks.tensorflow.snippet import python_snippet
+from enplace.frameworks.tensorflow.snippet import python_snippet, why_no_snippet
 from enplace.frameworks.wishes import BATCH_SIZE, ORDER, PIPELINE_OPTIONS, PROGRAM
 from enplace.option import TEXT, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
@@ -192,7 +192,7 @@ FRAMEWORK = Framework(
     suffixes=tuple(_SUFFIXES),
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,
-    exporters=(Exporter("python", "Python module", ".py", python_snippet),),
+    exporters=(Exporter("python", "Python module", ".py", python_snippet, why_not=why_no_snippet),),
     bundled=tuple(
         Path(str(resource_files("enplace_resources"))) / "verify" / f"{name}.py"
         for name in ("mlp", "convolutions", "attention")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enplace.errors import PlanError
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.text import count, ms
 from enplace.values.result import Result
@@ -38,21 +37,21 @@ def placement():
 '''
 
 
-def python_snippet(result: Result) -> str:
-    """Return Python source: devices by op name, and a context for ``tf.compat.v1.device``.
+def why_no_snippet(result: Result) -> str:
+    """Say that a device function cannot split ops, if the plan does."""
+    splits = result.plan.splits
+    if not splits:
+        return ""
+    return (
+        f"the plan splits {count(len(splits), 'op')}, and a Python module of devices "
+        f"cannot split ops; apply the plan's file with enplace.apply"
+    )
 
-    Raises
-    ------
-    PlanError
-        If the plan splits ops, which a device function cannot do.
-    """
+
+def python_snippet(result: Result) -> str:
+    """Return Python source: devices by op name, and a context for ``tf.compat.v1.device``."""
     schedule = result.schedule
     profile, plan = schedule.problem.profile, schedule.plan
-    if plan.splits:
-        raise PlanError(
-            f"the plan splits {count(len(plan.splits), 'op')}, and a Python module of devices "
-            f"cannot split ops; apply the plan's file with enplace.apply"
-        )
     devices = device_names(schedule.problem.cluster)
     facts = (
         f"# Model {profile.name!a}, method {plan.method!a}, "
