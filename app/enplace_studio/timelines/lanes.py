@@ -113,6 +113,14 @@ class Lanes(Surface):
         lanes = enumerate(self.rows)
         return [self.row_area(i) for i, row in lanes if row.is_planned and row.device == device]
 
+    def part(self, lane: QRectF, start_us: float, stop_us: float, least_px: float = 0.0) -> QRectF:
+        """Return the part of a lane between two moments, as far as it is on screen."""
+        left, right = (
+            lane.left() + min(max(self.scale.x(time_us), 0.0), self.scale.width_px)
+            for time_us in (start_us, stop_us)
+        )
+        return QRectF(left, lane.top(), max(right - left, least_px), lane.height())
+
     # From pixels to rows
 
     def time_at(self, at: QPointF) -> float:

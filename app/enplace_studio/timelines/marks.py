@@ -9,6 +9,7 @@ from PySide6.QtGui import QFontMetricsF, QPainter, QPen, QPolygonF
 
 from enplace_studio.explain.reasons import Mark
 from enplace_studio.timelines.lanes import Lanes
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import theme
 
 _LEAST_PX = 3
@@ -34,8 +35,7 @@ def paint_marks(painter: QPainter, lanes: Lanes, marks: Sequence[Mark], area: QR
 
 def _paint_bar(painter: QPainter, lanes: Lanes, mark: Mark, lane: QRectF) -> QRectF:
     """Draw a dashed box around a bar; return the box."""
-    left, right = (_x(lanes, time_us) for time_us in (mark.start_us, mark.finish_us))
-    box = QRectF(left, lane.top(), max(right - left, _LEAST_PX), lane.height())
+    box = lanes.part(lane, mark.start_us, mark.finish_us, _LEAST_PX)
     painter.setPen(QPen(theme.tokens.panel, 4))
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.drawRect(box)
@@ -47,7 +47,8 @@ def _paint_bar(painter: QPainter, lanes: Lanes, mark: Mark, lane: QRectF) -> QRe
 def _paint_arrival(painter: QPainter, lanes: Lanes, mark: Mark, lane: QRectF) -> QRectF:
     """Draw a line from where a transfer starts to where it arrives; return the place it ends."""
     sources = lanes.lanes_of(mark.source) if mark.source is not None else []
-    begin, end = _x(lanes, mark.start_us), _x(lanes, mark.finish_us)
+    way = lanes.part(lane, mark.start_us, mark.finish_us)
+    begin, end = way.left(), way.right()
     downwards = bool(sources) and sources[0].top() < lane.top()
     edge = lane.top() if downwards else lane.bottom()
     start = (sources[0].bottom() if downwards else sources[0].top()) if sources else edge
@@ -89,12 +90,5 @@ def _paint_text(
     painter.setPen(QPen(theme.tokens.accent, 1))
     painter.setBrush(theme.tokens.panel)
     painter.drawRoundedRect(box, 4, 4)
-    painter.setFont(font)
-    painter.setPen(theme.tokens.text)
-    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, text)
+    draw_text(painter, box, text, font, theme.tokens.text, Qt.AlignmentFlag.AlignCenter)
     return box
-
-
-def _x(lanes: Lanes, time_us: float) -> float:
-    """Return the place of a moment; at an end of the lanes if it is not on screen."""
-    return lanes.left + min(max(lanes.scale.x(time_us), 0.0), lanes.scale.width_px)

@@ -309,11 +309,3 @@ def draw_trace(painter: QPainter, trace: PathTrace, lanes: Lanes, color: QColor)
     ):
         painter.setPen(QPen(pen, width))
         painter.drawLines(lines)
-
-
-def draw_span(painter: QPainter, areas: Sequence[QRectF], color: QColor) -> None:
-    """Mark areas of lanes with a dashed line around each."""
-    painter.setPen(QPen(color, 1.4, Qt.PenStyle.DashLine))
-    painter.setBrush(Qt.BrushStyle.NoBrush)
-    for area in areas:
-        painter.drawRect(area.adjusted(0.5, 0.5, -0.5, -0.5))

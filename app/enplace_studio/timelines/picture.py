@@ -22,6 +22,7 @@ from enplace_studio.timelines import paint
 from enplace_studio.timelines.lanes import Lanes, row_title
 from enplace_studio.timelines.marks import paint_marks
 from enplace_studio.timelines.rows import Row
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import theme
 
 
@@ -122,19 +123,16 @@ class Picture:
     def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:
         tokens, gutter = theme.tokens, self.lanes.gutter
         line = area.adjusted(0, -4, 0, 4)
-        align = Qt.AlignmentFlag.AlignVCenter
         weight = QFont.Weight.DemiBold if row.is_planned else QFont.Weight.Normal
-        painter.setFont(theme.font(12 if row.is_planned and not row.thin else 11, weight))
-        painter.setPen(tokens.text if row.is_planned else tokens.dim)
+        font = theme.font(12 if row.is_planned and not row.thin else 11, weight)
         line.setLeft(gutter.indent_px)
         line.setRight(gutter.titles_px)
-        painter.drawText(line, align, row_title(row))
+        color = tokens.text if row.is_planned else tokens.dim
+        draw_text(painter, line, row_title(row), font, color)
         if gutter.all_px > gutter.titles_px:
-            painter.setFont(theme.font(11))
-            painter.setPen(tokens.dim)
             line.setLeft(gutter.titles_px)
             line.setWidth(gutter.all_px - gutter.titles_px)
-            painter.drawText(line, align, row.note)
+            draw_text(painter, line, row.note, theme.font(11), tokens.dim)
 
     def _paint_ends(self, painter: QPainter) -> None:
         """Paint a line at the end of the step, and a dashed one where it ended before the edits."""
@@ -153,9 +151,14 @@ class Picture:
     def _paint_trace(self, painter: QPainter, area: QRectF) -> None:
         """Paint the critical path, or the gap that the user asks about and what it waits for."""
         lanes, tokens = self.lanes, theme.tokens
-        if self.gap is not None:
-            paint.draw_span(painter, self._gap_areas(self.gap), tokens.accent)
         asked = self.gap is not None
+        if self.gap is not None:
+            painter.setPen(QPen(tokens.accent, 1.4, Qt.PenStyle.DashLine))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            for lane in lanes.lanes_of(self.gap.device):
+                part = lanes.part(lane, self.gap.since_us, self.gap.until_us)
+                if part.width():
+                    painter.drawRect(part.adjusted(0.5, 0.5, -0.5, -0.5))
         trace, color = (self.chain, tokens.accent) if asked else (self.trace, tokens.text)
         if trace is None:
             return
@@ -167,19 +170,6 @@ class Picture:
         )
         paint.draw_trace(painter, trace, lanes, color)
         painter.restore()
-
-    def _gap_areas(self, gap: Gap) -> list[QRectF]:
-        """Return where a gap is on the lanes of its device, within the part on screen."""
-        lanes = self.lanes
-        first, last = (
-            min(max(lanes.scale.x(time_us), 0.0), lanes.scale.width_px)
-            for time_us in (gap.since_us, gap.until_us)
-        )
-        return [
-            QRectF(lane.left() + first, lane.top(), last - first, lane.height())
-            for lane in lanes.lanes_of(gap.device)
-            if last > first
-        ]
 
 
 @lru_cache(maxsize=2)  # an edit does not change the plan that it began with
@@ -237,6 +227,4 @@ def paint_marker(
     if box.right() > area.width():
         box.moveRight(x)
     painter.fillRect(box, theme.tokens.accent)
-    painter.setFont(font)
-    painter.setPen(theme.tokens.on_accent)
-    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, text)
+    draw_text(painter, box, text, font, theme.tokens.on_accent, Qt.AlignmentFlag.AlignCenter)

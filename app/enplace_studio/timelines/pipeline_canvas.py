@@ -33,6 +33,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.timelines.navigation import Surface, TimeCanvas
 from enplace_studio.timelines.paint import ink_on
 from enplace_studio.timelines.scale import tick_texts
+from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.hatch import paint_hatching
 from enplace_studio.widgets.theme import blend, theme
 
@@ -209,18 +210,12 @@ class PipelineCanvas(TimeCanvas):
     def _paint_row(self, painter: QPainter, device: int, name: str) -> None:
         tokens, lane = theme.tokens, self.lane(device)
         painter.fillRect(lane, tokens.lane)
-        painter.setPen(tokens.text)
-        painter.setFont(theme.font(11, QFont.Weight.Medium))
-        middle = Qt.AlignmentFlag.AlignVCenter
         area = QRectF(0, lane.top(), NAME_PX * theme.scale, lane.height())
-        shown = QFontMetricsF(painter.font()).elidedText(
-            name, Qt.TextElideMode.ElideMiddle, area.width() - 4
-        )
-        painter.drawText(area, middle, shown)
-        parts_us = self._parts_us[device]
-        painter.setFont(theme.font(11))
+        shown = area.adjusted(0, 0, -4, 0)
+        draw_text(painter, shown, name, theme.font(11, QFont.Weight.Medium), tokens.text)
+        parts_us, font = self._parts_us[device], theme.font(11)
         text = ms(float(self._loads_us[device]))
-        text_px = QFontMetricsF(painter.font()).horizontalAdvance("1,000.0 ms") + 6
+        text_px = QFontMetricsF(font).horizontalAdvance("1,000.0 ms") + 6
         bars_px = LOAD_PX * theme.scale - text_px
         left, most_us = area.right(), max(float(self._parts_us.sum(axis=1).max()), 1e-9)
         for part in (COMPUTE, IN, OUT):
@@ -228,9 +223,8 @@ class PipelineCanvas(TimeCanvas):
             bar = QRectF(left, lane.center().y() - 5, width, 10)
             painter.fillRect(bar, _shade(device, PART_STRENGTHS[part]))
             left += width
-        painter.setPen(tokens.dim)
         where = QRectF(area.right() + bars_px, lane.top(), text_px, lane.height())
-        painter.drawText(where, middle | Qt.AlignmentFlag.AlignRight, text)
+        draw_text(painter, where, text, font, tokens.dim, RIGHT)
 
     def _paint_slot(self, painter: QPainter, slot: Slot) -> None:
         box = self.box(slot)
@@ -255,14 +249,13 @@ class PipelineCanvas(TimeCanvas):
 
     def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
         """Write a number in the middle of a box, on an unhatched plate."""
-        painter.setFont(theme.font(10))
-        metrics = QFontMetricsF(painter.font())
+        font = theme.font(10)
+        metrics = QFontMetricsF(font)
         plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
         plate.moveCenter(box.center())
         plate = plate.intersected(box)
         painter.fillRect(plate, color)
-        painter.setPen(ink_on(color))
-        painter.drawText(plate, Qt.AlignmentFlag.AlignCenter, number)
+        draw_text(painter, plate, number, font, ink_on(color), Qt.AlignmentFlag.AlignCenter)
 
     # The pointer
 

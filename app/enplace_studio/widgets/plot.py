@@ -11,6 +11,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QP
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.explain.shortened import shorten_among
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
@@ -197,8 +198,7 @@ class Plot(TipWidget):
             box = QRectF(left + _SAMPLE, middle - 8, self.width() - left - _SAMPLE, 16)
             name = shorten_among(curve.name, names, metrics.horizontalAdvance, box.width())
             shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, box.width())
-            painter.setPen(theme.tokens.text)
-            painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, shown)
+            draw_text(painter, box, shown, painter.font(), theme.tokens.text)
 
 
 def paint_curve(

@@ -10,6 +10,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, Q
 from enplace.text import ms
 from enplace_studio.views.compare.compare_facts import DeviceRow, Waterfall
 from enplace_studio.views.compare.paint import change_color
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import theme
 
@@ -124,10 +125,8 @@ class WaterfallBars(TipWidget):
 
     def _paint_value(self, painter: QPainter, box: QRectF, text: str, color: QColor) -> None:
         high = 16 * theme.scale
-        painter.setFont(theme.font(12, QFont.Weight.DemiBold))
-        painter.setPen(color)
         line = QRectF(box.center().x() - 60, box.top() - high - 1, 120, high)
-        painter.drawText(line, _CENTRE, text)
+        draw_text(painter, line, text, theme.font(12, QFont.Weight.DemiBold), color, _CENTRE)
 
     def _paint_link(self, painter: QPainter, one: QRectF, other: QRectF) -> None:
         painter.setPen(QPen(theme.tokens.faint, 1, Qt.PenStyle.DotLine))
@@ -135,33 +134,28 @@ class WaterfallBars(TipWidget):
 
     def _paint_label(self, painter: QPainter, step: float, at: int, text: str) -> None:
         font, high = theme.font(11), 16 * theme.scale
-        painter.setFont(font)
-        painter.setPen(theme.tokens.dim)
         below = round(_ROW_PX * theme.scale) * len(self.rows)
         area = QRectF(step * at + 2, self.height() - below - high, step - 4, high)
         width_of = QFontMetricsF(font).horizontalAdvance
         ways = (text, text.partition(", ")[0], text.partition(" ")[0])
         shown = next((way for way in ways if width_of(way) <= area.width()), ways[-1])
-        painter.drawText(area, _CENTRE, shown)
+        draw_text(painter, area, shown, font, theme.tokens.dim, _CENTRE)
 
     def _paint_row(self, painter: QPainter, step: float, number: int, row: DeviceRow) -> None:
         """Paint how the parts change on a device, each below its column."""
         font, high = theme.font(11), round(_ROW_PX * theme.scale)
         top = self.height() - high * (len(self.rows) - number)
         chip = 8 * theme.scale
-        painter.setFont(font)
         title = QRectF(2, top, step - 4, high)
         if row.device is not None:
             mark = QRectF(2, top + (high - chip) / 2, chip, chip)
             painter.fillRect(mark, theme.device_color(row.device))
             title.setLeft(2 + chip + 4)
-        painter.setPen(theme.tokens.dim)
-        metrics = QFontMetricsF(font)
-        name = metrics.elidedText(row.name, Qt.TextElideMode.ElideMiddle, title.width())
-        painter.drawText(title, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
+        draw_text(painter, title, row.name, font, theme.tokens.dim)
         for at, change in enumerate(row.changes, start=1):
-            painter.setPen(change_color(change) if change else theme.tokens.dim)
-            painter.drawText(QRectF(step * at, top, step, high), _CENTRE, change or "–")
+            color = change_color(change) if change else theme.tokens.dim
+            box = QRectF(step * at, top, step, high)
+            draw_text(painter, box, change or "–", font, color, _CENTRE)
 
 
 def _spoken(fall: Waterfall) -> Callable[[DeviceRow], str]:

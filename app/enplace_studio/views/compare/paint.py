@@ -12,13 +12,13 @@ from enplace.values.profile import FloatArray
 from enplace_studio.timelines.paint import draw_axis
 from enplace_studio.views.compare.compare_facts import Interval
 from enplace_studio.views.compare.stack import GAP_PX, SAME, Block, Stack
+from enplace_studio.widgets.drawing import draw_text
 from enplace_studio.widgets.theme import blend, theme
 
 BADGE_PX = 18
 _OTHER_LINES = 5
 """Lines beside a block with more than the rest of the plan's name."""
 _INTERVAL_ALPHA = 0.16
-_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 def paint_stack(
@@ -93,9 +93,8 @@ def paint_badge(painter: QPainter, letter: str, at: QPointF) -> float:
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(tokens.text)
     painter.drawRoundedRect(box, 4, 4)
-    painter.setPen(tokens.panel)
-    painter.setFont(theme.font(11, QFont.Weight.DemiBold))
-    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, letter)
+    centre, font = Qt.AlignmentFlag.AlignCenter, theme.font(11, QFont.Weight.DemiBold)
+    draw_text(painter, box, letter, font, tokens.panel, centre)
     painter.restore()
     return side
 
@@ -109,7 +108,6 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
     name, rest = block.entry.name, ""
     if QFontMetricsF(font).horizontalAdvance(name) > line.width():
         name, _, rest = name.partition(", ")
-    name = QFontMetricsF(font).elidedText(name, Qt.TextElideMode.ElideMiddle, line.width())
     room = int((rows.height() + stack.memory_area(block).height()) / (16 * theme.scale))
     ways = rest_lines(rest, QFontMetricsF(quiet), line.width(), max(room - _OTHER_LINES, 1))
     peak = int(block.schedule.peak_bytes[stack.devices].max(initial=0))
@@ -124,9 +122,7 @@ def _paint_name(painter: QPainter, stack: Stack, block: Block) -> None:
         (unfit, theme.font(11, QFont.Weight.Medium), tokens.bad),
     ):
         if text:
-            painter.setFont(shown)
-            painter.setPen(color)
-            painter.drawText(line, _LEFT, text)
+            draw_text(painter, line, text, shown, color)
             line.translate(0, 16 * theme.scale)
 
 
@@ -156,11 +152,11 @@ def _shortened(line: str, metrics: QFontMetricsF, width: float) -> str:
 def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
     """Paint one curve for each device, on a scale that all plans share."""
     tokens, area = theme.tokens, stack.memory_area(block)
-    painter.setFont(theme.font(11))
-    painter.setPen(tokens.dim)
-    painter.drawText(area.translated(stack.name_px - stack.left, 0), _LEFT, "memory")
-    beside = QRectF(area.right() + 5, area.top() - 4, 90, area.height() + 8)
-    painter.drawText(beside, Qt.AlignmentFlag.AlignTop, size(stack.most_bytes))
+    font, beside = theme.font(11), QRectF(area.right() + 5, area.top() - 4, 90, area.height() + 8)
+    title = area.translated(stack.name_px - stack.left, 0)
+    draw_text(painter, title, "memory", font, tokens.dim)
+    most = size(stack.most_bytes)
+    draw_text(painter, beside, most, font, tokens.dim, Qt.AlignmentFlag.AlignTop)
     painter.save()
     _clip_to_lanes(painter, stack, area)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -195,9 +191,9 @@ def _paint_end(painter: QPainter, stack: Stack, block: Block, change: str) -> No
         return
     painter.setPen(QPen(tokens.text, 1))
     painter.drawLine(QLineF(x, rows.top() - 2, x, rows.bottom() + 2))
-    painter.setFont(theme.font(12, QFont.Weight.DemiBold))
-    painter.setPen(change_color(change) if block.schedule.fits else tokens.bad)
-    painter.drawText(QRectF(x + 5, rows.top(), 200, rows.height()), _LEFT, change)
+    color = change_color(change) if block.schedule.fits else tokens.bad
+    beside = QRectF(x + 5, rows.top(), 200, rows.height())
+    draw_text(painter, beside, change, theme.font(12, QFont.Weight.DemiBold), color)
 
 
 def change_color(change: str) -> QColor:

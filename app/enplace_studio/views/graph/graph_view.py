@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QActionGroup, QContextMenuEvent
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QActionGroup, QContextMenuEvent, QPainter
 from PySide6.QtWidgets import QMenu, QToolButton, QWidget
 
 from enplace.names.titles import unshared_title
@@ -17,11 +17,11 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.views.graph.canvas import Canvas
 from enplace_studio.views.graph.colours import MODES
-from enplace_studio.views.graph.devices import DeviceBar
+from enplace_studio.views.graph.devices import DeviceBar, paint_items
 from enplace_studio.views.graph.drag import PlaceDrag
-from enplace_studio.views.graph.export import draw_scene
 from enplace_studio.views.graph.minimap import Minimap
 from enplace_studio.views.graph.model import GraphModel
+from enplace_studio.views.graph.paint import Marks, paint_scene
 from enplace_studio.views.graph.search import SearchBar
 from enplace_studio.widgets.labels import ElidedLabel, label
 from enplace_studio.widgets.layouts import clear, hbox
@@ -31,6 +31,8 @@ from enplace_studio.widgets.panel import SAVE_PICTURE, Panel
 from enplace_studio.widgets.pictures import Drawing
 from enplace_studio.widgets.theme import theme
 
+LEGEND_GAP = 16
+"""Distance of the legend and the graph in a picture."""
 _MINIMAP_NEEDS = QSize(560, 300)
 _CRUMB_STRETCH = 1000
 """How much more space a part of the path gets than the empty end of its line."""
@@ -297,4 +299,15 @@ class GraphView(Panel):
         """Return the whole graph with its legend, whatever part of it is on screen."""
         self.model.wait()
         scene = self.model.scene
-        return None if scene is None else draw_scene(scene, self.devices.legend())
+        if scene is None:
+            return None
+        legend, bounds = self.devices.legend(), scene.bounds
+        high = max((rect.bottom() + 1 for rect, _ in legend), default=0) + LEGEND_GAP
+        wide = max(int(bounds.width()), *(rect.right() + 1 for rect, _ in legend))
+
+        def paint(painter: QPainter) -> None:
+            paint_items(painter, legend)
+            painter.translate(QPointF(0, high) - bounds.topLeft())
+            paint_scene(painter, scene, Marks(), bounds)
+
+        return Drawing("Graph", QSize(wide, int(bounds.height()) + high), paint)

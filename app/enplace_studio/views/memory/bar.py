@@ -24,6 +24,7 @@ from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.views.memory.holdings import Holding, holdings_at, split_at_peak
+from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import TipWidget
 from enplace_studio.widgets.theme import blend, theme
 
@@ -173,18 +174,12 @@ class DeviceMemory(TipWidget):
     def _paint_text(self, painter: QPainter) -> None:
         tokens = theme.tokens
         line = QRectF(0, 0, self.width(), self._px(17))
-        middle = Qt.AlignmentFlag.AlignVCenter
         font = theme.font(12, QFont.Weight.Medium)
-        painter.setFont(font)
-        painter.setPen(tokens.text)
-        painter.drawText(line, middle, self.title)
+        draw_text(painter, line, self.title, font, tokens.text)
         line.setLeft(QFontMetricsF(font).horizontalAdvance(self.title) + 8)
         quiet = theme.font(11, QFont.Weight.DemiBold if self.over_bytes else QFont.Weight.Normal)
-        painter.setFont(quiet)
-        painter.setPen(tokens.bad if self.over_bytes else tokens.dim)
-        painter.drawText(
-            line, middle | Qt.AlignmentFlag.AlignRight, self.fitting_verdict(quiet, line.width())
-        )
+        color, verdict = tokens.bad if self.over_bytes else tokens.dim, self.fitting_verdict
+        draw_text(painter, line, verdict(quiet, line.width()), quiet, color, RIGHT)
 
     def fitting_verdict(self, font: QFont, width: float) -> str:
         """Return the verdict with as many words as fit."""
@@ -243,14 +238,12 @@ class DeviceMemory(TipWidget):
     def _paint_axis(self, painter: QPainter, area: QRectF, y_capacity: float) -> None:
         """Paint the capacity and 0 left of the curve, with a line at 0."""
         tokens, half = theme.tokens, self._px(7)
-        painter.setFont(theme.font(10))
-        right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         ends = {y_capacity: size(self.capacity_bytes).replace(".0 ", " "), area.bottom(): "0"}
         for y, text in ends.items():
             middle = min(max(y, area.top() + half - 4), area.bottom() - half + 4)
             box = QRectF(-self._px(AXIS_PX), middle - half, self._px(AXIS_PX) - 6, 2 * half)
-            painter.setPen(tokens.bad if self.over_bytes and y == y_capacity else tokens.dim)
-            painter.drawText(box, right, text)
+            color = tokens.bad if self.over_bytes and y == y_capacity else tokens.dim
+            draw_text(painter, box, text, theme.font(10), color, RIGHT)
         painter.setPen(tokens.line)
         painter.drawLine(QLineF(0, area.bottom(), area.width(), area.bottom()))
 

@@ -155,24 +155,19 @@ class Reorder:
         color = tokens.accent if drop.is_good else tokens.bad
         lanes = self._lanes.lanes_of(where.device)
         for lane in lanes:
-            allowed = self._span(lane, where.earliest_us, where.latest_us)
+            allowed = self._lanes.part(lane, where.earliest_us, where.latest_us, 1)
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.setPen(QPen(tokens.good, 1, Qt.PenStyle.DashLine))
             painter.drawRect(allowed.adjusted(0, -1, 0, 1))
             shift_us = self._shift_us
-            moved = self._span(lane, where.start_us + shift_us, where.finish_us + shift_us)
+            start_us, finish_us = where.start_us + shift_us, where.finish_us + shift_us
+            moved = self._lanes.part(lane, start_us, finish_us, 1)
             painter.setPen(QPen(color, 1.6))
             painter.drawRect(moved)
             if self.slot is not None and drop.changes:
                 self._paint_slot(painter, lane, self.slot, color)
         shown = QRectF(lanes[0]).united(lanes[-1]) if lanes else None
         paint_text(painter, area, self._at, drop, shown)
-
-    def _span(self, lane: QRectF, start_us: float, stop_us: float) -> QRectF:
-        """Return the part of a lane between two moments, as far as it is on screen."""
-        left, right = (self._lanes.left + self._lanes.scale.x(each) for each in (start_us, stop_us))
-        left, right = max(left, lane.left()), min(right, lane.right())
-        return QRectF(left, lane.top(), max(right - left, 1), lane.height())
 
     def _paint_slot(self, painter: QPainter, lane: QRectF, slot: Slot, color: QColor) -> None:
         """Mark the place in the order with a line."""
