@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
     from enplace.values.profile import Profile
+    from enplace.values.result import Result
 
 SHOWN = 3
 
@@ -315,13 +316,40 @@ def _read_part(
 ) -> Sequence[Any]:
     """Return what a text may stand for: ops for a regex, a device for its name..."""
     from enplace.names.rules import find_device, find_matching
-    from enplace.values.constraints import DEVICE, OP
+    from enplace.values.constraints import DEVICE, OP, PLACEMENT
 
     if role == OP:
         return find_matching(text, profile, option)
     if role == DEVICE:
         return [find_device(text, cluster, option)]
-    raise NotImplementedError(role)
+    if role == PLACEMENT:
+        return [_read_placement(text, profile, cluster)]
+    if not str(text).isdecimal():
+        raise ProblemError(f"{option}: {text!r} is no number of ops; write 0 or more")
+    return [int(text)]
+
+
+def _read_placement(
+    plan: Result | PathLike, profile: Profile, cluster: Cluster
+) -> tuple[tuple[int, int], ...]:
+    """Return the device of each op of the profile that a plan, or its file, places."""
+    from enplace.readers import read_plan
+    from enplace.values.problem import Problem
+    from enplace.values.result import Result
+
+    if isinstance(plan, Result):
+        problem, device = plan.schedule.problem, plan.plan.device
+    else:
+        found = read_plan(plan, Problem(profile, cluster))
+        problem, device = found.problem, found.plan.device
+    there = [cluster.index.get(each.name, -1) for each in problem.cluster.devices]
+    placed = zip(problem.profile.op_names, device.tolist(), strict=True)
+    pairs = [(profile.index.get(op, -1), there[at] if at >= 0 else -1) for op, at in placed]
+    known = tuple(pair for pair in pairs if min(pair) >= 0)
+    if not known:
+        name = "the plan" if isinstance(plan, Result) else plan
+        raise PlanError(f"{name}: places none of these ops on these devices; name another plan")
+    return known
 
 
 def _halves(pair: str | Pair, kind: Kind, option: str) -> tuple[Any, Any]:

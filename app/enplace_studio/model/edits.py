@@ -12,6 +12,7 @@ import numpy as np
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
+from enplace.placing.obey import obey
 from enplace.values.cluster import Cluster
 from enplace.values.constraints import same
 from enplace.values.pins import FREE, Pins
@@ -95,8 +96,10 @@ def constrain(
         project = replace(project, problem=problem)
     if project.current is None:
         return project
-    plan = _in_order(problem, plan or project.current.plan)
-    return _with_plan(project, project.current, repair(problem, plan), known)
+    repaired = repair(problem, _in_order(problem, plan or project.current.plan))
+    if plan is None:  # a person's own change of the plan is refused instead
+        repaired = obey(problem, repaired)
+    return _with_plan(project, project.current, repaired, known)
 
 
 def check_locks(project: OpenProject, pins: Mapping[int, int], locked: frozenset[int]) -> None:

@@ -12,6 +12,7 @@ from enplace.machine import simulate
 from enplace.machine.claims import SAME, check_claims
 from enplace.option import Value
 from enplace.placing.incumbents import find_proof
+from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange, rearrange
@@ -101,8 +102,11 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
     else:
         schedule = simulate(problem, plan)
-        if options.objective == STEP_TIME and chosen.can(MEMORY):
-            schedule = _fit_memory(schedule, options)
+        if options.objective == STEP_TIME and chosen.can(MEMORY) and not schedule.fits:
+            known = known_to_placers(problem)
+            free = _fit_memory(schedule if known is problem else simulate(known, plan), options)
+            whole = split_problem(problem, plan.splits)
+            schedule = free if known is problem else simulate(whole, obey(whole, free.plan))
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan
         step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
@@ -125,8 +129,6 @@ def _result(schedule: Schedule, options: PlaceOptions) -> Result:
 
 def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
     """Rearrange a plan that exceeds memory if that helps; describe the change in its note."""
-    if made.fits:
-        return made
     plan = made.plan
     found = rearrange(made, options)
     if found.fits:
@@ -145,7 +147,8 @@ class _Watch:
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
         self.has_reported = False
         self._problem, self._asked = problem, options
-        self._graph = replace(problem, splits=()) if problem.splits else problem
+        known = known_to_placers(problem)
+        self._graph = replace(known, splits=()) if known.splits else known
         self._given: Plan | None = None
         self._best: Plan | None = None
 
@@ -189,9 +192,15 @@ class _Watch:
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:
-            self.has_reported, best = True, self._keep(progress.incumbent)
-            if best.objective != progress.incumbent.objective:
+            given, best = progress.incumbent, self._keep(progress.incumbent)
+            self.has_reported = True
+            if best.objective != given.objective:
                 progress = replace(progress, objective_us=best.value_us, bound_us=None)
+            elif best.device is not given.device:  # it was changed to obey
+                step_us = best.value_us
+                if best.objective == STEP_TIME:
+                    step_us = simulate(self._problem, best).makespan_us
+                progress = replace(progress, objective_us=step_us)
             progress = replace(progress, incumbent=best)
         self._asked.progress(progress)
 
@@ -199,6 +208,7 @@ class _Watch:
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     """Check a plan and its claims; add the value of the objective if its method has another."""
     problem = split_problem(problem, plan.splits)
+    plan = obey(problem, plan)
     check_plan(problem, plan)
     if plan.objective == options.objective:
         return check_claims(problem, plan)

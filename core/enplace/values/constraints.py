@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enplace.text import count
-from enplace.values.arrays import BoolArray, IntArray
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, sum_at
 from enplace.values.pins import FREE, Pins
 
 if TYPE_CHECKING:
@@ -93,15 +93,15 @@ class Kind:
         """Say what is wrong with a plan if devices for single ops cannot tell; "" if nothing is."""
         return ""
 
-    def mend(self, problem: Problem, plan: Plan, keep: IntArray) -> Plan:
-        """Move as few units as it takes for :meth:`check` to be content, at best.
+    def mend(self, problem: Problem, device: IntArray, keep: FloatArray) -> IntArray:
+        """Move ops, whole units at a time, to devices with which :meth:`check` is content.
 
         Parameters
         ----------
-        keep : int array, shape (n_units,)
-            Units with a higher number stay where they are if others can move instead.
+        keep : float array, shape (n_units,)
+            Units with a higher number stay if others can move instead; below 0, they go anyway.
         """
-        return plan
+        return device
 
     @property
     def is_mask(self) -> bool:
@@ -201,8 +201,8 @@ def _mapped(role: str, part: Any, ops: Ends, devices: Ends) -> Sequence[Any]:
         case "device":
             return devices(part)
         case "placement":
-            ends = [list(product(ops(op), devices(device))) for op, device in part]
-            return [tuple(pair for pairs in ends for pair in pairs)] if all(ends) else []
+            ends = tuple(end for op, there in part for end in product(ops(op), devices(there)))
+            return [ends] if ends else []
     return [part]
 
 
@@ -323,8 +323,47 @@ class Lock(Kind):
         return "that device is locked"
 
 
+class StayClose(Kind):
+    """Of some ops, few may run elsewhere than in another plan."""
+
+    key = "stay-close"
+    roles = (PLACEMENT, NUMBER)
+    noun, phrase, label = "change limit", "{} as in a plan, but for {}", "close to a plan"
+    sentence = "of {}, at most {} elsewhere"
+    example = "plan.json=20"
+    help = "Run all ops but N where another plan has them."
+
+    def check(self, problem: Problem, plan: Plan) -> str:
+        for placement, most in self.rows(problem.constraints[self.key]):
+            ops, home = np.array(placement).T
+            away = int(np.count_nonzero(plan.device[ops] != home))
+            if away > most:
+                return (
+                    f"{count(away, 'op')} of {len(ops):,} would run elsewhere than in the plan to "
+                    f"stay close to, where at most {most:,} may"
+                )
+        return ""
+
+    def mend(self, problem: Problem, device: IntArray, keep: FloatArray) -> IntArray:
+        device = device.copy()
+        unit_device, shape = np.zeros(problem.n_units, np.int64), problem.unit_allowed.shape
+        for placement, most in self.rows(problem.constraints[self.key]):
+            ops, home = np.array(placement).T
+            at_home = sum_at(problem.unit[ops], home, np.ones(len(ops)), shape)
+            back = np.where(problem.unit_allowed, at_home, -1).argmax(axis=1)
+            unit_device[problem.unit] = device
+            units = np.arange(problem.n_units)
+            gain = at_home[units, back] - at_home[units, unit_device]
+            away = int(np.count_nonzero(device[ops] != home))
+            for unit in np.argsort(keep, kind="stable").tolist():
+                if gain[unit] > 0 and (away > most or keep[unit] < 0):
+                    unit_device[unit], away = back[unit], away - int(gain[unit])
+            device = unit_device[problem.unit]
+        return device
+
+
 KINDS: dict[str, Kind] = {
-    kind.key: kind for kind in (Pin(), Forbid(), Colocate(), Before(), Lock())
+    kind.key: kind for kind in (Pin(), Forbid(), Colocate(), Before(), Lock(), StayClose())
 }
 """All kinds by their keys, in the order in which files list them."""
 

@@ -1,0 +1,76 @@
+"""Constraints on a whole plan: placers need not know them, and every plan keeps them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.core.placers.problems import gpus, line
+
+from enplace.errors import PlanError
+from enplace.machine import simulate
+from enplace.placers import PlaceOptions, place
+from enplace.placing.obey import known_to_placers, obey
+from enplace.values.constraints import Constraints
+from enplace.values.plan import check_plan
+from enplace.values.problem import Problem
+
+HOME = (0, 0, 0, 0, 1, 1, 1, 1)
+CHAIN = line([10.0, 20, 10, 20, 10, 20, 10, 20], [(i, i + 1, 4) for i in range(7)])
+
+
+def close_to(device=HOME, most=2, **others):
+    placement = tuple(enumerate(device))
+    return Problem(CHAIN, gpus(2), Constraints(stay_close=[(placement, most)], **others))
+
+
+def moved(plan, device=HOME):
+    return int(np.count_nonzero(plan.device != np.array(device)))
+
+
+@pytest.mark.parametrize("method", ["single", "heft", "expert", "m-etf", "metis", "enplace"])
+@pytest.mark.parametrize("most", [0, 3])
+def test_every_method_stays_close(method, most):
+    reports = []
+    options = PlaceOptions(
+        seed=1,
+        values={"rounds": 1} if method == "enplace" else {},
+        progress=lambda report: reports.append(report.incumbent),
+    )
+    result = place(close_to(most=most), method, options=options)
+    assert moved(result.plan) <= most
+    assert all(moved(plan) <= most for plan in reports if plan is not None)
+
+
+@pytest.mark.parametrize("method", ["max-load-dp", "greedy-latency"])
+def test_other_objectives_stay_close(method):
+    objective = "throughput" if method == "max-load-dp" else "latency"
+    plan = place(close_to(most=1), method, options=PlaceOptions(objective)).plan
+    assert moved(plan) <= 1
+    assert plan.value_us > 0
+
+
+def test_the_moves_that_help_most_are_kept():
+    home = (0, 1, 0, 0, 1, 1, 1, 1)
+    made = place(close_to(home, most=1), "single")
+    assert np.flatnonzero(made.plan.device != np.array(home)).tolist() == [1]
+    assert "4 ops moved back" in made.plan.note
+
+
+def test_ops_go_back_together_with_their_unit():
+    problem = close_to(most=0, together=((0, 1),))
+    plan = place(known_to_placers(problem), "single").plan
+    assert obey(problem, plan).device.tolist() == list(HOME)
+
+
+def test_a_plan_that_cannot_stay_close_is_refused_in_one_line():
+    problem = close_to(most=1, pins={0: 1, 1: 1})
+    with pytest.raises(PlanError, match=r"2 ops of 8 would run elsewhere.*1 may, and other"):
+        place(problem, "heft")
+
+
+def test_a_plan_that_moves_more_ops_is_no_plan_of_the_problem():
+    problem = close_to(most=2)
+    plan = place(problem, "heft").plan
+    check_plan(problem, plan)
+    with pytest.raises(PlanError, match="8 ops of 8 would run elsewhere"):
+        simulate(problem, replace(plan, device=1 - np.array(HOME)))
