@@ -365,3 +365,36 @@ def test_damaged_constraints_in_a_project_are_left_out(chain, tmp_path, off):
     opened = session.open_file(path).project
     assert opened.off == ((PIN_A,) if isinstance(off, list) else ())
     assert opened.plans[0].name == "plan 1"
+
+
+# Constraints on a whole plan
+
+HOME = ((0, 0), (1, 0), (2, 1))
+CLOSE = Constraint("stay-close", (((("a", "GPU:0"), ("b", "GPU:0"), ("c", "GPU:1")), 1),))
+
+
+def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
+    chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
+    assert listed(chain) == [CLOSE]
+    assert describe(chain.project, CLOSE) == "3 groups as in a plan, but for 1"
+    assert chain.place([0], 1)
+    refused = []
+    chain.failed.connect(refused.append)
+    assert not chain.place([1], 1)
+    assert "2 ops of 3 would run elsewhere than in the plan to stay close to" in refused[0]
+
+
+def test_a_plan_is_brought_back_to_the_limit_and_saved_with_it(chain, tmp_path):
+    for op in (0, 1):
+        chain.place([op], 1, pin=False)
+    chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
+    assert np.count_nonzero(chain.current.plan.device != [0, 0, 1]) == 1
+    off = replace(chain.project, off=(CLOSE,), problem=chain.problem.constrained(stay_close=()))
+    write_project(tmp_path / "p.enplace", session.to_project(off, {}))
+    opened = session.open_file(tmp_path / "p.enplace").project
+    assert opened.off == (CLOSE,)
+    assert listed_in(switch_on(opened, CLOSE)) == [CLOSE]
+
+
+def listed_in(project):
+    return list_constraints(project.problem, project.grouping)

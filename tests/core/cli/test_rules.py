@@ -87,8 +87,8 @@ def write_inputs_with_a_cpu(folder):
         (
             "layer_0/M -> GPU:1",
             ("--forbid", "encoder/layer_0/Relu=GPU:1"),
-            "op 'encoder/layer_0/MatMul' is colocated with op 'encoder/layer_0/Relu', which is kept "
-            "off GPU:1: it is forbidden there",
+            "op 'encoder/layer_0/MatMul' is colocated with op 'encoder/layer_0/Relu', which is "
+            "kept off GPU:1: it is forbidden there",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def cost_text(kind: str, now_us: float, step_us: float | None) -> str:
     if step_us is None:
         return UNKNOWN
     if now_us - step_us <= NOTHING * now_us:
-        return f"no gain from {TRIED[kind]}"
+        return f"no gain from {TRIED.get(kind, 'moving its ops')}"
     return f"{ms(step_us - now_us, signed=True)} without it"
 
 
