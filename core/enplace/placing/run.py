@@ -176,16 +176,16 @@ class _Watch:
 
     def _keep(self, plan: Plan) -> Plan:
         """Convert a placer's plan into one for the problem and the objective, and keep it."""
+        splits, proofs = self._problem.splits, self._asked.proofs
+        proof = proofs.known(self._graph)
+        if proof is not None and self._graph is not self._problem:
+            proofs.add(self._problem, proof)  # the same holds for the problem's graph
         if plan is self._given and self._best is not None:
             return self._best
-        splits, proofs = self._problem.splits, self._asked.proofs
         if splits and plan.splits:
             raise EnplaceError(
                 "the ops of this graph are split already; use a method that does not split ops"
             )
-        proof = proofs.known(self._graph)
-        if proof is not None and self._graph is not self._problem:
-            proofs.add(self._problem, proof)  # the same holds for the problem's graph
         own = replace(plan, splits=splits or plan.splits)
         self._given, self._best = plan, _evaluate(self._problem, own, self._asked)
         return self._best

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.core.placers.problems import gpus, line
+from tests.core.placers.test_os_dpos import one_layer
 
 from enplace import summary
 from enplace.bounds import Proof
@@ -12,10 +13,11 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.placing import registry, run
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.run import place
+from enplace.placing.settle import natural_position, settle
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
-from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
 
 TRUE_US = {THROUGHPUT: max_load_us, LATENCY: latency_us}
 LIE = {"value_us": 1.0, "bound_us": 1.0, "proven": True}
@@ -123,3 +125,20 @@ def test_a_plan_that_was_reported_is_evaluated_once(monkeypatch, problem):
     monkeypatch.setitem(registry._registry, "liar", registry.Placer("liar", "Liar", "", reports))
     place(problem, "liar")
     assert len(evaluated) == 1
+
+
+def test_a_proof_that_comes_after_the_last_report_counts_for_a_split_graph(monkeypatch):
+    model = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    problem = split_problem(model, place(model, "os-dpos").plan.splits)
+    assert problem.splits
+
+    def proves_late(graph, options):
+        plan = Plan(settle(graph, np.zeros(graph.profile.n_ops, int)), natural_position(graph), "x")
+        options.progress(Progress(0.0, "a plan", incumbent=plan))
+        options.proofs.add(graph, Proof(7.0, "CP-SAT"))
+        return plan
+
+    placer = registry.Placer("liar", "Liar", "", proves_late)
+    monkeypatch.setitem(registry._registry, "liar", placer)
+    result = place(problem, "liar")
+    assert (result.bound_us, result.proven_by) == (7.0, "CP-SAT")
