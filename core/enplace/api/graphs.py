@@ -65,8 +65,10 @@ def to_networkx(profile: Profile) -> Graph:
     ``colocation`` : str
         Ops with the same text share a device; absent for an op in no group.
     ``kind``, ``pass`` : str
-        What the op does, one of ``enplace.values.op_kinds.OP_KINDS``, and ``forward``, ``backward``
+        What the op does, one of ``enplace.values.op_kinds.OpKind``, and ``forward``, ``backward``
         or ``update``; absent where only the type and the scope tell.
+    ``flops`` : float
+        Operations with floating-point numbers; absent if unknown.
 
     Attributes of an edge:
 

@@ -11,14 +11,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from enplace.values import op_kinds
+from enplace.values.op_kinds import OpPass
 from enplace.values.problem import BoolArray
 from enplace.values.profile import Profile
 
 BACKWARD, UPDATE = "gradients", "update"
 """First part of the scopes of backward ops, and of ops that write variables."""
 
-_OF_HEAD = {"": op_kinds.FORWARD, BACKWARD: op_kinds.BACKWARD, UPDATE: op_kinds.UPDATE}
+_OF_HEAD = {"": OpPass.FORWARD, BACKWARD: OpPass.BACKWARD, UPDATE: OpPass.UPDATE}
 """Passes by the first parts of scopes that name one, not a layer."""
 
 TRAIN_OP = "train_op"

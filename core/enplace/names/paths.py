@@ -11,7 +11,7 @@ import numpy as np
 from enplace.names.passes import BACKWARD, scopes_by_pass
 from enplace.names.titles import Path, make_path
 from enplace.values.arrays import inverse
-from enplace.values.op_kinds import INPUT
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 COUNT_SHARE = 0.4
@@ -77,7 +77,7 @@ def _find_paths(profile: Profile) -> list[Path]:
     number = {path: at for at, path in enumerate(dict.fromkeys(own)) if not _is_vague(path)}
     label = np.array([number.get(path, _UNKNOWN) for path in own], dtype=np.int64)
     for op in np.flatnonzero(label == _UNKNOWN).tolist():
-        if profile.kinds[op] == INPUT:
+        if profile.kinds[op] == OpKind.INPUT:
             own[op], label[op] = ("input",), _SETTLED
     _follow_colocation(profile, label)
     _follow_neighbours(profile, label)

@@ -18,8 +18,7 @@ from enplace.names.passes import (
     is_tape,
 )
 from enplace.values.arrays import adjacency, topological_order
-from enplace.values.op_kinds import UPDATE as UPDATE_KIND
-from enplace.values.op_kinds import kind_of_type
+from enplace.values.op_kinds import OpKind, kind_of_type
 
 INPUT = "input"
 """Scope of the ops that fetch the batch."""
@@ -128,7 +127,7 @@ def _traced_scope(name: str, kind: str, names: Collection[str]) -> str | None:
     if is_tape(parts[0]):
         # gradient_tape/dense/MatMul/MatMul_1: the op dense/MatMul, and its gradient's own op.
         return "/".join([BACKWARD, *parts[1:-2]]) if len(parts) > 3 else BACKWARD
-    if kind_of_type(kind) == UPDATE_KIND or is_optimizer(parts[0]):
+    if kind_of_type(kind) == OpKind.UPDATE or is_optimizer(parts[0]):
         return UPDATE
     return "/".join(_name_parts(parts, names)) or None
 
@@ -229,7 +228,7 @@ def _name_updates(
     """Put an op without a scope that writes a variable under ``update/``."""
     variable = {target: source for source, _, target, _, by_ref in reversed(edges) if by_ref}
     for op, node in enumerate(nodes):
-        if scopes[op] is None and op in variable and kind_of_type(node["op"]) == UPDATE_KIND:
+        if scopes[op] is None and op in variable and kind_of_type(node["op"]) == OpKind.UPDATE:
             scopes[op] = "/".join(filter(None, (UPDATE, scopes[variable[op]])))
         elif scopes[op] is None and node["name"].startswith(TRAIN_OP) and op not in variable:
             scopes[op] = UPDATE

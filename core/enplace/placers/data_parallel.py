@@ -28,7 +28,7 @@ from enplace.placers.references import ALONE, reference_schedule
 from enplace.values.arrays import where_op
 from enplace.values.cluster import Cluster
 from enplace.values.cluster_variants import with_devices
-from enplace.values.op_kinds import UPDATE
+from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile, growing
 from enplace.values.schedule import Schedule
@@ -160,7 +160,7 @@ def _hides_gradients(profile: Profile) -> bool:
 
 
 def _has_updates(profile: Profile) -> bool:
-    return UPDATE in profile.kinds or UPDATE in profile.op_passes
+    return OpKind.UPDATE in profile.kinds or OpPass.UPDATE in profile.op_passes
 
 
 def gradient_bytes(profile: Profile) -> int:

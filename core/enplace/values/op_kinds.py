@@ -7,80 +7,92 @@ as those of older files, name op types of TensorFlow, which :func:`kind_of_type`
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from functools import lru_cache
 
-MATMUL, BATCH_MATMUL = "matmul", "batch matmul"
-"""Products of samples and a matrix of weights, or of matrices of which each sample has some."""
 
-CONV, GROUPED_CONV = "conv", "grouped conv"
-"""Convolutions; the filters of a grouped one see only some of the channels each."""
+class OpKind(StrEnum):
+    """What an op does."""
 
-CONV_IMAGE_GRADIENT, CONV_FILTER_GRADIENT = "conv image gradient", "conv filter gradient"
-GROUPED_CONV_IMAGE_GRADIENT = "grouped conv image gradient"
-GROUPED_CONV_FILTER_GRADIENT = "grouped conv filter gradient"
-BIAS, BIAS_GRADIENT = "bias", "bias gradient"
-"""Ops with a number, or a few, for each channel; and the sum over all else."""
+    MATMUL = "matmul"
+    """A product of samples and a matrix of weights, or of samples and samples: a gradient."""
+    BATCH_MATMUL = "batch matmul"
+    """A product of matrices of which each sample has some."""
+    CONV = "conv"
+    CONV_IMAGE_GRADIENT = "conv image gradient"
+    CONV_FILTER_GRADIENT = "conv filter gradient"
+    GROUPED_CONV = "grouped conv"
+    """A convolution whose filters see only some of the channels each."""
+    GROUPED_CONV_IMAGE_GRADIENT = "grouped conv image gradient"
+    GROUPED_CONV_FILTER_GRADIENT = "grouped conv filter gradient"
+    BIAS = "bias"
+    """An op with a number, or a few, for each channel."""
+    BIAS_GRADIENT = "bias gradient"
+    ELEMENTWISE = "elementwise"
+    POOL = "pool"
+    ROWS = "rows"
+    """An op that works on each sample alone, such as a softmax or a layer normalisation."""
+    RESHAPE = "reshape"
+    """The same values in another shape, samples first."""
+    GATHER = "gather"
+    """Rows of a table."""
+    REDUCE = "reduce"
+    """Sums over samples, and the like."""
+    SHAPE = "shape"
+    """An op whose output depends on the shape of a tensor and not on its content."""
+    REPEAT = "repeat"
+    """An op whose output has as many rows as an input says, such as the number of samples."""
+    RANDOM = "random"
+    """Random numbers, such as those that drop activations."""
+    CONSTANT = "constant"
+    VARIABLE = "variable"
+    INPUT = "input"
+    UPDATE = "update"
+    """An op that writes a variable."""
+    OTHER = "other"
 
-ELEMENTWISE, POOL = "elementwise", "pool"
-ROWS = "rows"
-"""Ops that work on each sample alone, such as a softmax or a layer normalisation."""
 
-RESHAPE, GATHER, REDUCE = "reshape", "gather", "reduce"
-"""The same values in another shape, samples first; rows of a table; sums over samples."""
+class OpPass(StrEnum):
+    """A pass of a training step."""
 
-SHAPE, REPEAT, RANDOM = "shape", "repeat", "random"
-"""Ops whose outputs depend on a tensor's shape alone; as many rows as an input says; random
-numbers, such as a mask that drops activations."""
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
 
-CONSTANT, VARIABLE, INPUT = "constant", "variable", "input"
-UPDATE = "update"
-"""Ops that write a variable."""
-
-OTHER = "other"
-"""None of these."""
-
-OP_KINDS = (
-    *(MATMUL, BATCH_MATMUL, CONV, GROUPED_CONV, CONV_IMAGE_GRADIENT, GROUPED_CONV_IMAGE_GRADIENT),
-    *(CONV_FILTER_GRADIENT, GROUPED_CONV_FILTER_GRADIENT, BIAS, BIAS_GRADIENT, ELEMENTWISE, POOL),
-    *(ROWS, RESHAPE, GATHER, REDUCE, SHAPE, REPEAT, RANDOM, CONSTANT, VARIABLE, INPUT, UPDATE),
-    OTHER,
-)
-
-FORWARD, BACKWARD = "forward", "backward"
-OP_PASSES = (FORWARD, BACKWARD, UPDATE)
-"""Passes of a training step."""
 
 _TYPES = {
-    MATMUL: "MatMul",
-    BATCH_MATMUL: "BatchMatMul BatchMatMulV2",
-    CONV: "Conv2D",
-    CONV_IMAGE_GRADIENT: "Conv2DBackpropInput",
-    CONV_FILTER_GRADIENT: "Conv2DBackpropFilter",
-    GROUPED_CONV: "DepthwiseConv2dNative",
-    GROUPED_CONV_IMAGE_GRADIENT: "DepthwiseConv2dNativeBackpropInput",
-    GROUPED_CONV_FILTER_GRADIENT: "DepthwiseConv2dNativeBackpropFilter",
-    BIAS: "BiasAdd",
-    BIAS_GRADIENT: "BiasAddGrad",
-    ELEMENTWISE: """
+    OpKind.MATMUL: "MatMul",
+    OpKind.BATCH_MATMUL: "BatchMatMul BatchMatMulV2",
+    OpKind.CONV: "Conv2D",
+    OpKind.CONV_IMAGE_GRADIENT: "Conv2DBackpropInput",
+    OpKind.CONV_FILTER_GRADIENT: "Conv2DBackpropFilter",
+    OpKind.GROUPED_CONV: "DepthwiseConv2dNative",
+    OpKind.GROUPED_CONV_IMAGE_GRADIENT: "DepthwiseConv2dNativeBackpropInput",
+    OpKind.GROUPED_CONV_FILTER_GRADIENT: "DepthwiseConv2dNativeBackpropFilter",
+    OpKind.BIAS: "BiasAdd",
+    OpKind.BIAS_GRADIENT: "BiasAddGrad",
+    OpKind.ELEMENTWISE: """
         Abs Add AddN AddV2 Cast Div Elu EluGrad Equal Exp Gelu GeluGrad Greater GreaterEqual
         Identity LeakyRelu LeakyReluGrad Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum
         Minimum Mul Neg NotEqual Pow RealDiv Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu
         SeluGrad SelectV2 Sigmoid SigmoidGrad Sign Softplus SoftplusGrad Sqrt SqrtGrad Square
         SquaredDifference StopGradient Sub Tanh TanhGrad ZerosLike
     """,
-    POOL: "AvgPool AvgPoolGrad MaxPool MaxPoolGrad",
-    ROWS: "LogSoftmax Softmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
-    RESHAPE: "Reshape Transpose",
-    GATHER: "GatherV2",
-    REDUCE: "L2Loss Max Mean Min Sum UnsortedSegmentSum",
-    SHAPE: "Rank Shape ShapeN Size",
-    REPEAT: "BroadcastTo Fill Tile",
-    RANDOM: """
+    OpKind.POOL: "AvgPool AvgPoolGrad MaxPool MaxPoolGrad",
+    OpKind.ROWS: """
+        LogSoftmax Softmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
+    """,
+    OpKind.RESHAPE: "Reshape Transpose",
+    OpKind.GATHER: "GatherV2",
+    OpKind.REDUCE: "L2Loss Max Mean Min Sum UnsortedSegmentSum",
+    OpKind.SHAPE: "Rank Shape ShapeN Size",
+    OpKind.REPEAT: "BroadcastTo Fill Tile",
+    OpKind.RANDOM: """
         RandomStandardNormal RandomUniform StatelessRandomNormalV2 StatelessRandomUniformV2
         TruncatedNormal
     """,
-    CONSTANT: "Const NoOp",
-    VARIABLE: "VarHandleOp Variable VariableV2",
+    OpKind.CONSTANT: "Const NoOp",
+    OpKind.VARIABLE: "VarHandleOp Variable VariableV2",
 }
 TYPES_OF_KIND = {kind: frozenset(types.split()) for kind, types in _TYPES.items()}
 """Well-known op types by kind."""
@@ -98,7 +110,8 @@ def kind_of_type(op_type: str) -> str:
     """
     if op_type in _KIND_OF_TYPE:
         return _KIND_OF_TYPE[op_type]
-    return UPDATE if _UPDATE.match(op_type) else INPUT if _INPUT.match(op_type) else ""
+    begins = ((_UPDATE, OpKind.UPDATE), (_INPUT, OpKind.INPUT))
+    return next((kind for pattern, kind in begins if pattern.match(op_type)), "")
 
 
 @lru_cache(maxsize=4)

@@ -36,7 +36,7 @@ from enplace.values.arrays import (
 from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import OP_KINDS, OP_PASSES, kinds_of
+from enplace.values.op_kinds import OpKind, OpPass, kinds_of
 
 __all__ = [
     "CONTROL",
@@ -87,10 +87,10 @@ class Profile:
     op_types, scopes : tuple of str, length n_ops
         The framework's type, and the name scope that people see.
     op_kinds : tuple of str, length n_ops
-        One of :data:`~enplace.values.op_kinds.OP_KINDS`, or empty where nobody said it; see
+        One of :class:`~enplace.values.op_kinds.OpKind`, or empty where nobody said it; see
         :attr:`kinds`.
     op_passes : tuple of str, length n_ops
-        One of :data:`~enplace.values.op_kinds.OP_PASSES`, or empty where only names tell it; see
+        One of :class:`~enplace.values.op_kinds.OpPass`, or empty where only names tell it; see
         :mod:`enplace.names.passes`.
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
         Bytes held from the start (variables, optimiser slots), and bytes held only while the op
@@ -166,14 +166,14 @@ class Profile:
         "kind",
         str,
         "What it does, whatever its framework calls it; if absent, its type tells.",
-        choices=OP_KINDS,
+        choices=tuple(map(str, OpKind)),
         label="kind",
     )
     op_passes: tuple[str, ...] = column(
         "pass",
         str,
         "The pass of a training step that it belongs to; if absent, its scope tells.",
-        choices=OP_PASSES,
+        choices=tuple(map(str, OpPass)),
         label="pass",
     )
     flops: FloatArray = column(

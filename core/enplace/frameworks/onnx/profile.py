@@ -27,7 +27,7 @@ from enplace.frameworks.roofline import Gpu, Work, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import FORWARD, INPUT
+from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.profile import OP_COLUMNS, Profile, edge_columns, make_profile
 from enplace.values.splits.rules import RULES
 
@@ -88,8 +88,8 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         name,
         op_names=names,
         op_types=[_FED] * len(inputs) + [node.op_type or "Unknown" for node in nodes],
-        op_kinds=[INPUT] * len(inputs) + kinds,
-        op_passes=[FORWARD] * len(names),
+        op_kinds=[OpKind.INPUT] * len(inputs) + kinds,
+        op_passes=[OpPass.FORWARD] * len(names),
         flops=np.minimum([0.0] * len(inputs) + [work.flops for work in works], MOST_FLOPS),
         scopes=exported_scopes(names, recorded, len(inputs), edges),
         time_us=np.array([_ON_HOST] * len(inputs) + times),

@@ -25,7 +25,7 @@ from enplace.errors import SplitError
 from enplace.text import listed
 from enplace.values.columns import Cut
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import ELEMENTWISE, OTHER, SHAPE
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import (
     CONTROL,
     KINDS,
@@ -242,7 +242,7 @@ class _Splitting:
         for edge in edges:
             source, output, target, size = every[edge].tolist()
             self._check_edges(0)
-            if self._profile.kinds[target] == SHAPE:
+            if self._profile.kinds[target] == OpKind.SHAPE:
                 continue
             if output == CONTROL:
                 self._connect_control(source, target)
@@ -268,7 +268,7 @@ class _Splitting:
     def _add_node(self, name: str, op: int, op_type: str, n_bytes: int) -> int:
         """Add a node that copies bytes for an op."""
         values = new_columns(self._profile, op)
-        kind = ELEMENTWISE if op_type == "AddN" else OTHER
+        kind = OpKind.ELEMENTWISE if op_type == "AddN" else OpKind.OTHER
         values |= {"op_types": op_type, "op_kinds": kind, "time_us": self._copying_us(op, n_bytes)}
         return self._new.add(name, values)
 
@@ -378,7 +378,8 @@ def copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
     moved = np.zeros(profile.n_ops)
     np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
     np.add.at(moved, profile.tensor_op, profile.tensor_bytes)
-    large = np.array([kind == ELEMENTWISE for kind in profile.kinds]) & (moved >= _LARGE_BYTES)
+    elementwise = np.array([kind == OpKind.ELEMENTWISE for kind in profile.kinds])
+    large = elementwise & (moved >= _LARGE_BYTES)
     rates = np.full(len(KINDS), COPY_US_PER_BYTE)
     for kind in range(len(KINDS)):
         beyond_us = profile.time_us[:, kind] - launch_us

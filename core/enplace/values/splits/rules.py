@@ -28,30 +28,7 @@ from numpy.typing import NDArray
 
 from enplace.errors import SplitError
 from enplace.text import listed
-from enplace.values.op_kinds import (
-    BATCH_MATMUL,
-    BIAS,
-    BIAS_GRADIENT,
-    CONSTANT,
-    CONV,
-    CONV_FILTER_GRADIENT,
-    CONV_IMAGE_GRADIENT,
-    ELEMENTWISE,
-    GATHER,
-    GROUPED_CONV,
-    GROUPED_CONV_FILTER_GRADIENT,
-    GROUPED_CONV_IMAGE_GRADIENT,
-    INPUT,
-    MATMUL,
-    POOL,
-    RANDOM,
-    REDUCE,
-    REPEAT,
-    RESHAPE,
-    ROWS,
-    SHAPE,
-    VARIABLE,
-)
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import CONTROL, IntArray, Profile
 
 BATCH, CHANNEL, FILTERS, CHANNELS_IN = "batch", "channel", "filters", "channels in"
@@ -102,45 +79,45 @@ _SAMPLES = {"batch": Rule(BATCH)}
 _EACH = {"batch": Rule(BATCH), "channel": Rule(CHANNEL, output=CHANNEL)}
 
 RULES: dict[str, dict[str, Rule]] = {
-    CONV: {
+    OpKind.CONV: {
         "batch": Rule(BATCH),
         "channel": Rule(weights=FILTERS, output=CHANNEL),
     },
-    CONV_IMAGE_GRADIENT: {
+    OpKind.CONV_IMAGE_GRADIENT: {
         "batch": Rule(BATCH),
         "channel": Rule(weights=CHANNELS_IN, output=CHANNEL),
     },
-    CONV_FILTER_GRADIENT: {
+    OpKind.CONV_FILTER_GRADIENT: {
         "batch": Rule(BATCH, gradient=BATCH, output=SUM),
         "channel": Rule(gradient=CHANNEL, output=FILTERS),
     },
-    GROUPED_CONV: _SAMPLES,
-    GROUPED_CONV_IMAGE_GRADIENT: _SAMPLES,
-    GROUPED_CONV_FILTER_GRADIENT: {"batch": Rule(BATCH, gradient=BATCH, output=SUM)},
-    MATMUL: {
+    OpKind.GROUPED_CONV: _SAMPLES,
+    OpKind.GROUPED_CONV_IMAGE_GRADIENT: _SAMPLES,
+    OpKind.GROUPED_CONV_FILTER_GRADIENT: {"batch": Rule(BATCH, gradient=BATCH, output=SUM)},
+    OpKind.MATMUL: {
         "rows": Rule(BATCH),
         "columns": Rule(weights=COLUMNS, output=CHANNEL),
         "inner": Rule(BATCH, gradient=BATCH, output=SUM),
     },
-    BATCH_MATMUL: _SAMPLES,
-    BIAS: {"batch": Rule(BATCH), "channel": Rule(CHANNEL, FILTERS, output=CHANNEL)},
-    BIAS_GRADIENT: {
+    OpKind.BATCH_MATMUL: _SAMPLES,
+    OpKind.BIAS: {"batch": Rule(BATCH), "channel": Rule(CHANNEL, FILTERS, output=CHANNEL)},
+    OpKind.BIAS_GRADIENT: {
         "batch": Rule(BATCH, output=SUM),
         "channel": Rule(CHANNEL, output=FILTERS),
     },
-    ELEMENTWISE: _EACH,
-    POOL: _EACH,
-    ROWS: _SAMPLES,
-    RESHAPE: _SAMPLES,
-    GATHER: _SAMPLES,
+    OpKind.ELEMENTWISE: _EACH,
+    OpKind.POOL: _EACH,
+    OpKind.ROWS: _SAMPLES,
+    OpKind.RESHAPE: _SAMPLES,
+    OpKind.GATHER: _SAMPLES,
 }
 """Rules by kind of op and dimension."""
 
 _CUT = (DATA, WEIGHTS, GRADIENT)
-_CONVOLUTIONS = (CONV, GROUPED_CONV)
-_FILTER_GRADIENTS = (CONV_FILTER_GRADIENT, GROUPED_CONV_FILTER_GRADIENT)
+_CONVOLUTIONS = (OpKind.CONV, OpKind.GROUPED_CONV)
+_FILTER_GRADIENTS = (OpKind.CONV_FILTER_GRADIENT, OpKind.GROUPED_CONV_FILTER_GRADIENT)
 
-_NO_SAMPLES = (SHAPE, *_FILTER_GRADIENTS, BIAS_GRADIENT, REDUCE)
+_NO_SAMPLES = (OpKind.SHAPE, *_FILTER_GRADIENTS, OpKind.BIAS_GRADIENT, OpKind.REDUCE)
 """Kinds of ops whose outputs do not have a row for each sample."""
 
 SMALL_BYTES = 64
@@ -180,23 +157,23 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     carries, counts = np.zeros((2, profile.n_ops), dtype=bool)
     is_small = np.ones(profile.n_ops, dtype=bool)
     is_small[profile.tensor_op[profile.tensor_bytes > SMALL_BYTES]] = False
-    constant = np.array([kind in (CONSTANT, VARIABLE) for kind in profile.kinds])
-    fed = np.array([kind == INPUT for kind in profile.kinds])
+    constant = np.array([kind in (OpKind.CONSTANT, OpKind.VARIABLE) for kind in profile.kinds])
+    fed = np.array([kind == OpKind.INPUT for kind in profile.kinds])
     source = fed | ~(constant | (profile.persistent_bytes > 0))
     for op in profile.topological_order.tolist():
         before = profile.edge_source[data_edges(profile, op)]
         kind, n_data = profile.kinds[op], np.count_nonzero(carries[before])
         if not len(before):
             carries[op] = source[op]
-        elif for_each[op] or kind == RANDOM:
+        elif for_each[op] or kind == OpKind.RANDOM:
             carries[op] = True
-        elif kind == MATMUL:
+        elif kind == OpKind.MATMUL:
             weights = len(before) > 1 or profile.persistent_bytes[op] > 0
             carries[op] = n_data == 1 and weights
-        elif kind == SHAPE or is_small[op]:
-            counts[op] = n_data > 0 if kind == SHAPE else counts[before].any()
+        elif kind == OpKind.SHAPE or is_small[op]:
+            counts[op] = n_data > 0 if kind == OpKind.SHAPE else counts[before].any()
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
-        elif kind == REPEAT and not n_data:
+        elif kind == OpKind.REPEAT and not n_data:
             carries[op] = counts[before].any() or _repeats(profile, op, n_samples)
         else:
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
@@ -207,7 +184,7 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
 def _has_rows(profile: Profile, op: int, n_samples: int | None) -> bool:
     """Whether an op that never works on weights alone is on record as having these many rows."""
     kind, lengths = profile.kinds[op], split_lengths(profile, op)
-    if kind == ELEMENTWISE or not lengths or not n_samples:
+    if kind == OpKind.ELEMENTWISE or not lengths or not n_samples:
         return False
     rule = RULES.get(kind, {}).get("batch")
     return rule is not None and rule.output == BATCH and lengths.get("batch") == n_samples
@@ -232,14 +209,14 @@ def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
     edges = data_edges(profile, op)
     kind, carries = profile.kinds[op], carries_samples(profile)[profile.edge_source[edges]]
     size = profile.tensor_bytes[profile.edge_tensor[edges]]
-    if kind == ELEMENTWISE:
+    if kind == OpKind.ELEMENTWISE:
         is_data = size >= BROADCAST * _output_bytes(profile, op).max(initial=0)
     else:
         is_data = carries
     found: list[tuple[int, str]] = []
     for edge, data, known, n_bytes in zip(edges.tolist(), is_data, carries, size, strict=True):
         operand = DATA if data else WEIGHTS if known or n_bytes > SMALL_BYTES else SIZES
-        if data and kind == MATMUL and any(of == DATA for _, of in found):
+        if data and kind == OpKind.MATMUL and any(of == DATA for _, of in found):
             operand = GRADIENT
         if data and kind in _FILTER_GRADIENTS and not _is_image(profile, edge):
             operand = GRADIENT
@@ -300,8 +277,8 @@ def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:
     """Whether an op has all operands that a rule cuts."""
-    weighted = kind == "GatherV2" or (kind == MATMUL and dimension != "inner")
-    if kind in (GATHER, MATMUL) and weighted != (WEIGHTS in there):
+    weighted = kind == "GatherV2" or (kind == OpKind.MATMUL and dimension != "inner")
+    if kind in (OpKind.GATHER, OpKind.MATMUL) and weighted != (WEIGHTS in there):
         return False
     return all(rule.cut(operand) == WHOLE or operand in there for operand in _CUT)
 

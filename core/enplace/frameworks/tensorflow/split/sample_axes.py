@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from enplace.values.op_kinds import ELEMENTWISE, TYPES_OF_KIND
+from enplace.values.op_kinds import TYPES_OF_KIND, OpKind
 
 Shape = tuple[int, ...]
 Axes = tuple[int | None, ...]
@@ -500,7 +500,7 @@ _MORE_ELEMENTWISE = """
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        sorted(TYPES_OF_KIND[ELEMENTWISE] | {*_MORE_ELEMENTWISE.split()}), _elementwise
+        sorted(TYPES_OF_KIND[OpKind.ELEMENTWISE] | {*_MORE_ELEMENTWISE.split()}), _elementwise
     ),
     **dict.fromkeys(("All", "Any", "Max", "Min", "Prod"), _reduce(None)),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_max),

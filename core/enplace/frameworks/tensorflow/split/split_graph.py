@@ -22,7 +22,7 @@ from enplace.errors import SplitError
 from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
 from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
-from enplace.values.op_kinds import ELEMENTWISE, TYPES_OF_KIND, kind_of_type
+from enplace.values.op_kinds import TYPES_OF_KIND, OpKind, kind_of_type
 from enplace.values.splits import Split, find_rule, part_names
 from enplace.values.splits.graph import cut_name, join_name
 from enplace.values.splits.rules import (
@@ -70,7 +70,7 @@ _CONVOLUTIONS = {
 _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
 """Least number of axes for the first one to be the batch."""
 
-_BROADCASTING = TYPES_OF_KIND[ELEMENTWISE] | {"BatchMatMul", "BatchMatMulV2"}
+_BROADCASTING = TYPES_OF_KIND[OpKind.ELEMENTWISE] | {"BatchMatMul", "BatchMatMulV2"}
 _GIVEN_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
 """Ops whose ``sizes`` input, if any, is the shape of their output."""
 
