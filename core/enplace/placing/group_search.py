@@ -61,6 +61,7 @@ class GroupSearch:
         self.group = fuse(problem, reach=REACH)
         self.gpus = np.array(problem.cluster.gpus)
         self.best: Schedule | None = None
+        self._stop = options.stop.when(lambda: self.is_settled or self.share_spent >= 1)
         unit_decider, unit_goes = self.group[deciding_op(problem)], device_by_preference(problem)
         together = _number(np.column_stack([unit_decider, unit_goes[:, self.gpus]]))
         try:
@@ -101,9 +102,8 @@ class GroupSearch:
         if self.best is None:
             self.options.stop.check()
             return False
-        stop = self.options.stop
-        in_time = stop.has_time(share=1.0 if self.best.fits else SEARCH_SHARE)
-        return self.is_settled or self.share_spent >= 1 or not in_time or stop.cancelled()
+        in_time = self._stop.has_time(share=1.0 if self.best.fits else SEARCH_SHARE)
+        return not in_time or self._stop()
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""
