@@ -165,31 +165,31 @@ class ClusterEditor(QDialog):
             _fill(self.links, rows)
 
     def accept(self) -> None:
-        try:
+        def use() -> None:
             self.cluster = self.read()
-        except EnplaceError as error:
-            self._fault.setText(str(error))
-        else:
+
+        if self._try(use):
             super().accept()
 
     def _import(self) -> None:
         name, _ = QFileDialog.getOpenFileName(self, "Import a cluster", "", FILE_FILTER)
-        if not name:
-            return
-        try:
-            self.show_cluster(read_cluster(Path(name)))
-        except EnplaceError as error:
-            self._fault.setText(str(error))
+        if name:
+            self._try(lambda: self.show_cluster(read_cluster(Path(name))))
 
     def _export(self) -> None:
         suggested = f"{self.name.text() or 'cluster'}.json"
         name, _ = QFileDialog.getSaveFileName(self, "Export the cluster", suggested, FILE_FILTER)
-        if not name:
-            return
+        if name:
+            self._try(lambda: write_atomically(name, cluster_text(self.read()) + "\n"))
+
+    def _try(self, do: Callable[[], object]) -> bool:
+        """Do something and return whether it went well; show what is wrong if it did not."""
         try:
-            write_atomically(name, cluster_text(self.read()) + "\n")
+            do()
         except EnplaceError as error:
             self._fault.setText(str(error))
+            return False
+        return True
 
 
 def _heading(title: str, *actions: tuple[str, Callable[[], None]]) -> QHBoxLayout:

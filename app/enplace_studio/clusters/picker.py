@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtWidgets import QDialog, QFileDialog, QFrame, QWidget
@@ -93,8 +92,15 @@ class ClusterChooser(QDialog):
 
     def _from_file(self) -> None:
         name, _ = QFileDialog.getOpenFileName(self, "Open a cluster", "", FILE_FILTER)
-        if name:
-            self._try(lambda: read_cluster(Path(name)))
+        if not name:
+            return
+        try:
+            self.chosen = read_cluster(Path(name))
+        except EnplaceError as error:
+            self._fault.setText(str(error))
+            self._fault.show()
+        else:
+            self.accept()
 
     def _edit(self) -> None:
         cluster = self._current()
@@ -103,15 +109,6 @@ class ClusterChooser(QDialog):
         editor = ClusterEditor(cluster, self)
         if editor.exec():
             self.chosen = editor.cluster
-            self.accept()
-
-    def _try(self, make: Callable[[], Cluster]) -> None:
-        try:
-            self.chosen = make()
-        except EnplaceError as error:
-            self._fault.setText(str(error))
-            self._fault.show()
-        else:
             self.accept()
 
 

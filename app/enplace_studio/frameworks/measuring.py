@@ -23,7 +23,6 @@ from enplace.processes.wire import Message
 from enplace.processes.worker import WorkerProgram
 from enplace.text import ms
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace_studio.files import session
 from enplace_studio.files.opening import Files

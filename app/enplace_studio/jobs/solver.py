@@ -61,10 +61,14 @@ def estimate_s(methods: Iterable[Method], time_limit_s: float) -> float:
     return sum(time_limit_s if ANYTIME in m.capabilities else QUICK_S for m in methods)
 
 
-def _option(data: dict[str, Any]) -> Option:
-    """Make an option from the worker's description of it."""
-    values = data["values"]
-    return Option(**{**data, "values": values if isinstance(values, str) else tuple(values)})
+def _method_from(data: dict[str, Any]) -> Method:
+    """Make a method from the worker's description of it."""
+    options = tuple(Option(**_with_tuples(each)) for each in data["options"])
+    return Method(**{**_with_tuples(data), "options": options})
+
+
+def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,17 +374,7 @@ class Solver(QObject):
             self._answer(self.job, message)
 
     def _greet(self, details: dict[str, Any]) -> None:
-        methods = [
-            Method(
-                **{
-                    **method,
-                    "objectives": tuple(method["objectives"]),
-                    "capabilities": tuple(method["capabilities"]),
-                    "options": tuple(map(_option, method["options"])),
-                }
-            )
-            for method in details["methods"]
-        ]
+        methods = map(_method_from, details["methods"])
         self.methods = {method.name: method for method in methods}
         self.default_method = details["default"]
         self.methods_changed.emit()

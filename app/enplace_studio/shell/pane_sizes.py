@@ -1,7 +1,8 @@
 """How the panes share the window: a width for each side, and a height for each pane.
 
 What the user asked for last has the room. A pane that would be too low to be of use is folded to
-its title; one press on that, and it has the room.
+its title; one press on that, and it has the room. No fold outlasts the session: the next one may
+have more room.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SLACK_PX = 150
 """As long as a pane has less than this to spare, none moves because it needs less."""
 RETRY_MS = 100
 
-_FOLDED_KEY, _BY_HAND_KEY = "window/folded", "window/by-hand"
+_BY_HAND_KEY = "window/by-hand"
 _Area = Qt.DockWidgetArea
 _LEFT, _RIGHT, _LOW = (
     _Area.LeftDockWidgetArea,
@@ -86,8 +87,8 @@ class Sharing(QObject):
         self._window, self._docks, self._settings = window, docks, kept
         self._views = {view.id: view for view in views if view.id in docks}
         self._order = list(self._views)
-        self._folded = set(_names(kept, _FOLDED_KEY))
-        self._by_hand = set(_names(kept, _BY_HAND_KEY))
+        self._folded: set[str] = set()
+        self._by_hand = set(_names(kept.value(_BY_HAND_KEY)))
         self._pressed: dict[str, tuple[int, int]] | None = None
         self._timer = call_later(self, self._settle)
         window.installEventFilter(self)
@@ -111,7 +112,7 @@ class Sharing(QObject):
         self._timer.start()
 
     def toggle(self, name: str) -> None:
-        """Fold a pane until the user opens it, or open it."""
+        """Fold a pane until the user opens it or the session ends, or open it."""
         panel = self._docks[name].view
         if isinstance(panel, Panel) and panel.is_folded:
             panel.holds_room = True
@@ -119,7 +120,6 @@ class Sharing(QObject):
         elif isinstance(panel, Panel):
             panel.holds_room = False
             self._folded.add(name)
-        self._settings.setValue(_FOLDED_KEY, sorted(self._folded))
         self.share()
 
     def _open(self, name: str) -> None:
@@ -131,8 +131,7 @@ class Sharing(QObject):
         """Forget what the user has folded or sized."""
         self._folded, self._by_hand = set(), set()
         self._order = list(self._views)
-        for key in (_FOLDED_KEY, _BY_HAND_KEY):
-            self._settings.remove(key)
+        self._settings.remove(_BY_HAND_KEY)
         self.share()
 
     def _follow_visibility(self, visible: bool) -> None:
@@ -297,7 +296,6 @@ def _name(area: Qt.DockWidgetArea) -> str:
     return area.name or ""
 
 
-def _names(settings: QSettings, key: str) -> list[str]:
-    found = settings.value(key)
+def _names(found: object) -> list[str]:
     names = [found] if isinstance(found, str) else found
     return [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
