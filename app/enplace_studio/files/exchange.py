@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,17 +25,25 @@ from enplace.values.profile import Profile
 from enplace.writers import write_constraints, write_plan
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.files import session
-from enplace_studio.files.file_work import FileWork, few
 from enplace_studio.files.saving import Saving
 from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.widgets.part import Part
 from enplace_studio.widgets.pictures import SUFFIXES, Drawing, write_picture
 
 PLANS, CONSTRAINTS = "Plans (*.json)", "Constraints (*.json)"
 PICTURES = ";;".join(f"{suffix[1:].upper()} (*{suffix})" for suffix in SUFFIXES)
+MOST_NAMES = 3
+"""Most names in a message."""
 
 
-class Exchange(FileWork):
+def few(names: Sequence[str]) -> str:
+    """List the first names."""
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+class Exchange(Part):
     """Writes plans, constraints and pictures to files, and reads those that others have written."""
 
     cluster_read = Signal(object)
@@ -99,7 +107,7 @@ class Exchange(FileWork):
     # Importing a plan
 
     def ask_import_plan(self) -> None:
-        if path := self._ask_file("Import a plan", PLANS):
+        if path := self.ask_file("Import a plan", PLANS):
             self.import_plan(path)
 
     def import_plan(self, path: Path) -> None:
@@ -114,7 +122,7 @@ class Exchange(FileWork):
             elif self._accept_cluster(path, found) and self._document.set_cluster(found):
                 self.import_plan(path)
 
-        self.background.start(lambda: _plan_or_cluster(path, project.model), add, self._fail)
+        self.background.start(lambda: _plan_or_cluster(path, project.model), add, self.fail)
 
     def _complete(self, path: Path, profile: Profile, found: PlanFile) -> None:
         """Place the missing ops, if the user agrees, and add the plan."""
@@ -153,12 +161,12 @@ class Exchange(FileWork):
             elif any(found.constraints.values()):
                 self.done.emit(f"Imported {path.name} with its constraints")
 
-        self.background.start(make, add, self._fail)
+        self.background.start(make, add, self.fail)
 
     def _accept_cluster(self, path: Path, cluster: Cluster) -> bool:
         """Ask whether to switch to the cluster that a plan was made for."""
         switch = "Switch and open the plan"
-        chosen = self._choose(
+        chosen = self.choose(
             "The plan was made for another cluster",
             f"{path.name} uses devices of {cluster_title(cluster)}, which the open cluster does "
             "not have.",
@@ -171,7 +179,7 @@ class Exchange(FileWork):
         place = "Place the missing ops"
         lines = [f"not placed: {name}" for name in found.missing]
         lines += [f"not in the model: {name}" for name in found.unknown]
-        chosen = self._choose(
+        chosen = self.choose(
             "The plan was made for another graph",
             f"{path.name} does not place {count(len(found.missing), 'op')} of this model and names "
             f"{count(len(found.unknown), 'op')} that it does not have.",
@@ -189,7 +197,7 @@ class Exchange(FileWork):
             self.background.start(
                 lambda: cluster_from(os.path.realpath(path), profile),
                 self.cluster_read.emit,
-                self._fail,
+                self.fail,
             )
 
     # Importing and exporting constraints
@@ -205,7 +213,7 @@ class Exchange(FileWork):
             )
 
     def ask_import_constraints(self) -> None:
-        if path := self._ask_file("Import constraints", CONSTRAINTS):
+        if path := self.ask_file("Import constraints", CONSTRAINTS):
             self.import_constraints(path)
 
     def import_constraints(self, path: Path) -> None:
@@ -215,7 +223,7 @@ class Exchange(FileWork):
             self.background.start(
                 lambda: read_constraints(path, problem),
                 lambda found: self._add_constraints(path, problem, found),
-                self._fail,
+                self.fail,
             )
 
     def _add_constraints(self, path: Path, read_for: Problem, found: ConstraintsFile) -> None:

@@ -22,16 +22,16 @@ from enplace.readers.samples import Sample, samples
 from enplace.text import count
 from enplace.values.profile import Profile
 from enplace_studio.files import session
-from enplace_studio.files.exchange import Exchange
-from enplace_studio.files.file_work import PROJECTS, FileWork, do_nothing, few, version_of
-from enplace_studio.files.recovery import Recovery, last_written_s
-from enplace_studio.files.saving import Saving
-from enplace_studio.files.session import Opened, RecentFiles
+from enplace_studio.files.exchange import Exchange, few
+from enplace_studio.files.recovery import last_written_s
+from enplace_studio.files.saving import PROJECTS, Saving, do_nothing, version_of
+from enplace_studio.files.session import Opened
 from enplace_studio.jobs.background import Background
 from enplace_studio.model.can_run import is_model
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import FileVersion, start_project
 from enplace_studio.widgets.labels import plain_tip
+from enplace_studio.widgets.part import Part
 
 _FORMAT = re.compile(rb'^\s*\{\s*"format"\s*:\s*"(?P<name>[a-z-]+)/')
 _HEAD_BYTES = 1000
@@ -39,24 +39,18 @@ _HEAD_BYTES = 1000
 _Button = QMessageBox.StandardButton
 
 
-class Files(FileWork):
+class Files(Part):
     """Opens models and projects, and hands files that belong to the open model to ``exchange``."""
 
     model_named = Signal(object)
     """Emitted with the path of a model that has no profile yet."""
 
     def __init__(
-        self,
-        document: Document,
-        recent: RecentFiles,
-        recovery: Recovery,
-        saving: Saving,
-        exchange: Exchange,
-        parent: QWidget,
+        self, document: Document, saving: Saving, exchange: Exchange, parent: QWidget
     ) -> None:
         super().__init__(document, parent)
-        self.recent, self._recovery = recent, recovery
         self._saving, self._exchange = saving, exchange
+        self.recent, self._recovery = saving.recent, saving.recovery
         self._recovering = Background(self)  # apart, for what is opened replaces only openings
 
     def wait(self) -> None:
@@ -186,7 +180,7 @@ class Files(FileWork):
 
         _empty_caches()
         self.background.forget()
-        self.background.start(read_version, lambda found: show(*found), self._fail)
+        self.background.start(read_version, lambda found: show(*found), self.fail)
 
     def close_project(self) -> None:
         """Go back to the start page."""
@@ -194,7 +188,7 @@ class Files(FileWork):
             self._document.open(None)
 
     def ask_open(self) -> None:
-        if path := self._ask_file("Open", session.file_filter()):
+        if path := self.ask_file("Open", session.file_filter()):
             self.open_path(path)
 
     # After a crash
@@ -238,7 +232,7 @@ class Files(FileWork):
 
     def ask_open_backup(self) -> None:
         """Ask for a project that was overwritten or discarded; it opens as unsaved."""
-        if path := self._ask_file("Open a backup", PROJECTS, str(self._recovery.backups.folder)):
+        if path := self.ask_file("Open a backup", PROJECTS, str(self._recovery.backups.folder)):
             self._open(lambda: replace(session.open_file(path), path=None), saved=False)
 
 

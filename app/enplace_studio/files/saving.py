@@ -12,23 +12,40 @@ from enplace.errors import EnplaceError, FileError
 from enplace.files.reading import refuse_pipe
 from enplace.writers import write_project
 from enplace_studio.files import session
-from enplace_studio.files.file_work import PROJECTS, FileWork, do_nothing, version_of
 from enplace_studio.files.recovery import Recovery
 from enplace_studio.files.session import RecentFiles
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import FileVersion
+from enplace_studio.widgets.part import Part
+
+PROJECTS = "Projects (*.enplace)"
 
 _Button = QMessageBox.StandardButton
 
 
-class Saving(FileWork):
+def do_nothing() -> None:
+    """Follow a request after which nothing else is to be done."""
+
+
+def version_of(path: Path | None) -> FileVersion | None:
+    """Tell one version of a file from another; None without a file."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class Saving(Part):
     """Saves the project, and asks what to do about unsaved work and overwritten files."""
 
     def __init__(
         self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
     ) -> None:
         super().__init__(document, parent)
-        self._recent, self._recovery = recent, recovery
+        self.recent, self.recovery = recent, recovery
 
     def may_leave(self, again: Callable[[], object]) -> bool:
         """Return whether nothing is unsaved, or the user discards it.
@@ -47,7 +64,7 @@ class Saving(FileWork):
         if answer == _Button.Save:
             self.save(again)
         if answer == _Button.Discard:
-            self._recovery.keep_discarded()
+            self.recovery.keep_discarded()
         return answer == _Button.Discard
 
     def save(self, then: Callable[[], object] = do_nothing) -> None:
@@ -67,7 +84,7 @@ class Saving(FileWork):
         is_gone = not os.path.exists(path)
         done = "deleted or moved" if is_gone else "changed"
         here = "Save here again" if is_gone else "Overwrite"
-        chosen = self._choose(
+        chosen = self.choose(
             "The file is gone" if is_gone else "The file has changed",
             f"Another program or window has {done} {path.name} since you opened it.",
             "Save your work in another file, or here again?"
@@ -93,7 +110,7 @@ class Saving(FileWork):
             return
         project = session.to_project(document.project, document.view)
         work, n_opened, is_own = document.work, document.n_opened, self._is_own(path)
-        backups = self._recovery.backups
+        backups = self.recovery.backups
 
         def write() -> tuple[FileVersion | None, str]:
             fault = ""
@@ -113,13 +130,13 @@ class Saving(FileWork):
         def finish(version: FileVersion | None, fault: str) -> None:
             if document.n_opened == n_opened:
                 document.mark_saved(path, version, work)
-            self._recent.add(path)
+            self.recent.add(path)
             self.done.emit(f"Saved {path.name}")
             if fault:
                 self.failed.emit(f"{path.name} is saved; what it replaced is not kept: {fault}")
             then()
 
-        self.background.start(write, lambda found: finish(*found), self._fail)
+        self.background.start(write, lambda found: finish(*found), self.fail)
 
     # Any other file
 
@@ -136,7 +153,7 @@ class Saving(FileWork):
                 write(path)
 
             self.background.start(
-                write_file, lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
+                write_file, lambda _: self.done.emit(f"Wrote {path.name}"), self.fail
             )
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QMessageBox, QWidget
 
-from enplace.errors import EnplaceError
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
 from enplace.frameworks.jobs import RunRequest, profile_job, run_job
@@ -23,6 +22,7 @@ from enplace.processes.wire import Message
 from enplace.processes.worker import WorkerProgram
 from enplace.text import ms
 from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace_studio.files import session
 from enplace_studio.files.opening import Files
@@ -33,11 +33,11 @@ from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
 from enplace_studio.frameworks.profile_facts import simulated_step_us
 from enplace_studio.frameworks.profile_page import ProfilePage
 from enplace_studio.frameworks.strip import JobStrip
-from enplace_studio.jobs.background import Background
 from enplace_studio.model.can_run import model_source, why_no_run
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.widgets.labels import plain_tip
+from enplace_studio.widgets.part import Part
 
 ROUNDS = 3
 """Largest number of new plans that tuning tries."""
@@ -63,22 +63,15 @@ class _Task:
     program: WorkerProgram
 
 
-class Measuring(QWidget):
-    """One worker at a time; a widget only so that its dialogs have a parent.
+class Measuring(Part):
+    """One worker at a time."""
 
-    Signals ``done`` and ``failed`` carry one line for the user.
-    """
-
-    done = Signal(str)
-    failed = Signal(str)
     changed = Signal()
     """A worker started or ended."""
 
     def __init__(self, document: Document, files: Files, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.hide()
-        self._document, self._files = document, files
-        self._background = Background(self)
+        super().__init__(document, parent)
+        self._files = files
         self.strip = JobStrip()
         self.job: WorkerJob | None = None
 
@@ -156,7 +149,7 @@ class Measuring(QWidget):
         problem = self._document.problem
         if problem is not None:
             profile = problem.profile
-            self._background.start(
+            self.background.start(
                 lambda: simulated_step_us(profile),
                 lambda step_us: self._show_page(profile, step_us),
             )
@@ -179,23 +172,22 @@ class Measuring(QWidget):
         entry = self._document.current
         if project is None or entry is None or data is None or why_no_run(self._document):
             return
-        try:
-            source = source_from_json(dict(data))
-        except EnplaceError as error:
-            self.failed.emit(str(error))
+        source = self.attempt(lambda: source_from_json(dict(data)))
+        if source is None:
             return
         where, remark = devices_title(project.cluster), _remark(project)
         question = RunQuestion(entry.name, source, where, remark, self.window(), what)
-        if question.exec() and self._trusted(source, "run the plan", brought=True):
-            try:
-                problem = replace(entry.schedule.problem, cluster=project.cluster)
-                devices = devices_for(project.cluster, problem.profile.measured)
-                request = RunRequest(source, devices, question.steps.value(), question.wishes)
-                task = (self._run if what == RUN else self._tune)(entry, problem, request)
-            except EnplaceError as error:
-                self.failed.emit(str(error))
-            else:
-                self._start(task)
+        if not question.exec() or not self._trusted(source, "run the plan", brought=True):
+            return
+        problem = replace(entry.schedule.problem, cluster=project.cluster)
+
+        def make_task() -> _Task:
+            devices = devices_for(project.cluster, problem.profile.measured)
+            request = RunRequest(source, devices, question.steps.value(), question.wishes)
+            return (self._run if what == RUN else self._tune)(entry, problem, request)
+
+        if (task := self.attempt(make_task)) is not None:
+            self._start(task)
 
     def _run(self, entry: PlanEntry, problem: Problem, request: RunRequest) -> _Task:
         return _Task(
@@ -246,12 +238,9 @@ class Measuring(QWidget):
         entry, problem = self._document.current, self._document.problem
         if entry is None or entry.run is None or problem is None:
             return
-        try:
-            profile = with_measured_costs(replace(entry.run, profile=problem.measured_profile))
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return
-        self._document.take_costs(entry, profile)
+        run = replace(entry.run, profile=problem.measured_profile)
+        if (profile := self.attempt(lambda: with_measured_costs(run))) is not None:
+            self._document.take_costs(entry, profile)
 
     # Jobs
 
@@ -260,19 +249,13 @@ class Measuring(QWidget):
 
         ``brought`` tells whether the open file brought the command.
         """
-        try:
-            allowed = may_run(source, brought=brought)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
+        allowed = self.attempt(lambda: may_run(source, brought=brought))
+        if allowed is None:
             return False
         if not allowed and not TrustQuestion(source, purpose, brought, self.window()).exec():
             return False
-        if source.is_recorded:
-            return True
-        try:
-            trust(source)
-        except EnplaceError as error:  # it may run; the answer is just not saved
-            self.failed.emit(str(error))
+        if not source.is_recorded:
+            self.attempt(lambda: trust(source))  # it may run even if the answer cannot be saved
         return True
 
     def _start(self, task: _Task) -> None:
@@ -296,11 +279,7 @@ class Measuring(QWidget):
 
     def _on_done(self, task: _Task, message: Message) -> None:
         self._forget_job()
-        self._background.start(
-            lambda: task.read(message),
-            task.finish,
-            lambda error: self.failed.emit(str(error)),
-        )
+        self.background.start(lambda: task.read(message), task.finish, self.fail)
 
     def _on_failed(self, task: _Task, why: str, last_lines: str) -> None:
         self._forget_job()

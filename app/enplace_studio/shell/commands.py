@@ -43,14 +43,15 @@ class Command:
 
 def all_commands(menus: Menus, studio: Studio) -> dict[str, list[Command]]:
     """Return what can be done now, ops excepted, by kind."""
-    commands = {
-        "Commands": list(_actions(menus)),
-        "Methods": list(_methods(studio)),
-        "Plans": list(_plans(studio)),
-        "Devices": list(_devices(studio)),
-        **{title: list(found) for title, found in _of_views(studio)},
-        "Groups": list(_groups(studio)),
-    }
+    commands = {"Commands": list(_actions(menus))}
+    if (project := studio.document.project) is not None:
+        commands |= {
+            "Methods": list(_methods(studio, project)),
+            "Plans": list(_plans(studio)),
+            "Devices": list(_devices(studio, project)),
+            **{title: list(found) for title, found in _of_views(studio)},
+            "Groups": list(_groups(studio, project)),
+        }
     return {kind: members for kind, members in commands.items() if members}
 
 
@@ -96,12 +97,12 @@ def _actions(menus: Menus) -> Iterable[Command]:
             yield Command(title, action.trigger, keys)
 
 
-def _methods(studio: Studio) -> Iterable[Command]:
-    problem, solver = studio.document.problem, studio.solver
-    if problem is None or solver.is_asked or studio.is_measuring:
+def _methods(studio: Studio, project: OpenProject) -> Iterable[Command]:
+    solver = studio.solver
+    if solver.is_asked or studio.is_measuring:
         return
     for method in solver.methods.values():
-        if why_not_for(method, problem):
+        if why_not_for(method, project.problem):
             continue
         for objective in method.objectives:
             aim = "" if objective == method.aim("") else f": {OBJECTIVES[objective].lower()}"
@@ -128,11 +129,10 @@ def _plans(studio: Studio) -> Iterable[Command]:
             )
 
 
-def _devices(studio: Studio) -> Iterable[Command]:
+def _devices(studio: Studio, project: OpenProject) -> Iterable[Command]:
     """Yield what the menus of devices offer."""
-    document = studio.document
-    project, schedule = document.project, document.schedule
-    if project is None or schedule is None:
+    document, schedule = studio.document, studio.document.schedule
+    if schedule is None:
         return
     problem, chosen = project.problem, document.selection
     n_here = np.bincount(schedule.plan.device, minlength=problem.cluster.n_devices).tolist()
@@ -154,8 +154,6 @@ def _devices(studio: Studio) -> Iterable[Command]:
 
 def _of_views(studio: Studio) -> Iterable[tuple[str, Iterable[Command]]]:
     """Yield the panes to open or close, and the commands of views under their titles."""
-    if studio.document.problem is None:
-        return
     toggles = studio.panes.toggles
     yield "Panes", [Command(_toggle_title(each), each.trigger) for each in toggles]
     for view in all_views():
@@ -168,10 +166,7 @@ def _toggle_title(toggle: QAction) -> str:
     return f"{'Close' if toggle.isChecked() else 'Open'} the pane {toggle.text()}"
 
 
-def _groups(studio: Studio) -> Iterable[Command]:
-    project = studio.document.project
-    if project is None:
-        return
+def _groups(studio: Studio, project: OpenProject) -> Iterable[Command]:
     sizes = np.bincount(project.grouping.group, minlength=len(project.grouping.names))
     for number, (name, n_ops) in enumerate(
         zip(project.grouping.names, sizes.tolist(), strict=True)

@@ -71,9 +71,7 @@ class Studio(QObject):
         self.header = Header(self.document, self.solver, self.chosen)
         self.saving = Saving(self.document, self.recent, self.recovery, window)
         self.exchange = Exchange(self.document, self.saving, window)
-        self.files = Files(
-            self.document, self.recent, self.recovery, self.saving, self.exchange, window
-        )
+        self.files = Files(self.document, self.saving, self.exchange, window)
         self.solving = Solving(self.document, self.solver, self.chosen, window)
         self.panes = Panes(window, middle, settings, self.document, self.solver)
         self._measuring: Measuring | None = None

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
-from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
@@ -23,7 +21,6 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.titles import short_title, values_text
-from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
@@ -32,6 +29,7 @@ from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import headline, why_stale
 from enplace_studio.model.previews import lack
 from enplace_studio.solve.chosen_method import ChosenMethod
+from enplace_studio.widgets.part import Part
 
 EXPERT = "expert"
 FIRST_METHOD = EXPERT
@@ -45,21 +43,14 @@ RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
 NOT_COMPARED = ("random", "round-robin")
 
 
-class Solving(QWidget):
-    """Runs the solver for the window; a widget only so that its dialogs have a parent.
-
-    Signals ``done`` and ``failed`` carry one line for the user.
-    """
-
-    done = Signal(str)
-    failed = Signal(str)
+class Solving(Part):
+    """Runs the solver for the window."""
 
     def __init__(
         self, document: Document, solver: Solver, methods: ChosenMethod, parent: QWidget
     ) -> None:
-        super().__init__(parent)
-        self.hide()
-        self._document, self._solver, self._methods = document, solver, methods
+        super().__init__(document, parent)
+        self._solver, self._methods = solver, methods
         document.opened.connect(self._on_opened)
         document.cluster_changed.connect(self._on_cluster_changed)
         document.requests.renew_plan.connect(self.renew)
@@ -73,11 +64,10 @@ class Solving(QWidget):
         """The methods that are compared, and the names of their plans so far."""
         self.is_adding = False
         """Whether a plan that was found just now is being added to the list."""
-        self._background = Background(self)
 
     def wait(self) -> None:
         """Block until every plan found so far is in the list."""
-        self._background.wait()
+        self.background.wait()
 
     def solve_or_cancel(self) -> None:
         if self._solver.is_asked:
@@ -114,21 +104,14 @@ class Solving(QWidget):
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and run the expert with them."""
-        name, _ = QFileDialog.getOpenFileName(self.window(), "Place by rules", "", RULES_FILTER)
-        if name:
-            self.place_by_rules(Path(name))
+        if path := self.ask_file("Place by rules", RULES_FILTER):
+            self.place_by_rules(path)
 
     def place_by_rules(self, path: Path) -> None:
         """Run the expert with the user's rules, which override its own."""
         problem = self._document.problem
-        if problem is None:
-            return
-        try:
-            read_rules(str(path), problem)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return
-        self._run([EXPERT], choose=True, values={"rules": str(path)})
+        if problem is not None and self.attempt(lambda: read_rules(str(path), problem)) is not None:
+            self._run([EXPERT], choose=True, values={"rules": str(path)})
 
     def renew(self, entry: PlanEntry) -> None:
         """Run the method of a plan again, on the problem as it is now."""
@@ -263,10 +246,10 @@ class Solving(QWidget):
         """Simulate a plan on the problem as it is now, and add it."""
         project = self._document.project
         assert project is not None
-        self._background.start(
+        self.background.start(
             lambda: _simulated(job, plan, project),
             lambda made: self._add(job, plan, made, project),
-            lambda error: self.failed.emit(str(error)),
+            self.fail,
         )
 
     def _named(self, job: Job, entry: PlanEntry) -> PlanEntry:
@@ -357,7 +340,7 @@ class Solving(QWidget):
 
     def _on_idle(self) -> None:
         if self._compared:  # after the last plan is in the list
-            self._background.start(lambda: None, lambda _: self._report_comparison())
+            self.background.start(lambda: None, lambda _: self._report_comparison())
 
     def _report_comparison(self) -> None:
         """Report how many methods have been compared, and the best plan among theirs.

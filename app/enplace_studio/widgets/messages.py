@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import shortened
-from enplace_studio.widgets.labels import label
+from enplace_studio.widgets.labels import label, plain_tip
 from enplace_studio.widgets.layouts import Part, hbox
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,11 @@ MARGIN = 18
 
 
 def button(
-    text: str, clicked: Callable[[], object] | None = None, *, kind: str = ""
+    text: str, clicked: Callable[[], object] | None = None, *, kind: str = "", tip: str = ""
 ) -> QPushButton:
     """Make a button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
     made = QPushButton(text)
+    made.setToolTip(plain_tip(tip))
     made.setCursor(Qt.CursorShape.PointingHandCursor)
     if kind:
         made.setProperty(kind, True)

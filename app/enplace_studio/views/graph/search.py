@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QInputDialog,
     QLineEdit,
     QMenu,
-    QPushButton,
     QSpacerItem,
     QToolButton,
     QWidget,
@@ -26,6 +25,7 @@ from enplace_studio.model.queries import completions
 from enplace_studio.widgets.labels import ElidedLabel, plain_tip
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
 from enplace_studio.widgets.menu import add_action, new_menu
+from enplace_studio.widgets.messages import button
 
 HELP = """A query is a list of terms; an op must satisfy all of them.
 decoder            name, scope, type, group or device
@@ -61,10 +61,8 @@ class SearchBar(QFrame):
         self.completer = self._make_completer()
         self.found = ElidedLabel("dim")
         self.found.setMaximumHeight(self.found.sizeHint().height())
-        self.all = QPushButton()
-        self.all.setProperty("link", True)
-        self.all.setToolTip("Select all that is found (Enter)")
-        self.all.clicked.connect(self.all_wanted)
+        tip = "Select all that is found (Enter)"
+        self.all = button("", self.all_wanted.emit, kind="link", tip=tip)
         self.saved = _small_button("☆", "Saved queries", self._show_saved)
         top = hbox((self.line, 1), self.saved)
         for text, tip, action in (

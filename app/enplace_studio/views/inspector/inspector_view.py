@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -54,6 +54,7 @@ from enplace_studio.widgets.fact_widgets import (
     WhyLine,
 )
 from enplace_studio.widgets.labels import label, paragraph, plain_tip
+from enplace_studio.widgets.layouts import vbox
 from enplace_studio.widgets.menu import add_action, new_menu, offer_menu
 from enplace_studio.widgets.messages import button
 from enplace_studio.widgets.panel import Need, ScrollPanel
@@ -71,8 +72,11 @@ ABOUT_GAIN = (
     "time, or this link"
 )
 
-Action = tuple[str, str, bool, Callable[[], object]]
-"""Text, tooltip, whether it is enabled, and the function it calls."""
+PIN = "Pin here   P", "Keep these ops on their current devices, whatever a solver would choose"
+UNPIN = "Unpin   U", "Let a solver decide about these ops again"
+COLOCATE = "Colocate   G", "Keep the selected ops together on one device; select two or more"
+SEPARATE = "Separate", "Allow these ops to run on different devices again"
+"""Texts and tooltips of the buttons that edit the selection."""
 
 
 def make_view(document: Document, solver: Solver) -> InspectorView:
@@ -313,7 +317,7 @@ class InspectorView(ScrollPanel):
         self.where.chosen.connect(self._place)
         self._shows.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
-        self._add_actions(self._actions(problem, ops))
+        self._add_actions(problem, ops)
         if schedule is not None:
             self._add_reasons(project, schedule, ops, self.where)
         if len(ops) == 1:
@@ -339,11 +343,10 @@ class InspectorView(ScrollPanel):
         self._add_text(explain_place(schedule, ops))
         self._add_whys(project, self._shows, why_here(schedule, ops))
         self.reasons = {}
-        places: dict[int, QVBoxLayout] = {}
-        for device in where.others[:MOST_REASONS]:
-            places[device] = QVBoxLayout()
-            places[device].setSpacing(self._shows.spacing())
-            self._shows.addLayout(places[device])
+        spacing = self._shows.spacing()
+        places = {device: vbox(spacing=spacing) for device in where.others[:MOST_REASONS]}
+        for place in places.values():
+            self._shows.addLayout(place)
 
         def explain(device: int, preview: Preview) -> None:
             self.reasons[device] = preview.why_not or preview.reason
@@ -388,47 +391,39 @@ class InspectorView(ScrollPanel):
             self._followed = why.marks
             document.point_at(why.marks, reveal=True)
 
-    def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
+    def _add_actions(self, problem: Problem, ops: IntArray) -> None:
+        """Add a button for each edit of the selection that may be of use."""
         document, chosen = self._document, frozenset(ops.tolist())
         pinned = int(np.count_nonzero(problem.pinned_to[ops] != FREE))
         together = any(op in chosen for group in problem.together for op in group)
-        has_plan = document.current is not None
-        actions: list[Action] = [
-            (
-                "Pin here   P",
-                "Keep these ops on their current devices, whatever a solver would choose",
-                has_plan and pinned < len(chosen),
-                lambda: document.pin_here(chosen),
-            ),
-            (
-                "Colocate   G",
-                "Keep the selected ops together on one device; select two or more",
-                len(chosen) > 1,
-                lambda: document.colocate(chosen),
-            ),
+        can_pin = document.current is not None and pinned < len(chosen)
+        shown = [
+            self._edit_button(PIN, document.pin_here, chosen, can_pin),
+            self._edit_button(COLOCATE, document.colocate, chosen, len(chosen) > 1),
         ]
         if pinned:
-            tip = "Let a solver decide about these ops again"
-            actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
+            shown.append(self._edit_button(UNPIN, document.unpin, chosen))
         if together:
-            tip = "Allow these ops to run on different devices again"
-            actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
-        return actions
-
-    def _add_actions(self, actions: list[Action]) -> None:
-        shown = []
-        for text, tip, enabled, run in actions:
-            made = QPushButton(text)
-            made.setToolTip(plain_tip(tip))
-            made.setEnabled(enabled)
-            made.setMinimumWidth(40)
-            made.setMinimumHeight(made.sizeHint().height())
-            made.clicked.connect(lambda _, run=run: run())
-            self.buttons[text.partition("   ")[0]] = made
-            shown.append(made)
+            shown.append(self._edit_button(SEPARATE, document.separate, chosen))
         grid = Columns(COLUMN_PX, 2)
         grid.fill(shown)
         self._shows.addWidget(grid)
+
+    def _edit_button(
+        self,
+        texts: tuple[str, str],
+        edit: Callable[[Collection[int]], bool],
+        chosen: frozenset[int],
+        enabled: bool = True,
+    ) -> QPushButton:
+        text, tip = texts
+        made = self.buttons[text.partition("   ")[0]] = QPushButton(text)
+        made.setToolTip(plain_tip(tip))
+        made.setEnabled(enabled)
+        made.setMinimumWidth(40)
+        made.setMinimumHeight(made.sizeHint().height())
+        made.clicked.connect(lambda: edit(chosen))
+        return made
 
     def _place(self, device: int) -> None:
         self._document.place(self._document.selection, device)

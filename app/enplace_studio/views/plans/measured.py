@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
@@ -41,18 +42,14 @@ class ResultCard(QFrame):
         self._document = document
         self.step, self.off = label("", "number"), label("", "dim")
         self.caveat = paragraph("")
+        run_action = document.requests.run_action
         self.take_button = button(
-            "Take measured costs", lambda: document.requests.run_action.emit("take-costs")
+            "Take measured costs",
+            partial(run_action.emit, "take-costs"),
+            tip="Use the op times measured here as costs from now on. All plans are simulated "
+            "again; Undo takes it back.",
         )
-        self.take_button.setToolTip(
-            plain_tip(
-                "Use the op times measured here as costs from now on. All plans are simulated "
-                "again; Undo takes it back."
-            )
-        )
-        self.again_button = button(
-            "Run again", lambda: document.requests.run_action.emit("run"), kind="link"
-        )
+        self.again_button = button("Run again", partial(run_action.emit, "run"), kind="link")
         self.facts = QWidget()
         self._column = self._lay_out()
         document.current_changed.connect(self.refresh)

@@ -1,9 +1,10 @@
-"""What all work with files shares: a thread, dialogs, and lines for the user."""
+"""Parts of a window that are not seen: they work in threads, and ask and report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
@@ -11,21 +12,13 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 from enplace.errors import EnplaceError
 from enplace_studio.jobs.background import Background
 from enplace_studio.model.document import Document
-from enplace_studio.model.open_project import FileVersion
-
-PROJECTS = "Projects (*.enplace)"
-MOST_NAMES = 3
-"""Most names in a message."""
 
 _ROLES = (QMessageBox.ButtonRole.AcceptRole, QMessageBox.ButtonRole.DestructiveRole)
+_Result = TypeVar("_Result")
 
 
-def do_nothing() -> None:
-    """Follow a request after which nothing else is to be done."""
-
-
-class FileWork(QWidget):
-    """Reads and writes in a thread; a widget only so that its dialogs have a parent.
+class Part(QWidget):
+    """Does something for the window; a widget only so that its dialogs have a parent.
 
     Signals ``done`` and ``failed`` carry one line for the user.
     """
@@ -38,15 +31,24 @@ class FileWork(QWidget):
         self.hide()
         self._document, self.background = document, Background(self)
 
-    def _fail(self, error: EnplaceError) -> None:
+    def fail(self, error: EnplaceError) -> None:
+        """Report an error."""
         self.failed.emit(str(error))
 
-    def _ask_file(self, title: str, file_filter: str, folder: str = "") -> Path | None:
+    def attempt(self, make: Callable[[], _Result]) -> _Result | None:
+        """Return what a function returns; report an error, and return None."""
+        try:
+            return make()
+        except EnplaceError as error:
+            self.fail(error)
+            return None
+
+    def ask_file(self, title: str, file_filter: str, folder: str = "") -> Path | None:
         """Ask which file to read; None if the user cancels."""
         name, _ = QFileDialog.getOpenFileName(self.window(), title, folder, file_filter)
         return Path(name) if name else None
 
-    def _choose(self, title: str, text: str, more: str, *choices: str, details: str = "") -> str:
+    def choose(self, title: str, text: str, more: str, *choices: str, details: str = "") -> str:
         """Ask the user to choose; return the choice, or an empty text if the user cancels."""
         box = QMessageBox(self.window())
         box.setTextFormat(Qt.TextFormat.PlainText)  # names of files may look like HTML
@@ -59,20 +61,3 @@ class FileWork(QWidget):
         box.setDefaultButton(next(iter(buttons)))
         box.exec()
         return next((c for each, c in buttons.items() if each is box.clickedButton()), "")
-
-
-def few(names: Sequence[str]) -> str:
-    """List the first names."""
-    more = ", …" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
-
-
-def version_of(path: Path | None) -> FileVersion | None:
-    """Tell one version of a file from another; None without a file."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
