@@ -1,7 +1,7 @@
 """Followers: constants and variables that belong where they are used.
 
-A TensorFlow graph has hundreds of ops without inputs that take no time: Const, Shape of a constant,
-VariableV2 and its read. Placed individually, each would look equally good on every device, and a
+A graph may have hundreds of ops without inputs that take no time: constants and their shapes,
+variables and their reads. Placed individually, each would look equally good on every device, and a
 consumer on another device would then wait for a transfer of a few bytes, or of a weight matrix.
 """
 

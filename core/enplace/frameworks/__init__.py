@@ -1,1 +1,1 @@
-"""Everything that depends on a framework; today that is TensorFlow."""
+"""Everything that depends on a framework: what all share, and a folder for each."""

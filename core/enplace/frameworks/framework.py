@@ -1,4 +1,4 @@
-"""The interface of a framework, such as TensorFlow.
+"""The interface of a framework.
 
 A framework is a package in this folder with a module ``framework`` that holds a :class:`Framework`
 under the name ``FRAMEWORK``. That module must not import the framework itself: a framework runs

@@ -43,7 +43,7 @@ class Gpu:
         Peak of float32 without tensor cores.
     matrix_flops_per_us : dict of str to float
         Peak of matrix products by precision; ``float32`` uses TF32 where the GPU has it, as
-        TensorFlow and ONNX Runtime do by default.
+        frameworks do by default.
     """
 
     title: str

@@ -15,7 +15,7 @@ the choice open, this is what we do:
   Then, as in the text, the cluster goes to the device with enough memory and the earliest start.
 - The first cluster has no previous device; it goes to the first of those where it starts earliest.
 - CPUs are not candidates if there is a GPU; ops that need a CPU are placed on one individually.
-- The paper leaves the order of ops to TensorFlow; we take the best of a few.
+- The paper leaves the order of ops to the framework; we take the best of a few.
 - If the simulated step exceeds memory, ops move to devices with free memory and keep their order.
 - An op leaves its cluster if its unit was placed earlier or is not allowed on the cluster's device.
 """

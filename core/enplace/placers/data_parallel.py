@@ -1,7 +1,7 @@
 """Predict data parallelism, which a person would try first: the model on every GPU.
 
 Each replica works on its share of the samples, and all keep a copy of the variables. Before these
-change, the replicas sum their gradients. We predict that as tf.distribute.MirroredStrategy does it:
+change, the replicas sum their gradients. We predict that as frameworks do it:
 
 - An op that works on samples takes its share of the time beyond its launch, and its tensors have
   their share of the bytes. All other ops, such as updates, do the same work in each replica.

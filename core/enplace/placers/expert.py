@@ -13,7 +13,7 @@ Each of the three families of models is placed in its own way:
   GPUs in turn (Tarnawski et al. 2020, section 6).
 
 The family can be chosen, and the placement of some ops set by rules. The expert leaves the order
-of ops to TensorFlow.
+of ops to the framework.
 """
 
 from __future__ import annotations

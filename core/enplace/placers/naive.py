@@ -1,4 +1,4 @@
-"""Baselines that look neither at time nor at memory; TensorFlow orders the ops on each device."""
+"""Baselines that look neither at time nor at memory; the framework orders the ops of a device."""
 
 import numpy as np
 

@@ -11,7 +11,7 @@ the choice open, this is what we do:
   default, 3 % for METIS and 5 % for Scotch.
 - If the step does not fit, the parts are balanced by memory (variables and outputs) instead.
 - Neither supports pins: ops that are not allowed on their part's device go elsewhere.
-- Ops run in TensorFlow's own order, because partitioners do not schedule them.
+- Ops run in the framework's order, because partitioners do not schedule them.
 """
 
 from __future__ import annotations

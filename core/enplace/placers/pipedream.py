@@ -109,7 +109,7 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
 def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
     """Find the layer of each node, and a note on how they were found.
 
-    In a TensorFlow graph, variables, labels and the optimiser bypass the layers, so the whole graph
+    In a training graph, variables, labels and the optimiser bypass the layers, so the whole graph
     is one branching. There the layers come from the names.
     """
     layer, note = find_path(nodes), ""

@@ -49,7 +49,7 @@ def by_start_or_rank(
 def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
     """Return the plan of a method that only places: devices take ops as they become ready.
 
-    This is how TensorFlow runs a placement without a schedule.
+    This is how a framework runs a placement without a schedule.
     """
     return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
 

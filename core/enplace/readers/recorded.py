@@ -12,7 +12,7 @@ from enplace.values.profile import Profile
 
 
 def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
-    """Make the plan that runs every op on its recorded device, in TensorFlow's own order.
+    """Make the plan that runs every op on its recorded device, in the framework's order.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Names of devices in clusters of several hosts, such as ``/job:worker/task:0/device:GPU:1``.
 
-The part before the device is the task that serves it. Files of clusters and of TensorFlow share
-this form; a cluster on one host may use any names.
+The part before the device is the task that serves it. All files of clusters share this form, and
+frameworks translate their names to it; a cluster on one host may use any names.
 """
 
 from __future__ import annotations

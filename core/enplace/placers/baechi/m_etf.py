@@ -13,7 +13,7 @@ to the first device. With favourite children, this is m-sct: see
 - Outputs are freed with their last consumer, as in Baechi. A device cannot take an op that does not
   fit; an op that fits on no device goes where the excess is least. If the simulated step does not
   fit, ops are placed again for less memory.
-- Baechi leaves the order of ops to TensorFlow; we take the better of two orders.
+- Baechi leaves the order of ops to the framework; we take the better of two orders.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Where the paper leaves the choice open, this is what we do:
   CPLEX is installed but finds nothing, usually because there is no licence.
 - The program grows with the squares of edges and GPUs. If even the fewest vertices are too many for
   memory (:data:`MOST_ROWS`), only these searches run, and the note says so.
-- The paper leaves vertices of hundreds of ops to TensorFlow's own scheduling (end of section 3.3).
+- The paper leaves vertices of hundreds of ops to the framework's scheduling (end of section 3.3).
   We simulate each plan in the order of its vertices, with that order as a priority, and with
-  TensorFlow's, and keep the best.
+  the framework's, and keep the best.
 
 The plan's details hold the ILP's results, and its note describes them; the step time is the
 simulator's.
