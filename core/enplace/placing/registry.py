@@ -33,10 +33,10 @@ EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 """Objectives of a baseline that can be compared with others under any of them."""
 
 RESERVED = frozenset((
-    "as-json", "before", "cluster", "colocate", "constraints", "context", "forbid", "help", "json",
-    "lock", "method", "methods", "objective", "option", "option-texts", "output", "pin", "pins",
-    "profile", "scale-compute", "scale-links", "schedule", "schedule-file", "seed", "start",
-    "time-limit",
+    "as-json", "before", "cluster", "colocate", "constraints", "context", "forbid", "grain", "help",
+    "json", "lock", "method", "methods", "objective", "option", "option-texts", "output", "pin",
+    "pins", "profile", "scale-compute", "scale-links", "schedule", "schedule-file", "seed",
+    "start", "time-limit",
 ))  # fmt: skip
 """Names that no option may have, because the commands have flags or arguments of these names."""
 
