@@ -133,9 +133,8 @@ def _leave(window: MainWindow, folder: Path) -> None:
         report = window.studio.exchange.exported("html", current)
         write_atomically(folder / "report.html", report())
     project = document.project
-    lines = (
-        [plan_line(project, document.bounds, entry) for entry in project.plans] if project else []
-    )
+    plans = project.plans if project else ()
+    lines = [plan_line(project, document.bounds, entry) for entry in plans if project]
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
     let_pass(SETTLE_MS)

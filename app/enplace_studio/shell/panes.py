@@ -151,21 +151,22 @@ class Panes(QObject):
         for dock in self.docks.values():
             dock.hide()
 
+    def _at_hand(self, is_wanted: Callable[[QWidget], bool]) -> QWidget | None:
+        """Return the widget around the focus that is wanted, or else the view in the middle."""
+        widget: QWidget | None = QApplication.focusWidget()
+        while widget is not None and not is_wanted(widget):
+            widget = widget.parentWidget()
+        return widget or self._middle.currentWidget()
+
     @property
     def zoomable_view(self) -> Zoomable | None:
         """The focused view if it can zoom, or else the one shown in the middle if it can."""
-        widget: QWidget | None = QApplication.focusWidget()
-        while widget is not None and not isinstance(widget, Zoomable):
-            widget = widget.parentWidget()
-        view = widget or self._middle.currentWidget()
+        view = self._at_hand(lambda widget: isinstance(widget, Zoomable))
         return view if isinstance(view, Zoomable) else None
 
     def drawing(self) -> Drawing | None:
         """Return the picture of the focused view, or else of the one shown in the middle."""
-        widget: QWidget | None = QApplication.focusWidget()
-        while widget is not None and widget not in self.views.values():
-            widget = widget.parentWidget()
-        view = widget or self._middle.currentWidget()
+        view = self._at_hand(lambda widget: widget in self.views.values())
         return view.drawing() if isinstance(view, Pictured) else None
 
     def fit(self) -> None:
