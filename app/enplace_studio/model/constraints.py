@@ -24,6 +24,7 @@ from enplace.values.constraints import (
     Lock,
     Pin,
     Row,
+    look_up,
 )
 from enplace.values.pins import FREE
 from enplace.values.plan import Plan, check_plan, follow_graph
@@ -51,14 +52,10 @@ def list_constraints(
     """
     held = _held_locks(problem, locks)
     ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
-
-    def named(kind: Kind, row: Row) -> Sequence[Row]:
-        return kind.mapped(row, lambda op: [ops[op]], lambda device: [devices[device]])
-
     return [
         *held,
         *(
-            Constraint(kind.key, tuple(name for row in rows for name in named(kind, row)))
+            Constraint(kind.key, tuple(kind.all_mapped(rows, look_up(ops), look_up(devices))))
             for kind, rows in _joined(problem, grouping, held)
         ),
     ]
@@ -194,11 +191,7 @@ def without(problem: Problem, constraint: Constraint) -> Problem:
     constraints = problem.constraints
     for key, rows in _rows_of(constraint).items():
         kind = KINDS[key]
-        gone = {
-            row
-            for names in rows
-            for row in kind.mapped(names, lambda op: [ops[op]], lambda device: [devices[device]])
-        }
+        gone = set(kind.all_mapped(rows, look_up(ops), look_up(devices)))
         kept = [row for row in kind.rows(constraints[key]) if row not in gone]
         constraints = constraints.replaced(**{kind.field: kind.collect(kept)})
     return replace(problem, constraints=constraints)

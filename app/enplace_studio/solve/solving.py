@@ -15,7 +15,7 @@ from enplace.names.rules import read_rules
 from enplace.option import Value
 from enplace.placing.options import STAGE_OPTIONS, load_values
 from enplace.text import count, percent, seconds
-from enplace.values.constraints import DEVICE, KINDS, OP, same
+from enplace.values.constraints import DEVICE, KINDS, OP, look_up, same
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
@@ -441,12 +441,10 @@ def _facets(plan: Plan, problem: Problem) -> dict[str, str]:
     found = {}
     for key, kind in KINDS.items():
         rows = kind.rows(problem.constraints[key])
-        whole = {
-            each[:1] if kind.roles == (OP, DEVICE) else each
-            for row in rows
-            for each in kind.mapped(row, lambda op: [names[op]], same)
-        }
-        found[key] = kind.tally(len(whole))
+        whole = kind.all_mapped(rows, look_up(names), same)
+        if kind.roles == (OP, DEVICE):
+            whole = [op for op, _ in whole]
+        found[key] = kind.tally(len(set(whole)))
     spent_s = plan.solve_seconds or 0.0
     step_s = 5 if spent_s >= 10 else 1  # a search with a limit takes about as long as that
     spent_s = step_s * round(spent_s / step_s)

@@ -237,8 +237,11 @@ def place(
         ``[("layer_0", "layer_1")]``.
     lock : str or iterable of str
         Devices that run nothing but what is pinned to them: ``"GPU:0"``.
+    stay_close : mapping, or iterable of (Result, str or path) and int
+        Run at most so many ops elsewhere than in a plan: ``[(earlier, 20)]`` or
+        ``{"plan.json": 20}``.
     **given
-        These five, and all other kinds of constraints that ``enplace place --help`` lists.
+        The constraints above; each kind that ``enplace place --help`` lists is one.
 
     Returns
     -------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from enplace.errors import FileError, PinConflictError
@@ -77,13 +78,7 @@ def constrain(problem: Problem, named: Mapping[str, Sequence[Row]]) -> Constrain
         return []
 
     rows = {
-        key: [
-            row
-            for names in each
-            for row in KINDS[key].mapped(
-                names, lambda name: find(ops, name), lambda name: find(devices, name)
-            )
-        ]
+        key: KINDS[key].all_mapped(each, partial(find, ops), partial(find, devices))
         for key, each in named.items()
     }
     pins = rows.get(Pin.key, [])

@@ -152,6 +152,10 @@ class Kind:
             return [tuple(number for numbers in found for number in numbers)]
         return [self.row(parts) for parts in product(*found)]
 
+    def all_mapped(self, rows: Iterable[Row], ops: Ends, devices: Ends) -> list[Row]:
+        """Return what several rows are for other numbers."""
+        return [new for row in rows for new in self.mapped(row, ops, devices)]
+
     def ends(self, rows: Iterable[Row], role: str) -> Iterator[Any]:
         """Yield all ops, or all devices, in some rows, in their order."""
         return (
@@ -432,10 +436,7 @@ class Constraints:
     def mapped(self, ops: Ends, devices: Ends) -> Constraints:
         """Return the constraints for other ops or devices; those without an end are left out."""
         return Constraints.of(
-            {
-                kind.key: [new for row in rows for new in kind.mapped(row, ops, devices)]
-                for kind, rows in self.items()
-            }
+            {kind.key: kind.all_mapped(rows, ops, devices) for kind, rows in self.items()}
         )
 
 
@@ -445,6 +446,11 @@ NONE = Constraints()
 def frozen(row: Any) -> Row:
     """Turn a row that was read as lists into tuples."""
     return tuple(map(frozen, row)) if isinstance(row, list | tuple) else row
+
+
+def look_up(table: Mapping[Any, Any] | Sequence[Any]) -> Ends:
+    """Stand for what a table has at a name or a number, in :meth:`Constraints.mapped`."""
+    return lambda key: [table[key]]
 
 
 def same(number: int) -> Sequence[int]:

@@ -212,15 +212,12 @@ class Problem:
         pinned = [op for op in members.tolist() if op in self.pins]
         for op in pinned:
             device = self.pins[op]
+            fault = self.fault(op, device)
             if not np.isfinite(self.time_us[op, device]):
+                fault = "it cannot run there"
+            if fault:
                 raise PinConflictError(
-                    f"{self._name(op)} is pinned to {names[device]}, where it cannot run; move "
-                    f"the pin"
-                )
-            if (op, device) in self.forbidden:
-                raise PinConflictError(
-                    f"{self._name(op)} is pinned to {names[device]}, where it is forbidden; drop "
-                    f"one"
+                    f"{self._name(op)} is pinned to {names[device]}, but {fault}; move the pin"
                 )
             if device != self.pins[pinned[0]]:
                 raise PinConflictError(

@@ -9,7 +9,7 @@ from typing import Any
 from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.readers.constraints import NAME, VERSION
-from enplace.values.constraints import KINDS, PLACEMENT, Row
+from enplace.values.constraints import KINDS, PLACEMENT, Row, look_up
 from enplace.values.problem import Problem
 
 
@@ -17,11 +17,7 @@ def constraints_by_name(problem: Problem) -> dict[str, list[Row]]:
     """Return the constraints that a person gave a problem by their kinds, with names of all."""
     ops, devices = problem.profile.op_names, [d.name for d in problem.cluster.devices]
     return {
-        kind.key: [
-            named
-            for row in rows
-            for named in kind.mapped(row, lambda op: [ops[op]], lambda device: [devices[device]])
-        ]
+        kind.key: kind.all_mapped(rows, look_up(ops), look_up(devices))
         for kind, rows in problem.constraints.items()
     }
 

@@ -47,6 +47,12 @@ def check_on_drawn_problems(method, check):
         examples(n_examples)(given_problem)()
 
 
+def close_to_some_plan(problem, most):
+    """Let few ops run elsewhere than on the first device that they may use."""
+    home = problem.unit_allowed.argmax(axis=1)[problem.unit]
+    return problem.constrained(stay_close=[(tuple(enumerate(home.tolist())), most)])
+
+
 def one_round(method):
     """Return the smallest budget of a search; the clock ends one without at no certain round."""
     return {"rounds": 1} if ROUNDS in placers()[method].options else {}
@@ -67,6 +73,7 @@ def test_every_method_says_when_it_is_good():
 def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
     def check(problem, seed):
         options = PlaceOptions(seed=seed, values=one_round(method))
+        problem = close_to_some_plan(problem, most=seed) if seed else problem
         result = place(problem, method, options=options)
         plan = result.plan
         graph = split_problem(problem, plan.splits)

@@ -106,7 +106,7 @@ def test_a_file_without_constraints_changes_nothing(tmp_path):
             {"pin": [["a", "GPU:0"], ["b", "GPU:1"]], "colocate": [["a", "b"]]},
             "pinned to GPU:0 and op 'b' to GPU:1, but they are colocated",
         ),
-        ({"pin": [["a", "GPU:0"]], "forbid": [["a", "GPU:0"]]}, "where it is forbidden"),
+        ({"pin": [["a", "GPU:0"]], "forbid": [["a", "GPU:0"]]}, "but it is forbidden there"),
         ({"before": [["d", "a"]]}, "ops would wait for each other"),
         ({"before": [["b", "c"], ["c", "b"]]}, "ops would wait for each other"),
         ({"before": [["a", "a"]]}, "ops would wait for each other: a"),

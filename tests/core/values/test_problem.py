@@ -63,12 +63,16 @@ def test_a_plan_that_adds_to_a_locked_device_is_refused() -> None:
 
 
 def test_a_pin_to_a_device_that_cannot_run_the_op_is_refused() -> None:
-    with pytest.raises(PinConflictError, match="op 'b' is pinned to CPU:0, where it cannot run"):
+    with pytest.raises(
+        PinConflictError, match="op 'b' is pinned to CPU:0, but it cannot run there"
+    ):
         Problem(CHAIN, cluster_of(2, cpu_lanes=1), Constraints(pins={1: 2}))
 
 
 def test_a_pin_to_a_forbidden_device_is_refused() -> None:
-    with pytest.raises(PinConflictError, match="op 'a' is pinned to GPU:1, where it is forbidden"):
+    with pytest.raises(
+        PinConflictError, match="op 'a' is pinned to GPU:1, but it is forbidden there"
+    ):
         Problem(CHAIN, cluster_of(2), Constraints(pins={0: 1}, forbidden=frozenset({(0, 1)})))
 
 
