@@ -25,6 +25,7 @@ from enplace.machine.pipelines.loads import (
 )
 from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot, planned_rule
 from enplace.text import count, ms, percent, size
+from enplace.values.cluster import Device
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -295,9 +296,8 @@ class PipelineCanvas(TimeCanvas):
             lane = self.lane(device)
             if self.row(device).contains(at):
                 when_us = self.scale.time(at.x() - self.left)
-                if at.y() > lane.bottom():
-                    return self._memory_tip(device, when_us)
-                return self._bubble_tip(device, when_us)
+                describe = _memory_tip if at.y() > lane.bottom() else _idle_tip
+                return describe(self.pipeline, devices[device], device, when_us)
             if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
                 parts, load_us = self._parts_us[device], float(self._loads_us[device])
                 return (
@@ -307,24 +307,19 @@ class PipelineCanvas(TimeCanvas):
                 )
         return ""
 
-    def _memory_tip(self, device: int, when_us: float) -> str:
-        assert self.pipeline is not None
-        assert self.schedule is not None
-        owner = self.schedule.problem.cluster.devices[device]
-        curve = self.pipeline.memory[device]
-        at = max(int(np.searchsorted(curve.time_us, when_us, "right")) - 1, 0)
-        return (
-            f"{device_label(owner.name)} holds {size(int(curve.bytes[at]))} at {ms(when_us)}\n"
-            f"at most {size(curve.peak_bytes)} of {size(owner.capacity_bytes)}, "
-            f"for {count(self.pipeline.in_flight[device], 'sample')} in flight"
-        )
 
-    def _bubble_tip(self, device: int, when_us: float) -> str:
-        assert self.pipeline is not None
-        assert self.schedule is not None
-        name = device_label(self.schedule.problem.cluster.devices[device].name)
-        share, why = find_bubble(self.pipeline, device, when_us)
-        return f"{name} is idle: {why}\nidle {percent(share)} of the time in all"
+def _idle_tip(pipeline: PipelineSchedule, owner: Device, number: int, when_us: float) -> str:
+    share, why = find_bubble(pipeline, number, when_us)
+    return f"{device_label(owner.name)} is idle: {why}\nidle {percent(share)} of the time in all"
+
+
+def _memory_tip(pipeline: PipelineSchedule, owner: Device, number: int, when_us: float) -> str:
+    curve = pipeline.memory[number]
+    return (
+        f"{device_label(owner.name)} holds {size(int(curve.bytes[curve.index_at(when_us)]))} at "
+        f"{ms(when_us)}\nat most {size(curve.peak_bytes)} of {size(owner.capacity_bytes)}, "
+        f"for {count(pipeline.in_flight[number], 'sample')} in flight"
+    )
 
 
 def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tuple[float, str]:

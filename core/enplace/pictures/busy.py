@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.values.profile import FloatArray
+from enplace.values.profile import FloatArray, IntArray
 
 
 class BusyCurve:
@@ -46,12 +46,14 @@ def _with_sums(times_us: FloatArray) -> tuple[FloatArray, FloatArray]:
     return ordered, np.concatenate([[0.0], np.cumsum(ordered)])
 
 
-def highest_per_column(time_us: FloatArray, values: FloatArray, edges_us: FloatArray) -> FloatArray:
+def highest_per_column(
+    time_us: FloatArray, values: FloatArray | IntArray, edges_us: FloatArray
+) -> FloatArray:
     """Find the maximum of a step curve in each column, so that no peak is lost.
 
     Parameters
     ----------
-    time_us, values : float array, shape (n,)
+    time_us, values : float array, shape (n,); values may be whole
         ``values[i]`` holds from ``time_us[i]`` on; ``time_us[0]`` is not after the first edge.
     edges_us : float array, shape (n_columns + 1,)
     """

@@ -78,4 +78,4 @@ def column_peaks(schedule: Schedule, device: int, n_columns: int) -> FloatArray:
     """Find the highest use in each of ``n_columns`` equal parts of the step; shape (n_columns,)."""
     curve, edges = schedule.memory[device], np.linspace(0.0, schedule.makespan_us, n_columns + 1)
     edges[-1] = np.nextafter(edges[-1], np.inf)  # with what is there as the step ends
-    return highest_per_column(curve.time_us, curve.bytes.astype(np.float64), edges)
+    return highest_per_column(curve.time_us, curve.bytes, edges)

@@ -34,6 +34,10 @@ class MemoryCurve:
     def peak_bytes(self) -> int:
         return int(self.bytes.max())
 
+    def index_at(self, time_us: float) -> int:
+        """Return which of the values holds at a moment."""
+        return max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)
+
 
 @dataclass(frozen=True, eq=False)
 class TensorLives:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QMouseEvent,
@@ -205,11 +204,11 @@ class CompareCanvas(TimeCanvas):
         capacity = block.schedule.problem.cluster.capacity_bytes
         lines = [f"Memory at {ms(time_us)}, of plan {block.letter}"]
         for device in self.stack.devices:
-            times_us, held = block.contents.memory[device]
-            at = max(int(np.searchsorted(times_us, time_us, side="right")) - 1, 0)
+            curve = block.contents.memory[device]
+            held = int(curve.bytes[curve.index_at(time_us)])
             lines.append(
-                f"{device_of(block.schedule, device)}: {size(float(held[at]))}, "
-                f"peak {size(float(held.max()))} of {size(int(capacity[device]))}"
+                f"{device_of(block.schedule, device)}: {size(held)}, "
+                f"peak {size(curve.peak_bytes)} of {size(int(capacity[device]))}"
             )
         return "\n".join(lines)
 

@@ -163,8 +163,8 @@ def _paint_memory(painter: QPainter, stack: Stack, block: Block) -> None:
     edges_us, unit = stack.edges_us(), (area.height() - 4) / stack.most_bytes
     last = int(np.searchsorted(edges_us, block.schedule.makespan_us))
     for device in stack.devices:
-        time_us, held = block.contents.memory[device]
-        highest = highest_per_column(time_us, held, edges_us)[:last]
+        curve = block.contents.memory[device]
+        highest = highest_per_column(curve.time_us, curve.bytes, edges_us)[:last]
         painter.setPen(QPen(theme.device_color(device), 1.3))
         painter.drawPolyline(_curve(highest * unit, area, block.lanes.pixel_ratio))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)

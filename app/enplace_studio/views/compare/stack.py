@@ -11,6 +11,7 @@ from PySide6.QtGui import QFont, QFontMetricsF
 
 from enplace.machine import CriticalPath, critical_path
 from enplace.pictures.tracks import trace_path
+from enplace.values.memory import MemoryCurve
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
@@ -36,26 +37,16 @@ LEAST_ROWS_PX = 40
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What is drawn of a schedule, whatever plans it is compared with.
-
-    Attributes
-    ----------
-    memory : dict of int to (float array, float array)
-        The times and the bytes of each device's curve.
-    """
+    """What is drawn of a schedule, whatever plans it is compared with."""
 
     path: CriticalPath
     rows: list[Row]
-    memory: dict[int, tuple[FloatArray, FloatArray]]
+    memory: tuple[MemoryCurve, ...]
 
     @staticmethod
     def of(schedule: Schedule) -> Contents:
         """Compute everything; on a huge graph this takes longer than a frame."""
-        memory = {
-            device: (curve.time_us, curve.bytes.astype(np.float64))
-            for device, curve in enumerate(schedule.memory)
-        }
-        return Contents(critical_path(schedule), rows_of(schedule), memory)
+        return Contents(critical_path(schedule), rows_of(schedule), schedule.memory)
 
 
 class Block:

@@ -229,7 +229,7 @@ class DeviceMemory(TipWidget):
         self._paint_axis(painter, area, y_capacity)
         edges_us = np.linspace(0, self._end_us, max(int(area.width()), 2) + 1)
         curve = self.curve
-        highest = highest_per_column(curve.time_us, curve.bytes.astype(np.float64), edges_us)
+        highest = highest_per_column(curve.time_us, curve.bytes, edges_us)
         ys = area.bottom() - highest / whole * height
         points = [QPointF(x + 0.5, y) for x, y in enumerate(ys.tolist())]
         self._fill_below(painter, points, area)
@@ -317,7 +317,7 @@ class DeviceMemory(TipWidget):
 
     def _tip_of_moment(self, time_us: float) -> str:
         curve = self.curve
-        at = max(int(np.searchsorted(curve.time_us, time_us, side="right")) - 1, 0)
+        at = curve.index_at(time_us)
         lines = [f"{self.title} at {ms(time_us)}: {size(int(curve.bytes[at]))}"]
         if self.pipeline is not None:
             received, held = int(curve.sent_bytes[at]), int(curve.bytes[at]) - curve.weights_bytes
