@@ -28,12 +28,6 @@ WICK = Option("wick-length", ("short", "long"), "", "How long it burns.")
 BRIGHTNESS = Option("brightness", WHOLE, 1, "How bright it is.", least=1, most=3)
 
 
-def recognise(path):
-    if path.suffix != ".flame":
-        raise FileError(f"{path}: not a flame")
-    return path, "flame"
-
-
 def why_not(result):
     return "a flame does not jump" if result.plan.method == "round-robin" else ""
 
@@ -41,6 +35,12 @@ def why_not(result):
 def halves(profile):
     middle = profile.n_ops // 2
     return [range(middle), range(middle, profile.n_ops)]
+
+
+def recognise(path):
+    if path.suffix != ".flame":
+        raise FileError(f"{path}: not a flame")
+    return path, "flame"
 
 
 def apply(path, brightness=1):
