@@ -47,6 +47,20 @@ def test_without_options_the_batch_is_one_and_the_gpu_the_one_of_the_bundled_pro
     assert read_profile("b.json").measured.batch_shapes == ((1, 128),)
 
 
+def test_the_ops_of_a_module_stay_together_on_request(imported, enplace):
+    words = ("--cluster", "h200-2-nvlink", "--method", "round-robin", "--grain", "module")
+    assert enplace("place", imported, *words, "-o", "p.json").status == 0
+    profile = read_profile(imported)
+    scopes = dict(zip(profile.op_names, profile.scopes, strict=True))
+    found = {}
+    for op in json.loads(Path("p.json").read_text())["ops"]:
+        found.setdefault(scopes[op["op"]], set()).add(op["device"])
+    modules = {scope: devices for scope, devices in found.items() if scope not in ("", "input")}
+    assert len(modules) > 10
+    assert all(len(devices) == 1 for devices in modules.values())
+    assert len(set.union(*modules.values())) == 2
+
+
 def test_sizes_that_only_a_run_tells_are_counted(folder, enplace):
     ops = [onnx_models.node("NonZero", "x", "i"), onnx_models.node("Neg", "i", "y")]
     made = onnx_models.model(ops, [("x", [8, 8])], [("y", [2, "n"], onnx_models.TensorProto.INT64)])
