@@ -337,7 +337,7 @@ class _Splitting:
 
 
 def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
-    rule = find_rule(profile.kinds[op], split.dimension)
+    rule = find_rule(profile.kinds[op], split.dimension, profile.op_types[op])
     legal = legal_dimensions(profile, op, split.parts)
     if split.dimension not in legal:
         known = f"use {listed(list(legal))}" if legal else "leave it whole"

@@ -128,8 +128,8 @@ BROADCAST = 1 / 8
 an output of eight-byte numbers has exactly this share."""
 
 
-def find_rule(kind: str, dimension: str) -> Rule:
-    """Look up a rule.
+def find_rule(kind: str, dimension: str, op_type: str) -> Rule:
+    """Look up a rule of a kind; the type names the op in an error.
 
     Raises
     ------
@@ -139,8 +139,7 @@ def find_rule(kind: str, dimension: str) -> Rule:
     rules = RULES.get(kind, {})
     if dimension not in rules:
         known = f"use {listed(list(rules))}" if rules else "ops of this type stay whole"
-        what = f"kind '{kind}'" if kind else "unknown kind"
-        raise SplitError(f"an op of {what} has no dimension '{dimension}'; {known}")
+        raise SplitError(f"an op of type '{op_type}' has no dimension '{dimension}'; {known}")
     return rules[dimension]
 
 
@@ -294,7 +293,7 @@ def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule:
 def sample_dimension(profile: Profile, op: int, parts: int) -> str:
     """Find the dimension of an op that divides the samples of a batch; empty if there is none."""
     for dimension in legal_dimensions(profile, op, parts):
-        if find_rule(profile.kinds[op], dimension).data == BATCH:
+        if RULES[profile.kinds[op]][dimension].data == BATCH:
             return dimension
     return ""
 

@@ -343,7 +343,7 @@ class _Splitting:
         return [None if shape is None else shape[axis] for shape, axis in shapes]
 
     def _cut_along(self, node: NodeDef, dimension: str) -> _Cut:
-        rule = find_rule(kind_of_type(node.op), dimension)
+        rule = find_rule(kind_of_type(node.op), dimension, node.op)
         if node.op == "MatMul":
             return _matmul_cut(node, dimension)
         data = [tensor for tensor in node.input if tensor[0] != "^"]
