@@ -350,7 +350,7 @@ def _project(problem: Problem, plan: object) -> object:
     from enplace.readers import Project
 
     constraints = problem.constraints.replaced(
-        pins={0: 2}, together=((2, 3),), forbidden=frozenset({(4, 0)})
+        pins={0: 2}, together=((2, 3),), forbidden={(4, 0)}, stay_close=[(((0, 2),), 1)]
     )
     return Project(problem.measured_profile, problem.cluster, constraints, (("heft", plan),))
 

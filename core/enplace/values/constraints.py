@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -205,8 +206,10 @@ def _mapped(role: str, part: Any, ops: Ends, devices: Ends) -> Sequence[Any]:
         case "device":
             return devices(part)
         case "placement":
-            ends = tuple(end for op, there in part for end in product(ops(op), devices(there)))
-            return [ends] if ends else []
+            places = [devices(there) for _, there in part]
+            found = zip(part, places, strict=True)
+            ends = tuple(end for (op, _), there in found for end in product(ops(op), there))
+            return [ends] if ends and all(places) else []  # without some ops, but on all devices
     return [part]
 
 
@@ -339,7 +342,7 @@ class StayClose(Kind):
 
     def check(self, problem: Problem, plan: Plan) -> str:
         for placement, most in self.rows(problem.constraints[self.key]):
-            ops, home = np.array(placement).T
+            ops, home = _as_arrays(placement)
             away = int(np.count_nonzero(plan.device[ops] != home))
             if away > most:
                 return (
@@ -352,7 +355,7 @@ class StayClose(Kind):
         device = device.copy()
         unit_device, shape = np.zeros(problem.n_units, np.int64), problem.unit_allowed.shape
         for placement, most in self.rows(problem.constraints[self.key]):
-            ops, home = np.array(placement).T
+            ops, home = _as_arrays(placement)
             at_home = sum_at(problem.unit[ops], home, np.ones(len(ops)), shape)
             back = np.where(problem.unit_allowed, at_home, -1).argmax(axis=1)
             unit_device[problem.unit] = device
@@ -364,6 +367,11 @@ class StayClose(Kind):
                     unit_device[unit], away = back[unit], away - int(gain[unit])
             device = unit_device[problem.unit]
         return device
+
+
+@lru_cache(maxsize=4)  # every simulation checks its plan
+def _as_arrays(placement: tuple[tuple[int, int], ...]) -> IntArray:
+    return np.array(placement, dtype=np.int64).reshape(-1, 2).T
 
 
 KINDS: dict[str, Kind] = {

@@ -96,7 +96,7 @@ def test_spoilt_json_is_read_or_refused(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("member", ["enplace.json", "profile.json", "project.json"])
 def test_a_spoilt_project_is_read_or_refused(tmp_path: Path, member: str) -> None:
     path = tmp_path / "project.enplace"
-    constraints = Constraints(pins={0: 0}, together=((0, 1),))
+    constraints = Constraints(pins={0: 0}, together=((0, 1),), stay_close=[(((1, 0),), 1)])
     project = Project(PROFILE, PROBLEM.cluster, constraints, plans=(("first", PLAN),))
     write_project(path, project)
     with zipfile.ZipFile(path) as archive:

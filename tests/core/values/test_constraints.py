@@ -9,7 +9,7 @@ from tests.core.placers.problems import gpus, line
 
 import enplace as ep
 from enplace.cli import run
-from enplace.errors import PlanError
+from enplace.errors import FileError, PlanError
 from enplace.machine import simulate
 from enplace.placers import place
 from enplace.processes.codecs import problem_from, problem_to_json
@@ -155,6 +155,36 @@ def test_a_limit_of_changes_that_cannot_be_read_is_refused(tmp_path, monkeypatch
     with pytest.raises(ep.EnplaceError, match=complaint) as caught:
         ep.place("p.json", "pesto", "single", stay_close=given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (5, r"stay-close\[0\]: must be a list of names"),
+        ([{"op0": "GPU:0"}], r"stay-close\[0\]: must be two names, not 1"),
+        (["op0", 1], r"stay-close\[0\]"),
+        ([{"op0": 3}, 1], r"stay-close\[0\]"),
+        ([{"op0": "GPU:0"}, 1.5], r"stay-close\[0\]\.number: must be a whole number"),
+        ([{"op0": "GPU:0"}, -1], r"stay-close\[0\]\.number: must be a number from 0"),
+    ],
+)
+def test_a_damaged_limit_of_changes_is_refused_in_one_line(tmp_path, row, complaint):
+    path = tmp_path / "team.json"
+    path.write_text(json.dumps({"format": "enplace-constraints/1", "stay-close": [row]}))
+    with pytest.raises(FileError, match=complaint) as caught:
+        read_constraints(path, Problem(CHAIN, gpus(2)))
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_limit_of_changes_ops_that_are_gone_are_left_out(tmp_path):
+    path, places = tmp_path / "team.json", {"op0": "GPU:1", "gone": "GPU:0"}
+    path.write_text(json.dumps({"format": "enplace-constraints/1", "stay-close": [[places, 0]]}))
+    found = read_constraints(path, Problem(CHAIN, gpus(2)))
+    assert found.problem.constraints["stay-close"] == {(((0, 1),), 0)}
+    assert found.unknown == ("gone",)
+    assert (
+        read_constraints(path, Problem(CHAIN, gpus(1))).problem.constraints["stay-close"] == set()
+    )
 
 
 def test_constraints_have_no_fields_but_those_of_kinds():
