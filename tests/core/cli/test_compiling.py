@@ -13,5 +13,5 @@ def test_with_all_every_method_runs_for_all_its_objectives(enplace, monkeypatch)
     monkeypatch.setattr("enplace.placers.enplace.kernels.load_all_kernels", lambda report: None)
     done = enplace("compile", "--all", "--json")
     installed = [placer for placer in placers().values() if placer.installed]
-    assert ran == [(placer.name, each) for placer in installed for each in placer.objectives]
+    assert set(ran) == {(placer.name, each) for placer in installed for each in placer.objectives}
     assert done.document["steps"] > len(ran)
