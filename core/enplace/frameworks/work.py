@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -55,20 +56,9 @@ def estimate_profile(job: Message, report: Report) -> Message:
 
     details = job.details
     source = source_from_json(details["source"])
-
-    def do(messages: Sequence[Message], progress: Report) -> Message:
-        return do_work(source, messages, progress)
-
-    profile = evaluate(
-        source,
-        details["batch_sizes"],
-        details["devices"],
-        details["steps"],
-        details["warm_ups"],
-        do,
-        report,
-    )
-    return profile_message(profile, DONE)
+    sizes, devices = details["batch_sizes"], details["devices"]
+    steps, do = (details["steps"], details["warm_ups"]), partial(do_work, source)
+    return profile_message(evaluate(source, sizes, devices, *steps, do, report), DONE)
 
 
 def time_data_parallel(job: Message, values: Sequence[Message], report: Report) -> Facts:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,11 @@ def run_plan(
     with serving(devices) as target:
         check_devices(target, devices, sorted(goal.used))
         ways = _make_ways(goal, compare)
-        _run_all(ways, goal, steps, repeat, compare, progress, target)
+        turns = [(ways.placed, steps)] * repeat
+        if compare:
+            nudged = ways.nudged if goal.rounds else None
+            turns = in_turns(ways.placed, ways.plain, ways.stock, steps, repeat, nudged)
+        take_turns(turns, partial(_run_part, target, TRACED, goal.rounds), progress)
         on_gpus = _uses_gpus(goal.plan, goal.problem.cluster) and not goal.rounds
         repeats = compare and ways.plain.fits and on_gpus
         compared, comparison = _compared_on_gpus(ways, progress, target) if repeats else (ways, {})
@@ -292,26 +297,6 @@ def _make_ways(goal: _Goal, compare: bool) -> _Ways:
     )
 
 
-def _run_all(
-    ways: _Ways,
-    goal: _Goal,
-    steps: int,
-    repeat: int,
-    compare: bool,
-    progress: Report,
-    target: str,
-) -> None:
-    turns = [(ways.placed, steps)] * repeat
-    if compare:
-        nudged = ways.nudged if goal.rounds else None
-        turns = in_turns(ways.placed, ways.plain, ways.stock, steps, repeat, nudged)
-
-    def run(way: _Way, steps: int, report: Report, is_last: bool) -> None:
-        _run_part(way, steps, report, target, TRACED if is_last else 0, goal.rounds)
-
-    take_turns(turns, run, progress)
-
-
 def _facts(goal: _Goal, ways: _Ways, traces: Mapping[str, OpTrace]) -> dict[str, Any]:
     """Collect the further details of a run; see :class:`MeasuredRun`."""
     step, placed, plain = goal.step, ways.placed, ways.plain
@@ -368,11 +353,17 @@ def _seen(goal: _Goal, placed: _Way, traces: Mapping[str, OpTrace]) -> MeasuredR
 
 
 def _run_part(
-    way: _Way, steps: int, progress: Report, target: str, traced: int, keep_first: bool
+    target: str,
+    traced: int,
+    keep_first: bool,
+    way: _Way,
+    steps: int,
+    progress: Report,
+    is_last: bool,
 ) -> None:
-    """Run warm-ups and steps from the variables that the last call left, then trace more steps.
+    """Run warm-ups and steps from the variables that the last call left.
 
-    Optionally keep the variables after the very first step.
+    Optionally keep the variables after the very first step, and trace more steps at the end.
     """
     step = replace(way.step, variables=way.variables or way.step.variables)
     try:
@@ -385,7 +376,7 @@ def _run_part(
                     way.times_us.append(took_us)
                 progress("", (i + 1) / (WARM_UPS + steps))
             way.variables = opened.values(step.variables)
-            for _ in range(traced):
+            for _ in range(traced if is_last else 0):
                 began_us = time.time_ns() / 1e3
                 way.traces.append(_traced(opened))
                 way.starts_us.append(first_start_us(way.traces[-1].step_stats) - began_us)
@@ -425,10 +416,8 @@ def _compared_on_gpus(ways: _Ways, progress: Report, target: str) -> tuple[_Ways
     what = "Comparing results"
 
     def run(*ways: _Way, keep_first: bool) -> None:
-        def run_one(way: _Way, steps: int, report: Report, is_last: bool) -> None:
-            _run_part(way, steps, report, target, 0, keep_first)
-
-        take_turns([(way, COMPARED) for way in ways], run_one, progress)
+        turns = [(way, COMPARED) for way in ways]
+        take_turns(turns, partial(_run_part, target, 0, keep_first), progress)
 
     placed, plain = ways.placed.again(what), ways.plain.again(what)
     nudged = ways.plain.again(what)
