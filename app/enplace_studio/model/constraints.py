@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -99,13 +100,13 @@ def _joined(
             pinned_to = problem.pinned_to.copy()
             pinned_to[_locked_ops(problem, held)] = FREE
             pinned = np.flatnonzero(pinned_to != FREE)
-            rows = list(zip(pinned.tolist(), pinned_to[pinned].tolist(), strict=True))
+            rows: Any = np.column_stack([pinned, pinned_to[pinned]])
         else:
             rows = kind.rows(problem.constraints[kind.key])
         if kind.roles in ((OP, DEVICE), (OP, OP)):
             pairs = np.array(rows, dtype=np.int64).reshape(-1, 2)
-            for joined in _join(pairs, *(parts[role] for role in kind.roles)):
-                yield kind, list(map(tuple, joined.tolist()))
+            joined = _join(pairs, *(parts[role] for role in kind.roles))
+            yield from ((kind, each.tolist()) for each in joined)
         else:
             yield from ((kind, [row]) for row in rows)
 

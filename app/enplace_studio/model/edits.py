@@ -308,8 +308,9 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Move the problem to another cluster; drop constraints on devices it does not have."""
     there = counterparts(problem.cluster, cluster)
     constraints = problem.constraints
-    if there != list(range(cluster.n_devices)):
-        constraints = constraints.mapped(same, lambda device: [there[device]][: there[device] + 1])
+    if there != list(range(len(there))):
+        ends = [[device] if device >= 0 else [] for device in there]
+        constraints = constraints.mapped(same, ends.__getitem__)
     return replace(problem, cluster=cluster, constraints=constraints)
 
 

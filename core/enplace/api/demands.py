@@ -26,21 +26,17 @@ def demands(given: Mapping[str, Demand]) -> dict[str, Any]:
     EnplaceError
         If there is no such kind, or it is not written this way.
     """
-    known = {kind.keyword: len(kind.roles) for kind in KINDS.values()}
+    kinds = {kind.keyword: kind for kind in KINDS.values()}
+    found: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known:
-            raise EnplaceError(f"there is no argument '{name}'; {instead(name, known)}")
+        if name not in kinds:
+            raise EnplaceError(f"there is no argument '{name}'; {instead(name, kinds)}")
+        is_pair = len(kinds[name].roles) == 2
         if not isinstance(value, Iterable) or isinstance(value, bytes):
-            form = (
-                "a dictionary, or a list of pairs"
-                if known[name] == 2
-                else "a string or a list of strings"
-            )
+            form = "a dictionary, or a list of pairs" if is_pair else "one or several strings"
             raise EnplaceError(f"{name} is {value!r:.60}; use {form}")
-    return {
-        name: _pairs(value, name) if known[name] == 2 else [*texts(value, name)]
-        for name, value in given.items()
-    }
+        found[name] = _pairs(value, name) if is_pair else texts(value, name)
+    return found
 
 
 def _pairs(given: Any, name: str) -> list[str | Pair]:

@@ -155,6 +155,9 @@ class Kind:
 
     def all_mapped(self, rows: Iterable[Row], ops: Ends, devices: Ends) -> list[Row]:
         """Return what several rows are for other numbers."""
+        if self.roles in ((OP, DEVICE), (OP, OP)):  # there may be thousands
+            first, then = ({OP: ops, DEVICE: devices}[role] for role in self.roles)
+            return [pair for one, other in rows for pair in product(first(one), then(other))]
         return [new for row in rows for new in self.mapped(row, ops, devices)]
 
     def ends(self, rows: Iterable[Row], role: str) -> Iterator[Any]:
