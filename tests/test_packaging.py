@@ -110,7 +110,8 @@ def test_scripts_are_valid_and_say_what_they_are_for(script):
 def test_a_workflow_can_be_read_and_runs_only_what_there_is(workflow):
     jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
     commands = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
-    targets = {word for line in commands if line.startswith("make ") for word in line.split()[1:]}
+    words = [word for line in commands if line.startswith("make ") for word in line.split()[1:]]
+    targets = {word for word in words if "=" not in word}
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(f"\n{target}:" in made for target in targets)
     words = [word for line in commands for word in line.split()]
