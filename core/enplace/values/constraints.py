@@ -408,6 +408,9 @@ class Constraints:
         """Make constraints of rows by the keys of their kinds."""
         return cls(**{KINDS[key].field: each for key, each in rows.items()})
 
+    def __repr__(self) -> str:
+        return f"Constraints({', '.join(f'{kind.field}={self[kind.key]}' for kind in self)})"
+
     def __hash__(self) -> int:
         return hash(tuple(kept for kept in self.by_kind.values() if not isinstance(kept, Mapping)))
 
