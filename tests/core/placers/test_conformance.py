@@ -189,7 +189,14 @@ def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
 
 
 @pytest.mark.usefixtures("brief_program")
-@pytest.mark.parametrize("method", with_capability(MEMORY))
+@pytest.mark.parametrize(
+    "method",
+    [
+        # Pesto's plan has to be repaired, op by op, as those of other methods are elsewhere.
+        pytest.param(name, marks=[pytest.mark.long] * (name == "pesto"))
+        for name in with_capability(MEMORY)
+    ],
+)
 def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
     problem = problem_on_small_gpus(TIGHT)
 

@@ -86,7 +86,7 @@ def lay_out(groups: Groups) -> Graph:
         groups.group_bytes.astype(np.float64),
         groups.capacity_bytes,
         csr_offsets(groups.source, n),
-        groups.target,
+        np.ascontiguousarray(groups.target),  # of one edge it already is: another type
         *adjacency(groups.target, groups.source, n),
         groups.hyperedge_ptr,
         groups.hyperedge_op,

@@ -356,10 +356,16 @@ def test_moves_respect_pins_and_colocation():
     assert len({int(device[op]) for op in together}) == 1
 
 
-# The largest sample alone takes as long as all others; the acceptance tests place it.
+LARGE_SAMPLES = ("nasnet-4-212", "nmt-2-1024", "transformer-6-16-2048")
+"""These take far longer than the others; the acceptance tests place them at every change."""
+
+
 @pytest.mark.parametrize(
     "sample",
-    [sample for sample in samples() if sample.name != "nasnet-4-212"],
+    [
+        pytest.param(sample, marks=[pytest.mark.long] * (sample.name in LARGE_SAMPLES))
+        for sample in samples()
+    ],
     ids=lambda sample: sample.path.name,
 )
 def test_enplace_beats_the_expert_on_measured_profiles(sample):
