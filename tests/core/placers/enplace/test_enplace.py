@@ -317,7 +317,7 @@ def test_the_search_respects_tight_memory():
     assert (schedule.peak_bytes > 0).all()
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_one_of_few_plans_that_fit_is_found(seed):
     """Few of the 256 placements of five ops on different devices fit, and no list schedule does."""
     names = [f"op{i}" for i in range(5)]
