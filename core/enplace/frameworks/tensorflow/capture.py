@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.util import nest
 
-from enplace.frameworks.tensorflow.graph import WRAPPER, FlatGraph, all_nodes, flatten, node_of
+from enplace.frameworks.tensorflow.graph import (
+    WRAPPER,
+    FlatGraph,
+    all_nodes,
+    data_of,
+    flatten,
+    node_of,
+)
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 
@@ -72,29 +80,29 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
             "places the step of one; run it without the strategy, or with one replica, as "
             "tf.distribute.MirroredStrategy(['CPU:0'])"
         )
-    graph_def = GraphDef()
-    graph_def.CopyFrom(flat.graph_def)
+    graph_def = deepcopy(flat.graph_def)
     nodes = {node.name: node for node in graph_def.node}
     given = dict(zip(flat.arguments, calls[0], strict=True))
     captured = dict(zip(flat.captures, function.captured_inputs, strict=True))
     _make_constants(nodes, captured)
-    resources = {n: t for n, t in {**given, **captured}.items() if not _is_plain(t)}
+    resources = {n: t for n, t in {**given, **captured}.items() if not is_plain(t)}
     variables = {n: _become_variable(nodes[n], t) for n, t in resources.items() if _is_variable(t)}
-    iterator = _only_iterator(graph_def, set(resources) - set(variables))
+    _check_consumers(graph_def, resources.keys() - variables.keys())
+    iterator = iterator_of(graph_def)
     fix_seeds(graph_def)
     _check_loop(graph_def)
     _check_size(name, graph_def)
     batches = [batch_of(call) for call in calls]
-    if iterator:
-        batches = _drawn(graph_def, iterator, resources[iterator], batches[0])
+    if iterator is not None:
+        batches = _drawn(graph_def, resources[iterator.name], batches[0])
     outputs, losses, handed_over = _outputs(function, flat, nodes)
     return Step(
         name,
         graph_def,
         variables,
         batches,
-        inputs=tuple(n for n, tensor in given.items() if _is_plain(tensor)),
-        iterator=iterator,
+        inputs=tuple(n for n, tensor in given.items() if is_plain(tensor)),
+        iterator=iterator.name if iterator is not None else "",
         outputs=outputs,
         targets=tuple(dict.fromkeys((*flat.control_outputs, *handed_over))),
         losses=losses or tuple(v for v in variables if v.endswith(_LOSS_VARIABLE)),
@@ -103,9 +111,15 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
     )
 
 
+def brought_by(getter: NodeDef) -> tuple[list[tf.DType], list[tf.TensorShape]]:
+    """Return the types and the shapes of the parts of a batch that an op fetches."""
+    types, shapes = getter.attr["output_types"].list.type, getter.attr["output_shapes"].list.shape
+    return [*map(tf.as_dtype, types)], [*map(tf.TensorShape, shapes)]
+
+
 def batch_of(call: Iterable[Any]) -> Batch:
     """Return the arguments of a call that are neither variables nor iterators."""
-    return tuple(np.asarray(tensor.numpy()) for tensor in call if _is_plain(tensor))
+    return tuple(np.asarray(tensor.numpy()) for tensor in call if is_plain(tensor))
 
 
 def most_alike(batches: Iterable[Batch]) -> list[Batch]:
@@ -131,7 +145,8 @@ def fix_seeds(graph_def: GraphDef) -> None:
             seeds[0].i, seeds[1].i = _SEED, zlib.crc32(node.name.encode())
 
 
-def _is_plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
+    """Return whether a tensor holds values, and is no variable or iterator."""
     return tensor.dtype not in (tf.resource, tf.variant)
 
 
@@ -143,7 +158,7 @@ def _is_variable(tensor: Any) -> bool:
 
 def _make_constants(nodes: Mapping[str, NodeDef], captured: Mapping[str, Any]) -> None:
     for name, tensor in captured.items():
-        if _is_plain(tensor):
+        if is_plain(tensor):
             nodes[name].op = "Const"
             nodes[name].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(tensor.numpy()))
             nodes[name].attr.pop("shape", None)
@@ -166,24 +181,29 @@ def _trainable(function: ConcreteFunction, captured: Mapping[str, Any]) -> froze
     return frozenset(name for name, tensor in captured.items() if id(tensor) in wanted)
 
 
-def _only_iterator(graph_def: GraphDef, resources: Collection[str]) -> str:
-    """Find the iterator among the resources that are not variables; empty if there are none."""
-    consumers = {
-        name: node
-        for node in graph_def.node
-        for name in map(node_of, node.input)
-        if name in resources
-    }
-    iterators = [name for name in resources if name in consumers and consumers[name].op in GET_NEXT]
-    for name in resources:
-        if name in consumers and name not in iterators:
-            raise LoadError(_why_not(consumers[name], name))
-    if len(iterators) > 1:
+def iterator_of(graph_def: GraphDef) -> NodeDef | None:
+    """Find the only op from which batches are fetched."""
+    getters = [node for node in graph_def.node if node.op in GET_NEXT]
+    names = {node_of(node.input[0]) for node in getters}
+    if len(names) > 1:
         raise LoadError(
-            f"the step takes batches from {len(iterators)} iterators; zip the datasets into one "
-            f"with tf.data.Dataset.zip"
+            f"the step takes batches from {len(names)} iterators; zip the datasets into one with "
+            f"tf.data.Dataset.zip"
         )
-    return iterators[0] if iterators else ""
+    if len(getters) > 1:
+        raise LoadError(
+            f"the step takes {len(getters)} batches from its iterator; take one, or several as one "
+            f"batch with dataset.batch"
+        )
+    return next((node for node in graph_def.node if node.name in names), None)
+
+
+def _check_consumers(graph_def: GraphDef, resources: Collection[str]) -> None:
+    """Refuse resources that are neither variables nor iterators."""
+    for node in graph_def.node:
+        for name in map(node_of, node.input):
+            if name in resources and node.op not in GET_NEXT:
+                raise LoadError(_why_not(node, name))
 
 
 def _why_not(consumer: NodeDef, name: str) -> str:
@@ -226,21 +246,15 @@ def _check_size(name: str, graph_def: GraphDef) -> None:
         )
 
 
-def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> list[Batch]:
+def _drawn(graph_def: GraphDef, resource: Any, given: Batch) -> list[Batch]:
     """Draw batches from an iterator; return those of the commonest shape.
 
     The call's other arguments come first.
     """
-    getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator]
-    if len(getters) > 1:
-        raise LoadError(
-            f"the step takes {len(getters)} batches from its iterator; take one, or several as one "
-            f"batch with dataset.batch"
-        )
-    if getters[0].op != GET_NEXT[0]:
+    getter = next(node for node in graph_def.node if node.op in GET_NEXT)
+    if getter.op != GET_NEXT[0]:
         raise LoadError("the step checks whether its iterator has a batch; use next(iterator)")
-    types = [tf.as_dtype(t) for t in getters[0].attr["output_types"].list.type]
-    shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
+    types, shapes = brought_by(getter)
     batches: list[Batch] = []
     while not are_enough(batches):
         try:
@@ -266,13 +280,12 @@ def _outputs(
     for tensor, output in zip(flat.outputs, function.outputs, strict=True):
         path, leaf = paths.get(id(output), ("", None))
         node = nodes[node_of(tensor)]
-        if _is_plain(output):
+        if is_plain(output):
             parts.append((tensor, path, output))
         elif node.op == WRAPPER:
             wrappers.append(node.name)
             specs = nest.flatten_with_joined_string_paths(leaf.element_spec)
-            inputs = (t if ":" in t else f"{t}:0" for t in node.input if t[0] != "^")
-            parts += [(t, *spec) for t, spec in zip(inputs, specs, strict=True)]
+            parts += [(t, *spec) for t, spec in zip(data_of(node), specs, strict=True)]
     numbers = [
         (t, path) for t, path, kind in parts if kind.dtype.is_floating and kind.shape.rank == 0
     ]

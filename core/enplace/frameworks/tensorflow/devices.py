@@ -72,7 +72,7 @@ class Devices:
     @property
     def tasks(self) -> list[str]:
         """``/job:worker/task:0`` and so on; empty if all devices are in this process."""
-        return sorted({task for name in self.names if (task := task_of(name))}, key=_number)
+        return sorted({task for name in self.names if (task := task_of(name))}, key=job_and_number)
 
     @property
     def host(self) -> str:
@@ -85,17 +85,13 @@ def short_name(device: str) -> str:
 
     ``/job:localhost/replica:0/task:0/device:CPU:1`` is ``/device:CPU:1``.
     """
-    short = device.replace("/replica:0", "")
-    return short.removeprefix("/job:localhost").removeprefix("/task:0") if _local(short) else short
+    return device.replace("/replica:0", "").removeprefix("/job:localhost/task:0")
 
 
-def _local(device: str) -> bool:
-    return device.startswith("/job:localhost")
-
-
-def _number(task: str) -> tuple[str, int]:
-    job, _, number = task.rpartition(":")
-    return job, int(number)
+def job_and_number(task: str) -> tuple[str, int]:
+    """Return the parts of a task's name: ``/job:worker/task:0`` is number 0 of ``worker``."""
+    spec = tf.DeviceSpec.from_string(task)
+    return spec.job, spec.task
 
 
 def parse_devices(text: str) -> Devices:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
@@ -58,6 +61,11 @@ class FlatGraph:
     outputs: tuple[str, ...]
     control_outputs: tuple[str, ...]
 
+    def with_graph(self, graph_def: GraphDef, renamed: Mapping[str, str]) -> FlatGraph:
+        """Return the same with another graph, in which some tensors have other names."""
+        outputs = tuple(renamed.get(name, name) for name in self.outputs)
+        return replace(self, graph_def=graph_def, outputs=outputs)
+
 
 def flatten(function: ConcreteFunction) -> FlatGraph:
     """Inline all calls of a traced function, drop what no output needs, and tidy the names.
@@ -91,6 +99,56 @@ def flatten(function: ConcreteFunction) -> FlatGraph:
 def node_of(tensor: str) -> str:
     """Return the node of an input: ``a`` for ``a:1`` and ``^a``."""
     return tensor.removeprefix("^").partition(":")[0]
+
+
+def slot_of(tensor: str) -> int:
+    """Return the number of an output: 1 for ``a:1``, 0 for ``a``."""
+    return int(tensor.partition(":")[2] or 0)
+
+
+def numbered(tensor: str) -> str:
+    """Return a tensor's name with the number of the output: ``a:0`` for ``a``."""
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
+def data_of(node: NodeDef) -> list[str]:
+    """Return the tensors that an op takes, with the numbers of their outputs."""
+    return [numbered(tensor) for tensor in node.input if tensor[0] != "^"]
+
+
+def make_node(name: str, op: str, inputs: Sequence[str] = (), **attributes: Any) -> NodeDef:
+    """Make a node; attributes are types, shapes, tensors, or whole numbers."""
+    node = NodeDef(name=name, op=op, input=inputs)
+    for key, value in attributes.items():
+        if isinstance(value, tf.DType):
+            node.attr[key].type = value.as_datatype_enum
+        elif isinstance(value, tf.TensorShape):
+            node.attr[key].shape.CopyFrom(value.as_proto())
+        elif isinstance(value, TensorProto):
+            node.attr[key].tensor.CopyFrom(value)
+        else:
+            node.attr[key].i = value
+    return node
+
+
+def make_constant(name: str, value: object, kind: tf.DType) -> NodeDef:
+    """Make a node that holds numbers."""
+    return make_node(name, "Const", dtype=kind, value=tf.make_tensor_proto(value, kind))
+
+
+def with_inputs(node: NodeDef, inputs: Iterable[str], name: str = "") -> NodeDef:
+    """Copy a node with other inputs, perhaps under another name."""
+    new = deepcopy(node)
+    new.name = name or node.name
+    new.input[:] = inputs
+    return new
+
+
+def with_nodes(graph_def: GraphDef, nodes: Iterable[NodeDef]) -> GraphDef:
+    """Return a graph of other nodes with the same library of functions."""
+    new = GraphDef(versions=graph_def.versions, library=graph_def.library)
+    new.node.extend(nodes)
+    return new
 
 
 def rename(graph_def: GraphDef, names: dict[str, str]) -> None:
@@ -142,7 +200,7 @@ def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
         while node_of(tensor) in passing:
             inputs = nodes[node_of(tensor)].input
             waits += [wait for wait in inputs if wait[0] == "^"]
-            tensor = inputs[int(tensor.partition(":")[2] or 0)]
+            tensor = inputs[slot_of(tensor)]
         return tensor, waits
 
     # These ops keep their inputs until all consumers are connected.
@@ -152,7 +210,7 @@ def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
         # Inlining leaves colocation with removed nodes, and names that only this trace has.
         node.attr.pop("_class", None)
         node.ClearField("experimental_debug_info")
-    return _without_waits(graph_def, [_numbered(origin(tensor)[0]) for tensor in outputs])
+    return _without_waits(graph_def, [numbered(origin(tensor)[0]) for tensor in outputs])
 
 
 def _without_waits(graph_def: GraphDef, outputs: list[str]) -> list[str]:
@@ -165,14 +223,12 @@ def _without_waits(graph_def: GraphDef, outputs: list[str]) -> list[str]:
     def computed(tensor: str) -> str:
         while nodes[node_of(tensor)].op == "Identity":
             tensor = nodes[node_of(tensor)].input[0]
-        return _numbered(tensor)
+        return numbered(tensor)
 
     outputs = [computed(tensor) for tensor in outputs]
     for node in (nodes[node_of(tensor)] for tensor in outputs):
         if node.op == WRAPPER:
-            data = [computed(tensor) for tensor in node.input if tensor[0] != "^"]
-            del node.input[:]
-            node.input.extend(data)
+            node.input[:] = map(computed, data_of(node))
     return outputs
 
 
@@ -192,8 +248,7 @@ def _connect(node: Any, origin: Callable[[str], tuple[str, list[str]]], idle: se
     waits += [wait for _, more in found for wait in more]
     # The iterator's op waits for nothing in the step; a data edge makes a control edge redundant.
     done = idle | {node_of(tensor) for tensor in data}
-    del node.input[:]
-    node.input.extend([*data, *sorted({wait for wait in waits if node_of(wait) not in done})])
+    node.input[:] = [*data, *sorted({wait for wait in waits if node_of(wait) not in done})]
 
 
 def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
@@ -233,8 +288,9 @@ def _idle_nodes(graph_def: GraphDef) -> set[str]:
     return idle
 
 
-def _numbered(tensor: str) -> str:
-    return tensor if ":" in tensor else f"{tensor}:0"
+def producers_of(graph_def: GraphDef) -> dict[str, list[str]]:
+    """Map each node to those that it waits for."""
+    return {node.name: [*map(node_of, node.input)] for node in graph_def.node}
 
 
 def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
@@ -283,8 +339,7 @@ def reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> 
 
 def keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
     """Remove the nodes that no wanted node needs."""
-    nodes = {node.name: node for node in graph_def.node}
-    needed = reached(wanted, lambda name: map(node_of, nodes[name].input))
+    needed = reached(wanted, producers_of(graph_def).__getitem__)
     kept = [node for node in graph_def.node if node.name in needed]
     del graph_def.node[:]
     graph_def.node.extend(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
@@ -12,7 +13,15 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from enplace.errors import DeadlockError
-from enplace.frameworks.tensorflow.graph import consumers_of, has_effect, node_of, reached
+from enplace.frameworks.tensorflow.graph import (
+    consumers_of,
+    data_of,
+    has_effect,
+    node_of,
+    producers_of,
+    reached,
+    slot_of,
+)
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, FloatArray, IntArray
@@ -26,7 +35,6 @@ _FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _NOT_ORDERED = frozenset({"Const", *_FED, *VARIABLES})
 """Ops that do no work while the step runs, so no other op has to wait for them."""
 
-_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 _SEARCH = 64
 """Most ops searched to find that data already implies an edge."""
@@ -56,22 +64,16 @@ def place_graph(
     DeadlockError
         If the order contradicts the graph; names the ops that would wait for each other.
     """
-    placed = GraphDef()
-    placed.CopyFrom(graph_def)
+    placed = deepcopy(graph_def)
     devices = complete_devices(placed, device_of, host)
     for node in placed.node:
         node.device = devices[node.name]
         # The devices decide; a colocation group that disagrees would be an error.
         node.attr.pop("_class", None)
     if order is not None:
-        _add_order(placed, [_kept(names, devices, device_of) for names in order])
+        at_home = {name for name, device in devices.items() if device == device_of.get(name)}
+        _add_order(placed, [[name for name in names if name in at_home] for names in order])
     return placed
-
-
-def _kept(
-    names: Iterable[str], devices: Mapping[str, str], device_of: Mapping[str, str]
-) -> list[str]:
-    return [name for name in names if name in devices and devices[name] == device_of.get(name)]
 
 
 def complete_devices(
@@ -99,8 +101,8 @@ def _ops_of_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) 
     return {
         name: devices[node_of(tensor)]
         for name, node in nodes.items()
-        for tensor in node.input
-        if tensor[0] != "^" and nodes[node_of(tensor)].op in VARIABLES
+        for tensor in data_of(node)
+        if nodes[node_of(tensor)].op in VARIABLES
     }
 
 
@@ -112,16 +114,15 @@ def count_inputs(graph_def: GraphDef) -> int:
 def ordered_ops(graph_def: GraphDef) -> set[str]:
     """Find the ops that can be ordered: they do work, and run exactly once in every step.
 
-    Nothing outside can wait for an op in a loop or a branch of TF1's control flow. TensorFlow
-    decides when ops run that do not depend on there being a batch (:func:`_without_batch`).
+    Nothing outside can wait for an op in a branch of TF1's control flow; a step has none of its
+    loops. TensorFlow decides when ops run that do not depend on there being a batch
+    (:func:`_without_batch`).
     """
-    outside = {node.name for node in graph_def.node} - _in_loops(graph_def)
-    conditions = _conditions(graph_def)
-    outside -= _without_batch(graph_def)
+    conditions, without_batch = _conditions(graph_def), _without_batch(graph_def)
     return {
-        node.name
-        for node in graph_def.node
-        if node.op not in _NOT_ORDERED and node.name in outside and not conditions[node.name]
+        name
+        for name, op in ((node.name, node.op) for node in graph_def.node)
+        if op not in _NOT_ORDERED and name not in without_batch and not conditions[name]
     }
 
 
@@ -131,21 +132,13 @@ def _without_batch(graph_def: GraphDef) -> set[str]:
     At the end of the data a step stops when it fetches a batch. TensorFlow has started these ops by
     then; a plan that made them wait would change what they count.
     """
-    nodes = {node.name: node for node in graph_def.node}
-    fetches = [name for name, node in nodes.items() if node.op in HOST_ONLY]
+    ops = {node.name: node.op for node in graph_def.node}
+    fetches = [name for name, op in ops.items() if op in HOST_ONLY]
     if not fetches:
         return set()
-    consumers = consumers_of(graph_def)
-    fed = reached(fetches, consumers.__getitem__)
-    changing = [name for name, node in nodes.items() if name not in fed and has_effect(node.op)]
-    return reached(changing, lambda name: map(node_of, nodes[name].input))
-
-
-def _in_loops(graph_def: GraphDef) -> set[str]:
-    consumers = consumers_of(graph_def)
-    ops = {node.name: node.op for node in graph_def.node}
-    enters = [name for name, op in ops.items() if op in _ENTER]
-    return reached(enters, lambda name: [] if ops[name] in _EXIT else consumers[name])
+    fed = reached(fetches, consumers_of(graph_def).__getitem__)
+    changing = [name for name, op in ops.items() if name not in fed and has_effect(op)]
+    return reached(changing, producers_of(graph_def).__getitem__)
 
 
 def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
@@ -158,7 +151,7 @@ def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
             source = nodes[node_of(tensor)]
             under |= found.get(source.name, set())
             if source.op in _SWITCH and tensor[0] != "^":
-                under.add((source.input[1], int(tensor.partition(":")[2] or 0)))
+                under.add((source.input[1], slot_of(tensor)))
         if nodes[name].op in _MERGE:
             under = {(of, outcome) for of, outcome in under if (of, 1 - outcome) not in under}
         found[name] = under
@@ -203,7 +196,7 @@ def _follow(
 ) -> list[str]:
     """Sort names topologically; of those that are ready, the first in ``names`` comes first."""
     rank = {name: i for i, name in enumerate(names)}
-    sorter = TopologicalSorter(_before(graph_def))
+    sorter = TopologicalSorter(producers_of(graph_def))
     for first, then in before:
         sorter.add(then, first)
     sorter.prepare()
@@ -224,25 +217,16 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
     can = ordered_ops(placed)
     pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
     rank = {name: i for i, name in enumerate(sort_nodes(placed, pairs))}
-    before = {name: [*map(node_of, node.input)] for name, node in nodes.items()}
+    before = producers_of(placed)
     for first, then in pairs:
         if not _implied(first, then, before, rank):
             nodes[then].input.append(f"^{first}")
         before[then].append(first)
 
 
-def _before(graph_def: GraphDef) -> dict[str, list[str]]:
-    """Map each node to those it waits for, without the back edges of TF1's loops."""
-    back_edges = {node.name for node in graph_def.node if node.op == "NextIteration"}
-    return {
-        node.name: [name for name in map(node_of, node.input) if name not in back_edges]
-        for node in graph_def.node
-    }
-
-
 def sort_nodes(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Sort the nodes topologically, with the first of each pair before the second."""
-    before = _before(graph_def)
+    before = producers_of(graph_def)
     for first, then in pairs:
         before[then].append(first)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -40,6 +41,12 @@ class TensorShape:
     n_bytes: int | None
     by_reference: bool
 
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape if all of it is known."""
+        known = tuple(size for size in self.shape or () if size is not None)
+        return known if self.shape is not None and len(known) == len(self.shape) else None
+
 
 def tensor_shapes(step: Step) -> dict[str, TensorShape]:
     """Find shape, type and bytes of every tensor (``op:output``) for batches like the recorded.
@@ -49,8 +56,7 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
     LoadError
         If the step cannot take such batches.
     """
-    graph_def = GraphDef()
-    graph_def.CopyFrom(step.graph_def)
+    graph_def = deepcopy(step.graph_def)
     for node in graph_def.node:
         _fix_shapes(node, step)
     graph = tf.Graph()

@@ -7,7 +7,7 @@ runs of one step give the same result, whatever device each op is on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ CALL_BYTES = 512 << 20
 """Bytes of variables that one call of a session reads or sets, unless a single one has more."""
 
 CALLABLE = "_make_callable_from_options"
-"""A private method of sessions, quicker than ``Session.run``, which is used where it is missing."""
+"""A private method of sessions, quicker than ``Session.run``."""
 
 _INITIALISER = "enplace_initial_values"
 _BATCHES = "enplace_batches"
@@ -98,6 +98,14 @@ class Step:
     def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shape of each part of the first batch."""
         return tuple(part.shape for part in self.batches[0]) if self.batches else ()
+
+    def with_graph(self, graph_def: GraphDef, renamed: Mapping[str, str]) -> Step:
+        """Return the same with another graph, in which some tensors have other names."""
+        outputs, losses = (
+            tuple(renamed.get(name, name) for name in names)
+            for names in (self.outputs, self.losses)
+        )
+        return replace(self, graph_def=graph_def, outputs=outputs, losses=losses)
 
 
 class StepGraph:
@@ -198,8 +206,7 @@ class OpenStep:
         batch = step.batches[self._count % len(step.batches)] if step.batches else ()
         self._count += 1
         given = batch[: len(step.inputs)]  # an iterator returns the rest
-        # Servers trace nothing else, and other versions may lack the private method.
-        if (self._target and options is not None) or not hasattr(self.session, CALLABLE):
+        if self._target and options is not None:  # servers trace nothing else
             feeds = {f"{name}:0": value for name, value in zip(step.inputs, given, strict=True)}
             fetches = (list(step.outputs), list(step.targets))
             return list(self.session.run(fetches, feeds, options, metadata)[0])

@@ -157,15 +157,6 @@ def test_ops_that_do_no_work_are_not_ordered():
     assert ordered_ops(graph_of({"x": [], "k": [], "v": [], "a": ["x"]}, types)) == {"a"}
 
 
-def test_loops_of_tf1_are_left_alone():
-    types = {"e": "Enter", "m": "Merge", "n": "NextIteration", "x": "Exit"}
-    inputs = {"a": [], "e": ["a"], "m": ["e", "n"], "b": ["m"], "n": ["b"], "x": ["m"], "z": ["x"]}
-    loop = graph_of(inputs, types)
-    assert ordered_ops(loop) == {"a", "z"}
-    placed = place_graph(loop, dict.fromkeys(inputs, DEVICES[0]), [["a", "b", "z"]])
-    assert inputs_of(placed) == inputs
-
-
 def test_ops_inside_tf1_branches_are_not_ordered():
     inner = {"s2": ["t", "q"], "u": ["s2"], "w": ["s2:1"], "m2": ["u", "w"]}
     outer = {"p": [], "q": [], "d": [], "s": ["d", "p"], "f": ["s"], "t": ["s:1"]}

@@ -37,13 +37,6 @@ def test_fed_batches_may_differ_in_shape():
     assert values(counting_step([1.0, 1.0], [1.0, 1.0, 1.0]), 2) == [7.0, 10.0]
 
 
-def test_a_session_without_the_private_method_runs_all_the_same(monkeypatch):
-    from enplace.frameworks.tensorflow import step as module
-
-    monkeypatch.setattr(module, "CALLABLE", "no such method")
-    assert values(counting_step(1.0, 10.0), 3) == [6.0, 16.0, 17.0]
-
-
 def test_the_value_of_a_variable_can_be_read():
     step = counting_step(1.0)
     with OpenStep(step) as alone:

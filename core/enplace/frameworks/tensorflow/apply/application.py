@@ -18,13 +18,8 @@ from enplace.frameworks.tensorflow.batches import (
     shapes_text,
 )
 from enplace.frameworks.tensorflow.capture import has_replicas
-from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
-from enplace.readers.plans import read_plan_alone
 from enplace.text import count
-from enplace.values.plan import Plan
-from enplace.values.problem import Problem
-from enplace.values.splits import unsplit_names
 
 KINDS = ("CPU", "GPU")
 
@@ -175,50 +170,6 @@ class Application:
         self.note(
             f"{self.path} does not fit {what}, which runs unchanged: {', '.join(parts)}; {fix}"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class PlanToApply:
-    """A plan, read without its profile.
-
-    Attributes
-    ----------
-    whole : set of str
-        The ops that a graph must have: the plan's, those that it splits in one part.
-    devices : list of str
-        TensorFlow's name of each device of the plan's cluster.
-    planned : dict of str to str
-        The device of each op; of each part of a split one.
-    """
-
-    problem: Problem
-    plan: Plan
-    whole: set[str]
-    devices: list[str]
-    planned: dict[str, str]
-
-
-def read_plan_to_apply(path: str) -> PlanToApply:
-    """Read a ``plan.json``.
-
-    Raises
-    ------
-    FileError, ClusterError
-        If the file is damaged or not a plan.
-    """
-    lone = read_plan_alone(path)
-    names = lone.problem.profile.op_names
-    devices = device_names(lone.problem.cluster)
-    return PlanToApply(
-        lone.problem,
-        lone.plan,
-        set(unsplit_names(names, lone.plan.splits)),
-        devices,
-        {
-            name: devices[device]
-            for name, device in zip(names, lone.plan.device.tolist(), strict=True)
-        },
-    )
 
 
 @cache

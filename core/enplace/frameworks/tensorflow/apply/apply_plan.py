@@ -22,16 +22,13 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.errors import EnplaceError
 from enplace.frameworks.microbatches import Microbatches, find_microbatches
 from enplace.frameworks.tensorflow.apply.application import (
     ALIKE,
     KINDS,
     Application,
     PlacedFunction,
-    PlanToApply,
     check_devices,
-    read_plan_to_apply,
     say_dropped,
 )
 from enplace.frameworks.tensorflow.apply.check import check_placement
@@ -49,7 +46,7 @@ from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
-from enplace.frameworks.tensorflow.open.calls import Call, calls_handled
+from enplace.frameworks.tensorflow.open.calls import Call, calls_handled, check_tensorflow
 from enplace.frameworks.tensorflow.open.drawing import Drawing, drawing_of
 from enplace.frameworks.tensorflow.open.scripts import does, is_compiled, one_replica, plain_keras
 from enplace.frameworks.tensorflow.open.sessions import SESSION
@@ -57,8 +54,10 @@ from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, p
 from enplace.frameworks.tensorflow.split.split_graph import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.frameworks.wishes import ORDER
+from enplace.readers.plans import read_plan_alone
 from enplace.values.cluster import Cluster, Device
 from enplace.values.device_names import task_of
+from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
 
@@ -117,13 +116,12 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
         If there is no such pipeline; when training begins, if the batch cannot be cut, or its
         samples depend on each other.
     """
-    _check_tensorflow()
+    check_tensorflow()
     wanted = find_microbatches(wishes)
     order = wishes.get(ORDER.key, True)
     application = Application(os.fspath(path))
-    goal = read_plan_to_apply(application.path)
-    _make_devices(goal.problem.cluster)
-    placer = _Placer(application, goal, order, wanted)
+    placer = _Placer(application, order, wanted)
+    _make_devices(placer.problem.cluster)
     _placers.append(placer)
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(say_dropped))
@@ -148,7 +146,7 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
             return run(placer.without_order(function, key))
         except _RefusedError as refused:
             result = call(function, placer.present(captured))
-            placer.give_up(function, refused.why)  # not if it fails either way
+            placer.give_up(function, str(refused))  # not if it fails either way
             return result
 
     _for_good.enter_context(calls_handled(placed_call))
@@ -170,30 +168,12 @@ def _note_sessions(application: Application) -> None:
     _for_good.enter_context(patch.object(SESSION, "run", noted_run))
 
 
-def _check_tensorflow() -> None:
-    """Refuse a TensorFlow without the private parts for which there is no public replacement."""
-    running = context.context()
-    wanted = ("function_call_options", "enable_graph_collection", "export_run_metadata")
-    missing = [f"Context.{name}" for name in wanted if not hasattr(running, name)]
-    if not hasattr(ConcreteFunction, "from_func_graph"):
-        missing.append("ConcreteFunction.from_func_graph")
-    if missing:
-        raise EnplaceError(
-            f"enplace.apply does not know TensorFlow {tf.__version__}, which has no {missing[0]}; "
-            f"install one of 2.16 to 2.21, or run the plan with 'enplace run'"
-        )
-
-
 class _CycleError(Exception):
     """TensorFlow fused ops that the plan's order keeps apart; nothing has run yet."""
 
 
 class _RefusedError(Exception):
-    """TensorFlow refuses to run a placed function."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    """TensorFlow refuses to run a placed function; with the reason."""
 
 
 @dataclass(eq=False)
@@ -223,14 +203,16 @@ class _Placer:
     def __init__(
         self,
         application: Application,
-        goal: PlanToApply,
         ordered: bool,
         wanted: Microbatches | None,
     ) -> None:
         self._application = application
         self._ordered, self._wanted = ordered, wanted
-        self.problem, self._plan = goal.problem, goal.plan
-        self._whole, self._devices = goal.whole, goal.devices
+        lone = read_plan_alone(application.path)
+        self.problem, self._plan = lone.problem, lone.plan
+        names = lone.problem.profile.op_names
+        self._whole = set(unsplit_names(names, lone.plan.splits))  # what a graph must have
+        self._devices = device_names(lone.problem.cluster)
         self._known: WeakKeyDictionary[ConcreteFunction, _Fitting | None] = WeakKeyDictionary()
         self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
             WeakKeyDictionary()
@@ -311,18 +293,11 @@ class _Placer:
         usual, running.function_call_options = running.function_call_options, self._options
         report = self._new.pop(placed, None)
         try:
-            if report is None:
-                return call()
-            return self._first(placed, report, call)
+            return call() if report is None else self._first(report, call)
         finally:
             running.function_call_options = usual
 
-    def _first(
-        self,
-        placed: ConcreteFunction,
-        report: Callable[[Sequence[GraphDef]], None],
-        call: Callable[[], Any],
-    ) -> Any:
+    def _first(self, report: Callable[[Sequence[GraphDef]], None], call: Callable[[], Any]) -> Any:
         """Call a placed function for the first time, and check what TensorFlow ran."""
         running = context.context()
         running.enable_graph_collection()
@@ -332,7 +307,7 @@ class _Placer:
             if isinstance(error, tf.errors.OutOfRangeError):
                 raise  # the end of the data
             if "cycle" in str(error):
-                raise _CycleError(placed) from error
+                raise _CycleError from error
             raise _RefusedError(first_line(error)) from error
         else:
             report(running.export_run_metadata().partition_graphs)
@@ -352,7 +327,7 @@ class _Placer:
         flat = flatten(function)
         missing, new = self._compare(flat)
         if not missing and not new:
-            return _Fitting(flat, drawing_of(function, flat) if self._wanted else None)
+            return _Fitting(flat, drawing_of(flat) if self._wanted else None)
         if trains_too or (not has_step and len(missing) <= (1 - ALIKE) * len(self._whole)):
             near = f"the function {function_name(function)}", missing, new
             if any(placer._compare(flat) == ([], []) for placer in _placers):

@@ -13,7 +13,7 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.measured import NOT_SEEN
 from enplace.frameworks.tensorflow.devices import short_name
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import node_of, producers_of, reached
 from enplace.frameworks.tensorflow.step import Step
 from enplace.values.profile import FloatArray, IntArray
 
@@ -90,8 +90,8 @@ def check_placement(
 
 def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, str]:
     """Explain for each op of the plan why it did not run."""
-    known = {node.name for node in step.graph_def.node}
-    needed = _needed(step)
+    known = producers_of(step.graph_def)
+    needed = reached([*map(node_of, step.outputs), *step.targets], known.__getitem__)
     fed = {*step.inputs, step.iterator}
     copied = {name.partition(_COPY)[0] for name in ran if _COPY in name}
 
@@ -109,19 +109,6 @@ def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, 
         )
 
     return {name: reason(name) for name in names}
-
-
-def _needed(step: Step) -> set[str]:
-    """Find the ops that outputs and targets depend on."""
-    inputs = {node.name: [*map(node_of, node.input)] for node in step.graph_def.node}
-    needed: set[str] = set()
-    waiting = [*map(node_of, step.outputs), *step.targets]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += inputs[name]
-    return needed
 
 
 def _added(ran: Mapping[str, tuple[str, str]], known: set[str]) -> dict[str, int]:

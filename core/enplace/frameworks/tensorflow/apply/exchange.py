@@ -21,7 +21,7 @@ from tensorflow.python.framework.importer import import_graph_def
 from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
-from enplace.frameworks.tensorflow.capture import GET_NEXT
+from enplace.frameworks.tensorflow.capture import GET_NEXT, brought_by, is_plain
 from enplace.frameworks.tensorflow.devices import short_name
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, consumers_of, flatten
 
@@ -225,12 +225,11 @@ def batch_tensors(function: ConcreteFunction, flat: FlatGraph) -> dict[str, tf.T
     found = {
         f"{name}:0": inner.shape
         for name, inner in zip(flat.arguments, function.inputs, strict=False)
-        if inner.dtype not in (tf.resource, tf.variant)
+        if is_plain(inner)
     }
     for node in flat.graph_def.node:
         if node.op in GET_NEXT:
-            shapes = map(tf.TensorShape, node.attr["output_shapes"].list.shape)
-            found |= {f"{node.name}:{i}": shape for i, shape in enumerate(shapes)}
+            found |= {f"{node.name}:{i}": shape for i, shape in enumerate(brought_by(node)[1])}
     return found
 
 

@@ -6,7 +6,7 @@ the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from enplace.frameworks.microbatches import (
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.graph import FlatGraph
-from enplace.frameworks.tensorflow.measure.profile import find_edges
+from enplace.frameworks.tensorflow.measure.profile import assemble, find_edges
 from enplace.frameworks.tensorflow.measure.trace import OpTrace
 from enplace.frameworks.tensorflow.rewrite import complete_devices
 from enplace.frameworks.tensorflow.shapes import shapes_of_function, tensor_shapes
@@ -40,11 +40,8 @@ from enplace.frameworks.tensorflow.split.microbatches import (
 from enplace.frameworks.tensorflow.step import Step
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.machine.way_back import backward_ops, optimiser_ops
-from enplace.names.passes import is_in_backward_scope, pass_of_scope
-from enplace.names.scopes import traced_scopes
-from enplace.readers.colocation import colocation_groups
+from enplace.names.passes import is_in_backward_scope
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import kind_of_type
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import (
@@ -54,8 +51,6 @@ from enplace.values.profile import (
     IntArray,
     Profile,
     columns_of,
-    edge_columns,
-    make_profile,
 )
 from enplace.values.schedule import Schedule
 from enplace.values.splits.graph import LAUNCH_US, copy_us_per_byte, new_columns, part_columns
@@ -106,19 +101,12 @@ def pipeline_step(
         If the batch cannot be cut, its samples depend on each other, or the plan is not for this.
     """
     batch = dict(zip(_batch_tensors(step), step.batch_shapes, strict=True))
-    shapes = tensor_shapes(step)
-    own = wanted.own_statistics
-    cut = cut_graph(step.graph_def, shapes, batch, wanted.number, step.outputs, own_statistics=own)
-    new = replace(
-        step,
-        graph_def=cut.graph_def,
-        outputs=tuple(cut.renamed.get(name, name) for name in step.outputs),
-        losses=tuple(cut.renamed.get(name, name) for name in step.losses),
-    )
-    made = plan_pipeline(
-        step.graph_def, shapes, cut, tensor_shapes(new), problem, plan, wanted, host
-    )
-    return new, made
+
+    def shapes_of(graph_def: GraphDef) -> Shapes:
+        return tensor_shapes(replace(step, graph_def=graph_def))
+
+    made = _pipeline(step.graph_def, step.outputs, batch, shapes_of, problem, plan, wanted, host)
+    return step.with_graph(made.cut.graph_def, made.cut.renamed), made
 
 
 def pipeline_function(
@@ -139,26 +127,27 @@ def pipeline_function(
     batch : mapping of str to sequence of int
         The tensors of a batch, and their shapes.
     """
-    shapes = shapes_of_function(function, flat, flat.graph_def, batch)
-    own = wanted.own_statistics
-    cut = cut_graph(flat.graph_def, shapes, batch, wanted.number, flat.outputs, own_statistics=own)
-    outputs = tuple(cut.renamed.get(name, name) for name in flat.outputs)
-    new = replace(flat, graph_def=cut.graph_def, outputs=outputs)
-    new_shapes = shapes_of_function(function, new, new.graph_def, batch)
-    return new, plan_pipeline(flat.graph_def, shapes, cut, new_shapes, problem, plan, wanted, host)
+
+    def shapes_of(graph_def: GraphDef) -> Shapes:
+        return shapes_of_function(function, flat, graph_def, batch)
+
+    made = _pipeline(flat.graph_def, flat.outputs, batch, shapes_of, problem, plan, wanted, host)
+    return flat.with_graph(made.cut.graph_def, made.cut.renamed), made
 
 
-def plan_pipeline(
+def _pipeline(
     graph_def: GraphDef,
-    shapes: Shapes,
-    cut: CutGraph,
-    new_shapes: Shapes,
+    outputs: Sequence[str],
+    batch: Mapping[str, Sequence[int]],
+    shapes_of: Callable[[GraphDef], Shapes],
     problem: Problem,
     plan: Plan,
     wanted: Microbatches,
     host: str,
 ) -> Pipeline:
-    """Plan the order of a graph of micro-batches; see :func:`pipeline_step`."""
+    """Cut a graph into micro-batches, and plan their order."""
+    shapes, own = shapes_of(graph_def), wanted.own_statistics
+    cut = cut_graph(graph_def, shapes, batch, wanted.number, outputs, own_statistics=own)
     check_pipeline(cut)
     check_runnable(plan, problem.cluster)
     whole = _whole_profile(graph_def, shapes, problem.measured_profile)
@@ -172,7 +161,7 @@ def plan_pipeline(
     origin = np.array([whole.index[cut.origin[name].op] for name in names])
     parts = [cut.origin[name].part for name in names]
     part = np.array([WHOLE if each is None else each for each in parts])
-    profile = _cut_profile(cut, new_shapes, whole, origin)
+    profile = _cut_profile(cut, shapes_of(cut.graph_def), whole, origin)
     order = order_parts(profile, origin, part, schedule, position)
     new_plan = Plan(device[origin], order, plan.method, policy="strict", links=plan.links)
     on_path = ~optimiser_ops(base)[origin]
@@ -275,15 +264,12 @@ def _complete(
 def _whole_profile(graph_def: GraphDef, shapes: Shapes, known: Profile) -> Profile:
     """Make the profile of the step's graph, with the costs that are known."""
     ops = [known.index.get(node.name) for node in graph_def.node]
-    nodes = [(node.name, node.op) for node in graph_def.node]
-    edges, _ = find_edges(graph_def, shapes, _sizes_in(known))
     no_time = np.zeros(len(KINDS))
     columns = {
         label: [each.default if op is None else values[op] for op in ops]
         for label, each, values in ((n, OP_COLUMNS[n], v) for n, v in columns_of(known).items())
+        if label not in ("scopes", "op_passes")
     }
-    columns["scopes"] = traced_scopes(nodes, edges)
-    columns["op_passes"] = [pass_of_scope(scope) for scope in columns["scopes"]]
     columns["time_us"] = [no_time if op is None else known.time_us[op] for op in ops]
     measured = replace(known.measured, split_lengths={})
     return _assemble(graph_def, shapes, known, columns, measured)
@@ -355,17 +341,6 @@ def _assemble(
     columns: Mapping[str, Any],
     measured: Measurement,
 ) -> Profile:
-    edges, ties = find_edges(graph_def, shapes, _sizes_in(known))
-    names = [node.name for node in graph_def.node]
-    return make_profile(
-        known.name,
-        op_names=names,
-        **{
-            **columns,
-            "op_types": [node.op for node in graph_def.node],
-            "op_kinds": [kind_of_type(node.op) for node in graph_def.node],
-            "colocation": colocation_groups(names, ties),
-        },
-        **edge_columns(edges),
-        measured=measured,
-    )
+    edges, ties = find_edges(graph_def.node, shapes, _sizes_in(known))
+    nodes = [(node.name, node.op) for node in graph_def.node]
+    return assemble(known.name, nodes, edges, ties, **columns, measured=measured)

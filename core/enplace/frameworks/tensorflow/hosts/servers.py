@@ -13,16 +13,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import NoReturn
 
 import tensorflow as tf
-from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.errors import EnplaceError
 from enplace.files.folders import temporary_folder
 from enplace.files.writing import write_atomically
-from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
+from enplace.frameworks.tensorflow.devices import (
+    Devices,
+    DevicesError,
+    job_and_number,
+    short_name,
+)
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.frameworks.tensorflow.hosts.listening import (
@@ -70,14 +75,14 @@ def serving(devices: Devices) -> Iterator[str]:
         yield ""
     elif devices.cluster.hosts:
         addresses = _addresses(devices)
-        for task, address in zip(devices.tasks, addresses, strict=True):
+        for task, address in addresses.items():
             if not _answers(address):
                 raise HostsError(
                     f"no server of {task} answers at {address}; start one there with: "
                     f"enplace serve {devices.text} {task}"
                 )
-        with _watched(dict(zip(devices.tasks, addresses, strict=True))):
-            yield f"grpc://{addresses[0]}"
+        with _watched(addresses):
+            yield f"grpc://{addresses[devices.tasks[0]]}"
     else:
         with _servers(devices) as address:
             yield f"grpc://{address}"
@@ -121,7 +126,7 @@ def give_up(why: str) -> NoReturn:
     os._exit(1)
 
 
-def _addresses(devices: Devices) -> list[str]:
+def _addresses(devices: Devices) -> dict[str, str]:
     hosts = dict(devices.cluster.hosts)
     for task, address in hosts.items():
         if is_every(host := _host_and_port(address)[0]):
@@ -131,7 +136,7 @@ def _addresses(devices: Devices) -> list[str]:
             )
     if missing := [task for task in devices.tasks if task not in hosts]:
         raise HostsError(f"{devices.text}: hosts: no address for {missing[0]}; add it")
-    return [hosts[task] for task in devices.tasks]
+    return {task: hosts[task] for task in devices.tasks}
 
 
 @contextmanager
@@ -186,14 +191,13 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
     if task not in devices.tasks:
         raise HostsError(f"{devices.text}: there is no {task}; choose {', '.join(devices.tasks)}")
     addresses = _addresses(devices)
-    own, port = _own_addresses(addresses[devices.tasks.index(task)], addresses)
+    own, port = _own_addresses(addresses[task], [*addresses.values()])
     jobs: dict[str, dict[int, str]] = {}
-    for name, address in zip(devices.tasks, addresses, strict=True):
-        job, number = _job_and_number(name)
+    for name, address in addresses.items():
+        job, number = job_and_number(name)
         jobs.setdefault(job, {})[number] = address
-    job, number = _job_and_number(task)
-    config = ConfigProto()
-    config.CopyFrom(devices.config)
+    job, number = job_and_number(task)
+    config = deepcopy(devices.config)
     config.device_count["GPU"] = _count_gpus(devices, task)
     config.gpu_options.visible_device_list = gpus_of(devices, task)
     try:
@@ -204,11 +208,13 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
             config=config,
             start=False,  # it listens, and greets whoever connects, but runs nothing yet
         )
-        _accept_only(port, own)
+        accept_only(port, own)
         server.start()
     except tf.errors.OpError as error:
         why = first_line(error)
         raise HostsError(f"the server of {task} cannot start: {why}") from error
+    except OSError as error:
+        raise HostsError(f"the server cannot be kept to {own[0]}: {error}") from None
     return server
 
 
@@ -253,22 +259,9 @@ def _own_addresses(address: str, all_addresses: Sequence[str]) -> tuple[list[Add
     return own, port
 
 
-def _accept_only(port: int, addresses: Sequence[Address]) -> None:
-    """Make this process's server reachable at its address of the cluster file only."""
-    try:
-        accept_only(port, addresses)
-    except OSError as error:
-        raise HostsError(f"the server cannot be kept to {addresses[0]}: {error}") from None
-
-
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _job_and_number(task: str) -> tuple[str, int]:
-    _, job, number = task.split("/")
-    return job.removeprefix("job:"), int(number.removeprefix("task:"))
 
 
 def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import numpy as np
 from scipy.stats import theilslopes
 
+from enplace.values.cluster import Cluster, Link
+from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
 
 SIZES = tuple(1 << power for power in range(12, 29, 2))
@@ -24,3 +29,23 @@ def fit_line(sizes: FloatArray, times_us: FloatArray) -> tuple[float, float, flo
     spread = times_us - times_us.mean()
     r2 = 1.0 - float((left**2).sum() / max((spread**2).sum(), 1e-12))
     return intercept, slope, r2
+
+
+def measured_link(
+    cluster: Cluster, source: int, target: int, sizes: Sequence[int], times_us: FloatArray
+) -> MeasuredLink:
+    """Fit the line of a link between two devices to the times of copies of these sizes."""
+    ends = cluster.devices[source].name, cluster.devices[target].name
+    line = fit_line(np.array(sizes, dtype=np.float64), times_us)
+    return MeasuredLink(*ends, tuple(sizes), tuple(times_us.tolist()), *line)
+
+
+def with_lines(cluster: Cluster, line_of: Callable[[Link], MeasuredLink | None]) -> Cluster:
+    """Give the links that were measured their costs; the others keep theirs."""
+
+    def fitted(link: Link) -> Link:
+        if (line := line_of(link)) is None:
+            return link
+        return replace(link, b0_us=line.b0_us, b1_us_per_byte=line.b1_us_per_byte)
+
+    return replace(cluster, links=tuple(map(fitted, cluster.links)))

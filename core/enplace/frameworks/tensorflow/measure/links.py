@@ -7,7 +7,7 @@ copied between them or measured, and their links keep the cluster's presets.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.measure.link_fit import SIZES, fit_line
-from enplace.frameworks.tensorflow.measure.transfers import measure_transfers
+from enplace.frameworks.tensorflow.measure.link_fit import SIZES, measured_link, with_lines
+from enplace.frameworks.tensorflow.measure.transfers import make_copy, measure_transfers
+from enplace.processes.worker import Report
 from enplace.values.cluster import Cluster, Link
 from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
@@ -27,8 +28,6 @@ REPEATS = 10
 TOGETHER_BYTES, MOST_DELAY = 64 << 20, 1.5
 """Bytes of each of two copies at the same time, and how much longer than alone both may take before
 they are said to share a channel."""
-
-Report = Callable[[str, float | None], None]
 
 
 def measure_links(
@@ -53,28 +52,15 @@ def measure_links(
     kinds = [device.kind for device in cluster.devices]
     # A host has one memory: between its CPUs, or within one chip, nothing is copied.
     real = [link for link in cluster.links if "gpu" in (kinds[link.source], kinds[link.target])]
-    found, links = [], list(cluster.links)
+    found: dict[Link, MeasuredLink] = {}
     for number, link in enumerate(real):
         a, b = devices.names[link.source], devices.names[link.target]
         progress(f"Measuring copies from {a} to {b}", number / len(real))
         times_us = copy_times_us(devices, a, b)
-        b0_us, b1, r2 = fit_line(np.array(SIZES, dtype=np.float64), times_us)
-        links[links.index(link)] = replace(link, b0_us=b0_us, b1_us_per_byte=b1)
-        found.append(
-            MeasuredLink(
-                cluster.devices[link.source].name,
-                cluster.devices[link.target].name,
-                tuple(SIZES),
-                tuple(times_us.tolist()),
-                b0_us,
-                b1,
-                r2,
-            )
-        )
-    if not found:
-        return cluster, found
-    cluster = replace(cluster, links=tuple(links))
-    return _with_shared_channels(cluster, devices, progress), found
+        found[link] = measured_link(cluster, link.source, link.target, SIZES, times_us)
+    if found:
+        cluster = _with_shared_channels(with_lines(cluster, found.get), devices, progress)
+    return cluster, list(found.values())
 
 
 def _with_shared_channels(cluster: Cluster, devices: Devices, progress: Report) -> Cluster:
@@ -128,14 +114,11 @@ def share_channels(cluster: Cluster, shared: Sequence[tuple[Link, Link]]) -> Clu
 def together_us(devices: Devices, ends: Sequence[tuple[str, str]]) -> float:
     """Median time of copies that begin together, less a run that copies nothing."""
     with tf.Graph().as_default() as graph:
-        runs = []
-        for number, (source, target) in enumerate(ends):
-            with tf.compat.v1.variable_scope(f"copy_{number}"):
-                runs.append(_copy(TOGETHER_BYTES, source, target))
+        runs = [make_copy(TOGETHER_BYTES, *each) for each in ends]
         with tf.compat.v1.Session(graph=graph, config=devices.config) as session:
-            session.run([start for start, _, _ in runs])
-            there = _median_us(session, [end for _, _, end in runs])
-            here = _median_us(session, [end for _, end, _ in runs])
+            session.run([run.start for run in runs])
+            there = median_us(session, [run.there for run in runs], REPEATS)
+            here = median_us(session, [run.here for run in runs], REPEATS)
     return max(there - here, 0.1)
 
 
@@ -143,31 +126,20 @@ def copy_times_us(devices: Devices, source: str, target: str) -> FloatArray:
     """Median time to copy each of :data:`SIZES` bytes, less a run that copies nothing."""
     times = []
     with tf.Graph().as_default() as graph:
-        runs = [_copy(size, source, target) for size in SIZES]
+        runs = [make_copy(size, source, target) for size in SIZES]
         with tf.compat.v1.Session(graph=graph, config=devices.config) as session:
-            session.run([start for start, _, _ in runs])
-            for _, here, there in runs:
-                times.append(_median_us(session, there) - _median_us(session, here))
+            session.run([run.start for run in runs])
+            for run in runs:
+                there = median_us(session, run.there, REPEATS)
+                times.append(there - median_us(session, run.here, REPEATS))
     copied: FloatArray = np.maximum(times, 0.1)
     return copied
 
 
-def _copy(size: int, source: str, target: str) -> tuple[Any, Any, Any]:
-    """Make ops that fill a variable, read it on its own device, and read it on another."""
-    with tf.device(source):
-        variable = tf.compat.v1.get_variable(
-            f"copied_{size}", (size // 4,), initializer=tf.zeros_initializer(), use_resource=True
-        )
-        value = variable.read_value()
-        here = tf.raw_ops.Shape(input=tf.identity(value)[:1])
-    with tf.device(target):
-        there = tf.raw_ops.Shape(input=tf.identity(value)[:1])
-    return variable.initializer, here.op, there.op
-
-
-def _median_us(session: Any, fetched: Any) -> float:
+def median_us(session: Any, fetched: Any, repeats: int) -> float:
+    """Return the median time of a call of a session, after two uncounted ones."""
     times_us = []
-    for _ in range(REPEATS + 2):
+    for _ in range(repeats + 2):
         begin = time.perf_counter_ns()
         session.run(fetched)
         times_us.append((time.perf_counter_ns() - begin) / 1e3)

@@ -38,6 +38,7 @@ from enplace.frameworks.tensorflow.open.scripts import (
     run_script,
 )
 from enplace.frameworks.tensorflow.step import LoadError
+from enplace.processes.worker import Report
 
 WARM_UPS = 5
 
@@ -82,10 +83,8 @@ _DEVICE_SETTERS = (
 )
 """What a script may set before TensorFlow starts; here it has started, with our devices."""
 
-Progress = Callable[[str, float | None], None]
 
-
-def time_mirrored(source: Source, devices: Devices, steps: int, progress: Progress) -> list[float]:
+def time_mirrored(source: Source, devices: Devices, steps: int, progress: Report) -> list[float]:
     """Run a training script with one replica per device, until it has done some steps.
 
     Returns
@@ -270,7 +269,7 @@ def _dtype_of(value: Any) -> Any:
 class _Clock:
     """Times the steps of a script."""
 
-    def __init__(self, strategy: Any, steps: int, progress: Progress) -> None:
+    def __init__(self, strategy: Any, steps: int, progress: Report) -> None:
         self.why_not = ""
         self.times_us: list[float] = []
         self._strategy, self._steps, self._progress = strategy, steps, progress

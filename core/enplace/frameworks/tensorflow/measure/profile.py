@@ -9,17 +9,17 @@ as long as the measured one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.frameworks.tensorflow.devices import Devices
-from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.graph import node_of, slot_of
 from enplace.frameworks.tensorflow.hosts.servers import check_devices, serving
 from enplace.frameworks.tensorflow.measure.links import measure_links
 from enplace.frameworks.tensorflow.measure.speeds import measure_speeds
@@ -35,13 +35,13 @@ from enplace.frameworks.tensorflow.split.split_graph import split_lengths
 from enplace.frameworks.tensorflow.step import OpenStep, Step
 from enplace.names.passes import pass_of_scope
 from enplace.names.scopes import traced_scopes
+from enplace.processes.worker import Report, ignore
 from enplace.readers.calibration import calibrate
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import kind_of_type
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 
-Report = Callable[[str, float | None], None]
 Edge = tuple[int, int, int, int]
 """Source, output, consumer, bytes."""
 
@@ -51,7 +51,7 @@ def profile_step(
     devices: Devices,
     steps: int = 100,
     warm_ups: int = 10,
-    progress: Report = lambda message, fraction: None,
+    progress: Report = ignore,
 ) -> Profile:
     """Measure a step.
 
@@ -117,8 +117,7 @@ def graph_profile(step: Step, devices: Devices) -> Profile:
 
 def _one_thread(devices: Devices) -> ConfigProto:
     """Make a CPU run one op at a time, so that ops do not slow each other down."""
-    config = ConfigProto()
-    config.CopyFrom(devices.config)
+    config = deepcopy(devices.config)
     config.allow_soft_placement = True
     if not any(device.kind == "gpu" for device in devices.cluster.devices):
         config.inter_op_parallelism_threads = 1
@@ -158,27 +157,48 @@ def _device(trace: OpTrace | None, devices: Devices) -> str:
 
 def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Profile:
     nodes = list(step.graph_def.node)
+    names = [node.name for node in nodes]
     shapes = tensor_shapes(step)
-    number = {node.name: i for i, node in enumerate(nodes)}
-    edges, ties = find_edges(step.graph_def, shapes, ops)
-    scopes = traced_scopes([(node.name, node.op) for node in nodes], edges)
+    edges, ties = find_edges(nodes, shapes, ops)
     persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
-    return make_profile(
+    return assemble(
         step.name,
-        op_names=[node.name for node in nodes],
-        op_types=[node.op for node in nodes],
-        op_kinds=[kind_of_type(node.op) for node in nodes],
-        op_passes=[pass_of_scope(scope) for scope in scopes],
-        scopes=scopes,
-        time_us=np.array([_times(ops.get(node.name), measured, node.name) for node in nodes]),
-        persistent_bytes=[persistent.get(node.name, 0) for node in nodes],
-        temporary_bytes=[ops[n.name].temporary_bytes if n.name in ops else 0 for n in nodes],
-        colocation=colocation_groups(
-            [node.name for node in nodes], ties + _asked_for(nodes, number)
-        ),
-        **edge_columns(edges),
+        [(node.name, node.op) for node in nodes],
+        edges,
+        ties + _asked_for(nodes),
+        time_us=np.array([_times(ops.get(name), measured, name) for name in names]),
+        persistent_bytes=[persistent.get(name, 0) for name in names],
+        temporary_bytes=[ops[name].temporary_bytes if name in ops else 0 for name in names],
         measured=replace(measured, split_lengths=split_lengths(step.graph_def, shapes)),
     )
+
+
+def assemble(
+    name: str,
+    nodes: Sequence[tuple[str, str]],
+    edges: Sequence[Edge],
+    ties: Sequence[tuple[int, int]],
+    measured: Measurement,
+    **columns: Any,
+) -> Profile:
+    """Make a profile of a graph of TensorFlow's.
+
+    Parameters
+    ----------
+    nodes : sequence of (str, str)
+        Name and type of each op.
+    edges, ties
+        See :func:`find_edges`.
+    **columns
+        All that the graph does not tell, or is to be other than it tells.
+    """
+    names, types = [name for name, _ in nodes], [kind for _, kind in nodes]
+    if "scopes" not in columns:
+        columns["scopes"] = traced_scopes(nodes, edges)
+        columns["op_passes"] = [pass_of_scope(scope) for scope in columns["scopes"]]
+    columns |= {"op_types": types, "op_kinds": [*map(kind_of_type, types)]}
+    columns |= {"colocation": colocation_groups(names, ties), **edge_columns(edges)}
+    return make_profile(name, op_names=names, **columns, measured=measured)
 
 
 def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:
@@ -189,24 +209,26 @@ def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[flo
 
 
 def find_edges(
-    graph_def: GraphDef, shapes: Mapping[str, TensorShape], ops: Mapping[str, OpTrace]
+    nodes: Sequence[Any], shapes: Mapping[str, TensorShape], ops: Mapping[str, OpTrace]
 ) -> tuple[list[Edge], list[tuple[int, int]]]:
     """Find all edges, and the pairs of ops that a resource or reference keeps on one device.
 
     Parameters
     ----------
+    nodes : sequence
+        With name and input.
     ops : mapping
         Traces, for the bytes of tensors whose shape is not known before the step runs.
     """
-    number = {node.name: i for i, node in enumerate(graph_def.node)}
+    number = {node.name: i for i, node in enumerate(nodes)}
     edges, ties = [], []
-    for node in graph_def.node:
+    for node in nodes:
         for tensor in node.input:
             name, at = node_of(tensor), number[node.name]
             if tensor.startswith("^"):
                 edges.append((number[name], CONTROL, at, 0))
                 continue
-            slot = int(tensor.partition(":")[2] or 0)
+            slot = slot_of(tensor)
             known = shapes[f"{name}:{slot}"]
             is_tie = known.dtype == tf.resource or known.by_reference
             traced = ops[name].output_bytes.get(slot, 0) if name in ops else 0
@@ -219,8 +241,9 @@ def find_edges(
     return edges, ties
 
 
-def _asked_for(nodes: list[Any], number: dict[str, int]) -> list[tuple[int, int]]:
+def _asked_for(nodes: Sequence[Any]) -> list[tuple[int, int]]:
     """Find the pairs of ops that the graph itself colocates (``loc:@``)."""
+    number = {node.name: i for i, node in enumerate(nodes)}
     return [
         (number[owner], number[node.name])
         for node in nodes

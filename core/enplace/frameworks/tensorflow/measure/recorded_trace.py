@@ -8,12 +8,14 @@ output of its producer an input from another device is: we assume the first.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
@@ -21,15 +23,19 @@ from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
 from enplace.files.reading import naming, read_bytes
 from enplace.frameworks.tensorflow.graph import node_of
-from enplace.frameworks.tensorflow.measure.trace import OpTrace, check_kernels, is_gpu, op_traces
+from enplace.frameworks.tensorflow.measure.profile import assemble, find_edges
+from enplace.frameworks.tensorflow.measure.trace import (
+    OpTrace,
+    check_kernels,
+    is_executor,
+    is_gpu,
+    op_traces,
+)
+from enplace.frameworks.tensorflow.shapes import TensorShape
 from enplace.frameworks.tensorflow.step import LoadError
-from enplace.names.passes import pass_of_scope
-from enplace.names.scopes import traced_scopes
-from enplace.readers.colocation import colocation_groups
 from enplace.values.limits import MAX_TIME_US
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import kind_of_type
-from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
+from enplace.values.profile import Profile
 
 _LABEL = re.compile(r"(?:\[[^]]*\])*+(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
 _COPY = re.compile(r"(?P<name>.+?)(/ctrl)?/_\d+")
@@ -62,7 +68,7 @@ _TEXT_FIELDS = 2
 class _Node:
     name: str
     op: str
-    inputs: tuple[str, ...]
+    input: tuple[str, ...]
 
 
 def profile_of_trace(path: str) -> Profile:
@@ -128,11 +134,7 @@ def _check_count(found: int, most: int) -> None:
 def _rows(metadata: Any) -> list[Any]:
     """Return the executors' rows; kernels and copies have rows of their own."""
     devices = metadata.step_stats.dev_stats
-    return [row for d in devices if _is_executor(d.device) for row in d.node_stats]
-
-
-def _is_executor(device: str) -> bool:
-    return "/stream:" not in device and "/memcpy" not in device
+    return [row for d in devices if is_executor(d.device) for row in d.node_stats]
 
 
 def _of_partitions(graphs: Iterable[Any]) -> list[_Node]:
@@ -198,61 +200,42 @@ def _of_labels(rows: Sequence[Any]) -> list[_Node]:
 def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> Profile:
     traces = op_traces([metadata.step_stats], metadata.partition_graphs)
     check_kernels(traces)
+    _check_inputs(nodes)
     called = _names(nodes)
-    number = {node.name: i for i, node in enumerate(nodes)}
-    by_reference = {
-        (row.node_name, output.slot)
+    references = {
+        f"{row.node_name}:{output.slot}": TensorShape(None, tf.float32, None, by_reference=True)
         for row in rows
         for output in row.output
         if (dtype := output.tensor_description.dtype) == DT_RESOURCE or dtype > _REFERENCES
     }
-    edges, ties = [], []
-    for node in nodes:
-        for tensor in node.inputs:
-            source, slot, at = node_of(tensor), _slot(tensor), number[node.name]
-            if source not in number:
-                raise LoadError(f"op {source[:60]!a} is used, but not in it; record it again")
-            is_tie = (source, slot) in by_reference
-            size = 0 if is_tie else _outputs(traces, source).get(slot, 0)
-            edges.append((number[source], slot, at, size))
-            if is_tie:
-                ties.append((number[source], at))
-    types = [_TYPES.get(node.op, node.op.removeprefix("_Mkl")) for node in nodes]
-    scopes = traced_scopes([(called[node.name], node.op) for node in nodes], edges)
-    kernels = {called[n]: t.n_kernels for n, t in traces.items() if t.n_kernels and n in called}
-    return make_profile(
+    value = TensorShape(None, tf.float32, None, by_reference=False)
+    edges, ties = find_edges(nodes, defaultdict(lambda: value, references), traces)
+    own = {called[n]: t for n, t in traces.items() if n in called}
+    return assemble(
         name,
-        op_names=[called[node.name] for node in nodes],
-        op_types=types,
-        op_kinds=[kind_of_type(each) for each in types],
-        op_passes=[pass_of_scope(scope) for scope in scopes],
-        scopes=scopes,
+        [(called[node.name], _TYPES.get(node.op, node.op.removeprefix("_Mkl"))) for node in nodes],
+        edges,
+        ties,
         time_us=np.array([_times(traces.get(node.name, OpTrace())) for node in nodes]),
         persistent_bytes=_variables(nodes, traces),
         temporary_bytes=[traces.get(node.name, OpTrace()).temporary_bytes for node in nodes],
-        colocation=colocation_groups([called[node.name] for node in nodes], ties),
-        **edge_columns(edges),
         measured=Measurement(
             framework="tensorflow",
             step_time_us=_span_us(rows),
-            op_devices={
-                called[n]: t.device.removeprefix("/device:")
-                for n, t in traces.items()
-                if n in called
-            },
-            op_kernels=kernels,
+            op_devices={n: t.device.removeprefix("/device:") for n, t in own.items()},
+            op_kernels={n: t.n_kernels for n, t in own.items() if t.n_kernels},
             steps=1,
         ),
     )
 
 
-def _slot(tensor: str) -> int:
-    if tensor.startswith("^"):
-        return CONTROL
-    slot = tensor.partition(":")[2] or "0"
-    if not _SLOT.fullmatch(slot):
-        raise LoadError(f"input {tensor[:60]!a} names no output of an op; record it again")
-    return int(slot)
+def _check_inputs(nodes: Iterable[_Node]) -> None:
+    names = {node.name for node in nodes}
+    for tensor in (tensor for node in nodes for tensor in node.input):
+        if node_of(tensor) not in names:
+            raise LoadError(f"op {node_of(tensor)[:60]!a} is used, but not in it; record it again")
+        if not (tensor.startswith("^") or _SLOT.fullmatch(tensor.partition(":")[2] or "0")):
+            raise LoadError(f"input {tensor[:60]!a} names no output of an op; record it again")
 
 
 def _names(nodes: Iterable[_Node]) -> dict[str, str]:
@@ -278,9 +261,9 @@ def _times(trace: OpTrace) -> tuple[float, float]:
 def _variables(nodes: Iterable[_Node], traces: dict[str, OpTrace]) -> list[int]:
     """Return the bytes of each node that holds a variable: what its readers get."""
     read = {
-        node_of(node.inputs[0]): _outputs(traces, node.name).get(0, 0)
+        node_of(node.input[0]): _outputs(traces, node.name).get(0, 0)
         for node in nodes
-        if node.op == "ReadVariableOp" and node.inputs
+        if node.op == "ReadVariableOp" and node.input
     }
     return [
         _outputs(traces, node.name).get(0, 0)

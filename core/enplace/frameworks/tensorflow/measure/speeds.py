@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.measure.links import median_us
+from enplace.processes.worker import Report
 from enplace.values.cluster import Cluster
 from enplace.values.profile import FloatArray
 
@@ -19,7 +20,6 @@ WIDTH = 4096
 
 REPEATS = 5
 
-Report = Callable[[str, float | None], None]
 Kernel = Callable[[Any], Any]
 
 KERNELS: tuple[Kernel, ...] = (
@@ -67,7 +67,6 @@ def relative_speeds(times_us: dict[str, FloatArray]) -> dict[str, float]:
 
 def kernel_times_us(devices: Devices, device: str) -> FloatArray:
     """Return the median time of each of :data:`KERNELS` on a device."""
-    medians = []
     with tf.Graph().as_default() as graph:
         with tf.device(device):
             matrix = tf.compat.v1.get_variable(
@@ -78,11 +77,4 @@ def kernel_times_us(devices: Devices, device: str) -> FloatArray:
             ends = [tf.raw_ops.Shape(input=result[:1]).op for result in results]
         with tf.compat.v1.Session(graph=graph, config=devices.config) as session:
             session.run(matrix.initializer)
-            for end in ends:
-                times_us = []
-                for _ in range(REPEATS + 2):
-                    begin = time.perf_counter_ns()
-                    session.run(end)
-                    times_us.append((time.perf_counter_ns() - begin) / 1e3)
-                medians.append(np.median(times_us[2:]))
-    return np.maximum(medians, 0.1)
+            return np.maximum([median_us(session, end, REPEATS) for end in ends], 0.1)

@@ -78,6 +78,11 @@ def is_gpu(device: str) -> bool:
     return ":GPU:" in device.upper()
 
 
+def is_executor(device: str) -> bool:
+    """Return whether rows under this name are those of ops; kernels and copies have their own."""
+    return "/stream:" not in device and "/memcpy" not in device
+
+
 def op_traces(steps: Iterable[StepStats], graphs: Sequence[GraphDef]) -> dict[str, OpTrace]:
     """Collect every op that left a row in some step, by name.
 
@@ -95,7 +100,7 @@ def op_traces(steps: Iterable[StepStats], graphs: Sequence[GraphDef]) -> dict[st
                 for row in device.node_stats:
                     name = row.node_name.partition(":")[0]
                     kernels.setdefault(name, []).append(_duration_us(row))
-            elif "/stream:" not in device.device and "/memcpy" not in device.device:
+            elif is_executor(device.device):
                 for row in device.node_stats:
                     _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
         by_op: dict[str, list[float]] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -12,8 +12,9 @@ import tensorflow as tf
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError
-from enplace.frameworks.tensorflow.measure.link_fit import SIZES, fit_line
-from enplace.values.cluster import Cluster
+from enplace.frameworks.tensorflow.measure.link_fit import SIZES, measured_link, with_lines
+from enplace.processes.worker import Report
+from enplace.values.cluster import Cluster, Link
 from enplace.values.device_names import task_of
 from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
@@ -23,8 +24,6 @@ MOST_TRIES = 40
 """Most tries of one transfer: now and then a trace has no row for it."""
 
 _ROW = "RecvTensor"
-
-Report = Callable[[str, float | None], None]
 
 
 def measure_transfers(
@@ -53,27 +52,13 @@ def measure_transfers(
     for done, ((here, a), (there, b)) in enumerate(pairs):
         progress(f"Measuring transfers from {here} to {there}", done / len(pairs))
         times_us = transfer_times_us(devices, target, devices.names[a], devices.names[b])
-        b0_us, b1, r2 = fit_line(np.array(SIZES, dtype=np.float64), times_us)
-        found[here, there] = MeasuredLink(
-            devices.cluster.devices[a].name,
-            devices.cluster.devices[b].name,
-            tuple(SIZES),
-            tuple(times_us.tolist()),
-            b0_us,
-            b1,
-            r2,
-        )
-    return _with_links(devices, found), list(found.values())
+        found[here, there] = measured_link(devices.cluster, a, b, SIZES, times_us)
 
+    def line_of(link: Link) -> MeasuredLink | None:
+        here, there = (task_of(devices.names[end]) for end in (link.source, link.target))
+        return found.get((here, there))
 
-def _with_links(devices: Devices, found: dict[tuple[str, str], MeasuredLink]) -> Cluster:
-    links = []
-    for link in devices.cluster.links:
-        ends = task_of(devices.names[link.source]), task_of(devices.names[link.target])
-        if line := found.get(ends):
-            link = replace(link, b0_us=line.b0_us, b1_us_per_byte=line.b1_us_per_byte)
-        links.append(link)
-    return replace(devices.cluster, links=tuple(links))
+    return with_lines(devices.cluster, line_of), list(found.values())
 
 
 def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> FloatArray:
@@ -81,16 +66,16 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
     full = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     medians = []
     with tf.Graph().as_default() as graph:
-        runs = [_transfer(size, source, sink) for size in SIZES]
+        runs = [make_copy(size, source, sink) for size in SIZES]
         with tf.compat.v1.Session(target, graph, devices.config) as session:
-            for size, (start, sent, end) in zip(SIZES, runs, strict=True):
-                session.run(start)
+            for size, run in zip(SIZES, runs, strict=True):
+                session.run(run.start)
                 times_us: list[float] = []
                 for _ in range(MOST_TRIES):
                     if len(times_us) >= WARM_UPS + REPEATS:
                         break
                     metadata = tf.compat.v1.RunMetadata()
-                    session.run(sent, options=full, run_metadata=metadata)
+                    session.run(run.there, options=full, run_metadata=metadata)
                     times_us += [us for n, us in received(metadata.step_stats) if n == size]
                 if len(times_us) <= WARM_UPS:
                     raise DevicesError(
@@ -98,24 +83,33 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
                         f"traces do not show them; profile again"
                     )
                 medians.append(np.median(times_us[WARM_UPS:]))
-                session.run(end)
+                session.run(run.end)
     return np.array(medians)
 
 
-def _transfer(size: int, source: str, sink: str) -> tuple[Any, Any, Any]:
-    """Make ops that fill a variable, use it on another device, and free it.
+@dataclass(frozen=True)
+class Copy:
+    """Ops that fill a variable, use it on its own device or on another, and free it.
 
     A server keeps the variables of a closed session.
     """
+
+    start: Any
+    here: Any
+    there: Any
+    end: Any
+
+
+def make_copy(size_bytes: int, source: str, target: str) -> Copy:
+    """Make the ops of a copy."""
     with tf.device(source):
-        variable = tf.compat.v1.get_variable(
-            f"sent_{size}", (size // 4,), initializer=tf.zeros_initializer(), use_resource=True
-        )
-        value = tf.identity(variable.read_value())
+        variable = tf.Variable(tf.zeros(size_bytes // 4), trainable=False)
+        value = variable.read_value()
+        here = tf.raw_ops.Shape(input=tf.identity(value)[:1]).op
         end = tf.raw_ops.DestroyResourceOp(resource=variable.handle)
-    with tf.device(sink):
-        there = tf.raw_ops.Shape(input=tf.identity(value)[:1])
-    return variable.initializer, there.op, end
+    with tf.device(target):
+        there = tf.raw_ops.Shape(input=tf.identity(value)[:1]).op
+    return Copy(variable.initializer, here, there, end)
 
 
 def received(stats: StepStats) -> Iterable[tuple[int, float]]:

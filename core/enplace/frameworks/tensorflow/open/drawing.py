@@ -7,14 +7,15 @@ when it cannot go back: the batch is gone. So its batches come as further captur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
+from enplace.frameworks.tensorflow.capture import brought_by, is_plain
+from enplace.frameworks.tensorflow.graph import FlatGraph, make_node, node_of, with_nodes
 
 _DRAWS = ("IteratorGetNext", "IteratorGetNextSync")
 
@@ -27,20 +28,16 @@ class Drawing:
     ----------
     flat : FlatGraph
         Its last captures are what the iterators bring. An op that drew a batch passes it on.
-    iterators : tuple of int
-        Numbers of the iterators among the function's inputs, captured ones included.
-    arguments : tuple of int
-        Numbers of the arguments that are part of a batch.
+    sources : tuple
+        For each iterator its number among the function's inputs, captured ones included, and the
+        types and shapes that it brings.
     tensors : tuple of str
         The tensors of the flat graph that the iterators bring.
     """
 
     flat: FlatGraph
-    iterators: tuple[int, ...]
-    arguments: tuple[int, ...]
+    sources: tuple[tuple[int, list[tf.DType], list[tf.TensorShape]], ...]
     tensors: tuple[str, ...]
-    _types: tuple[tuple[tf.DType, ...], ...]
-    _shapes: tuple[tuple[tf.TensorShape, ...], ...]
 
     def draw(self, inputs: Sequence[Any]) -> list[tf.Tensor]:
         """Draw the next batch, with the arguments and captured tensors of a call.
@@ -51,7 +48,7 @@ class Drawing:
             At the end of the data.
         """
         found: list[tf.Tensor] = []
-        for number, types, shapes in zip(self.iterators, self._types, self._shapes, strict=True):
+        for number, types, shapes in self.sources:
             found += tf.raw_ops.IteratorGetNext(
                 iterator=inputs[number], output_types=types, output_shapes=shapes
             )
@@ -59,14 +56,12 @@ class Drawing:
 
     def zeros(self, batch: Sequence[tuple[str, Sequence[int]]]) -> list[tf.Tensor]:
         """Return zeros like what the iterators bring for a batch of these shapes."""
-        types = [kind for kinds in self._types for kind in kinds]
-        shapes = dict(batch)
-        return [tf.zeros(shapes[t], k) for t, k in zip(self.tensors, types, strict=True)]
+        kinds, shapes = [kind for _, types, _ in self.sources for kind in types], dict(batch)
+        return [tf.zeros(shapes[t], k) for t, k in zip(self.tensors, kinds, strict=True)]
 
     def for_batch(self, shapes: Mapping[str, Sequence[int]]) -> FlatGraph:
         """Return the flat graph with the shapes of its batches."""
-        graph_def = GraphDef()
-        graph_def.CopyFrom(self.flat.graph_def)
+        graph_def = deepcopy(self.flat.graph_def)
         inputs = self.flat.captures[len(self.flat.captures) - len(self.tensors) :]
         given = {n: shapes[t] for n, t in zip(inputs, self.tensors, strict=True)}
         for node in graph_def.node:
@@ -76,46 +71,29 @@ class Drawing:
 
     def batch(self, inputs: Sequence[Any], drawn: Sequence[tf.Tensor]) -> dict[str, list[int]]:
         """Return the shapes of the batch of a call, by tensor of the flat graph."""
-        found = {f"{self.flat.arguments[i]}:0": inputs[i].shape.as_list() for i in self.arguments}
-        shapes = (tensor.shape.as_list() for tensor in drawn)
-        return found | dict(zip(self.tensors, shapes, strict=True))
+        arguments = zip(self.flat.arguments, inputs, strict=False)
+        tensors = {f"{name}:0": tensor for name, tensor in arguments if is_plain(tensor)}
+        tensors |= zip(self.tensors, drawn, strict=True)
+        return {name: tensor.shape.as_list() for name, tensor in tensors.items()}
 
 
-def drawing_of(function: ConcreteFunction, flat: FlatGraph) -> Drawing:
+def drawing_of(flat: FlatGraph) -> Drawing:
     """Let a function get its batches as inputs."""
     inputs = (*flat.arguments, *flat.captures)
-    graph_def = GraphDef()
-    graph_def.CopyFrom(flat.graph_def)
-    captures, tensors = [*flat.captures], list[str]()
-    iterators, types, shapes = list[int](), list[Any](), list[Any]()
-    for node in [*graph_def.node]:
+    nodes, captures, tensors, sources = list[NodeDef](), [*flat.captures], list[str](), []
+    for node in flat.graph_def.node:
         if node.op not in _DRAWS or node_of(node.input[0]) not in inputs:
+            nodes.append(node)
             continue
-        iterators.append(inputs.index(node_of(node.input[0])))
-        types.append(tuple(map(tf.as_dtype, node.attr["output_types"].list.type)))
-        shapes.append(tuple(map(tf.TensorShape, node.attr["output_shapes"].list.shape)))
-        names = [f"{node.name}/drawn_{i}" for i in range(len(types[-1]))]
-        for name, kind, shape in zip(names, types[-1], shapes[-1], strict=True):
-            new = graph_def.node.add(name=name, op="Placeholder")
-            new.attr["dtype"].type = kind.as_datatype_enum
-            new.attr["shape"].shape.CopyFrom(shape.as_proto())
+        types, shapes = brought_by(node)
+        sources.append((inputs.index(node_of(node.input[0])), types, shapes))
+        names = [f"{node.name}/drawn_{i}" for i in range(len(types))]
+        for name, kind, shape in zip(names, types, shapes, strict=True):
+            nodes.append(make_node(name, "Placeholder", dtype=kind, shape=shape))
+        nodes.append(make_node(node.name, "IdentityN", [*names, *node.input[1:]]))
+        nodes[-1].attr["T"].list.type.extend(kind.as_datatype_enum for kind in types)
         captures += names
         tensors += [f"{node.name}:{i}" for i in range(len(names))]
-        waits = node.input[1:]
-        passing = graph_def.node.add(name=node.name, op="IdentityN", input=[*names, *waits])
-        passing.attr["T"].list.type.extend(kind.as_datatype_enum for kind in types[-1])
-        graph_def.node.remove(node)
-    arguments = [
-        i
-        for i in range(len(flat.arguments))
-        if function.inputs[i].dtype not in (tf.resource, tf.variant)
-    ]
-    new_flat = replace(flat, graph_def=graph_def, captures=tuple(captures))
-    return Drawing(
-        new_flat,
-        tuple(iterators),
-        tuple(arguments),
-        tuple(tensors),
-        tuple(types),
-        tuple(shapes),
-    )
+    graph_def = with_nodes(flat.graph_def, nodes)
+    new = replace(flat, graph_def=graph_def, captures=tuple(captures))
+    return Drawing(new, tuple(sources), tuple(tensors))

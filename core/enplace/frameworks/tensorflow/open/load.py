@@ -10,9 +10,7 @@ from enplace.frameworks.tensorflow.open.saved_models import load_saved_model
 from enplace.frameworks.tensorflow.open.scripts import load_script
 from enplace.frameworks.tensorflow.open.tf1 import load_tf1
 from enplace.frameworks.tensorflow.step import LoadError, Step
-
-Progress = Callable[[str, float | None], None]
-"""Receives what is being done and, where known, the fraction done (0 to 1)."""
+from enplace.processes.worker import Report, ignore
 
 _LOADERS: dict[str, Callable[[Source], Step]] = {
     "script": load_script,
@@ -23,7 +21,7 @@ _LOADERS: dict[str, Callable[[Source], Step]] = {
 }
 
 
-def load(source: Source, progress: Progress = lambda message, fraction: None) -> Step:
+def load(source: Source, progress: Report = ignore) -> Step:
     """Extract the training step, or else the inference, from a model.
 
     Raises

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,18 @@ def load_saved_model(source: Source) -> Step:
         for path in Path(source.path).glob(pattern):
             refuse_pipe(path)
     try:
-        loaded = tf.saved_model.load(source.path)
-        signature = _signature(loaded, source)
-    except LoadError:
-        raise
+        loaded = tf.saved_model.load(source.path)  # it keeps the variables
+        signatures = dict(loaded.signatures)
     except Exception as error:
         reason = first_line(error)
         raise LoadError(f"{source.path}: TensorFlow cannot read it: {reason}") from None
-    n_captures = len(signature.captured_inputs)
-    inputs = signature.inputs[: len(signature.inputs) - n_captures]
+    chosen, *others = _by_wish(sorted(signatures), source)
+    signature = signatures[chosen]
+    inputs = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
     batches = sample_batches(inputs, source.batch_size)
     if source.text("loss"):
         return _training_step(signature, batches, source)
     step = step_of(source.name, signature, _calls(batches))
-    chosen, *others = _by_wish(loaded.signatures, source)
     if source.text("signature") or not others:
         return step
     return replace(step, function=chosen, left_out=tuple(others))
@@ -57,24 +55,17 @@ def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
     return [[tf.constant(part) for part in batch] for batch in batches]
 
 
-def _by_wish(names: Iterable[str], source: Source) -> list[str]:
-    """Order signatures: the wanted one first, even if it does not exist, then the others."""
-    known = sorted(names)
+def _by_wish(known: Sequence[str], source: Source) -> list[str]:
+    """Order the names of signatures, the wanted one first."""
     wanted = source.text("signature") or (known[0] if len(known) == 1 else _DEFAULT)
-    return [wanted, *(name for name in known if name != wanted)]
-
-
-def _signature(loaded: Any, source: Source) -> ConcreteFunction:
-    names = sorted(loaded.signatures)
-    wanted = _by_wish(names, source)[0]
-    if not names:
+    if not known:
         raise LoadError(
             f"{source.path}: it has no signature; save it with "
             f"tf.saved_model.save(model, folder, signatures=model.function)"
         )
-    if wanted not in names:
-        raise LoadError(f"{source.path}: no signature '{wanted}'; choose one of {', '.join(names)}")
-    return loaded.signatures[wanted]
+    if wanted not in known:
+        raise LoadError(f"{source.path}: no signature '{wanted}'; choose one of {', '.join(known)}")
+    return [wanted, *(name for name in known if name != wanted)]
 
 
 def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source: Source) -> Step:

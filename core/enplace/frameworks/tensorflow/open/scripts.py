@@ -36,6 +36,7 @@ from enplace.frameworks.tensorflow.error_text import first_line, is_out_of_memor
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.open.calls import Call, calls_handled
 from enplace.frameworks.tensorflow.open.sessions import (
+    RUN,
     SESSION,
     SessionWatch,
     callables_by_run,
@@ -75,7 +76,9 @@ def load_script(source: Source) -> Step:
     LoadError
         If the script ends or fails before it trains, or trains without a graph.
     """
-    recorder = Recorder(source.name, _place_in(source))
+    recorder = Recorder(
+        source.name, lambda: _innermost(source, [*traceback.walk_stack(None)][::-1])
+    )
     with plain_keras(recorder.dropped), one_replica(), modern_loops(), recorder.hooked():
         try:
             run_script(source)
@@ -114,13 +117,12 @@ class Recorder:
         self._other_steps: list[str] = []
         self._left_out: list[str] = []
         self._compiled = False
-        self._why_not = ""
-        self._printed = False
+        self._failure: LoadError | None = None
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Watch traced functions, gradients and sessions; leave the block once done."""
-        gradient, run = tf.GradientTape.gradient, SESSION.run
+        gradient, run = tf.GradientTape.gradient, getattr(SESSION, RUN)
 
         def watched_call(
             function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
@@ -138,10 +140,10 @@ class Recorder:
             return gradient(*args, **kwargs)
 
         @wraps(run)
-        def watched_run(*args: Any, **kwargs: Any) -> Any:
+        def watched_run(*args: Any) -> Any:
             if self._is_done():
                 raise EnoughError
-            result = self._sessions.run(run, *args, **kwargs)
+            result = self._sessions.run(run, *args)
             if self._is_done():
                 raise EnoughError
             return result
@@ -150,7 +152,7 @@ class Recorder:
             calls_handled(watched_call),
             callables_by_run(),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
-            patch.object(SESSION, "run", watched_run),
+            patch.object(SESSION, RUN, watched_run),
             suppress(EnoughError),
         ):
             yield
@@ -162,8 +164,7 @@ class Recorder:
 
     def ended(self, why: str, printed: bool = False) -> None:
         """Remember why the script ended, unless it was faulty before."""
-        if not self._why_not:
-            self._why_not, self._printed = why, printed
+        self._failure = self._failure or LoadError(why, printed)
 
     def step(self) -> Step:
         """Return the step of the training function, with all batches.
@@ -176,7 +177,7 @@ class Recorder:
         if self._found is None:
             if in_session := self._sessions.step():
                 return in_session
-            raise LoadError(self._why_not or self._why_never(), self._printed)
+            raise self._failure or LoadError(self._why_never())
         batches, left_out = most_alike(self._batches), tuple(self._left_out)
         return replace(self._found, batches=batches, left_out=left_out, compiled=self._compiled)
 
@@ -223,7 +224,7 @@ class Recorder:
     def _is_done(self) -> bool:
         found = self._found
         enough = found is not None and (found.iterator or are_enough(self._batches))
-        return bool(self._why_not or enough or self._sessions.is_done)
+        return bool(self._failure or enough or self._sessions.is_done)
 
     def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         """Extract the step now: when the script has ended, its variables are gone."""
@@ -231,12 +232,12 @@ class Recorder:
             self._found = step_of(self._name, function, [inputs])
             self._compiled |= is_compiled(function) or bool(tf.config.optimizer.get_jit())
         except LoadError as error:
-            self._why_not = f"{self._place()}: {error}"
+            self.ended(f"{self._place()}: {error}")
         except Exception as error:
             # Such an error of TensorFlow's is not the script's fault.
             traceback.print_exception(error)
             reason = first_line(error)
-            self._why_not = f"{self._place()}: this training step cannot be taken apart: {reason}"
+            self.ended(f"{self._place()}: this training step cannot be taken apart: {reason}")
         else:
             self._batches = list(self._found.batches)
 
@@ -246,7 +247,7 @@ class Recorder:
             return
         self._other_steps.append(f"{self._place()}: {why}")
         if len(self._other_steps) >= MAX_OTHER_STEPS:
-            self._why_not = self._other_steps[-1]
+            self.ended(self._other_steps[-1])
             raise EnoughError
 
     def _why_never(self) -> str:
@@ -404,18 +405,8 @@ def run_script(source: Source) -> None:
             runpy.run_module(source.path, run_name="__main__", alter_sys=True)
 
 
-def _place_in(source: Source) -> Callable[[], str]:
-    """Return a function that names the script and the line that it is running."""
-
-    def place() -> str:
-        frames = traceback.walk_stack(None)
-        return _innermost(source, [(frame, line) for frame, line in frames][::-1])
-
-    return place
-
-
 def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
-    """Find the innermost frame of the script itself, as ``train.py, line 7``."""
+    """Name the script and the line of its innermost frame: ``train.py, line 7``."""
     lines = [line for frame, line in frames if _is_of(source, frame)]
     name = Path(source.path).name
     return f"{name}, line {lines[-1]}" if lines else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +14,6 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.ops import cond, control_flow_util, control_flow_v2_toggles
 
 from enplace.frameworks.tensorflow.capture import (
@@ -26,21 +26,21 @@ from enplace.frameworks.tensorflow.graph import node_of, reached
 from enplace.frameworks.tensorflow.open.tf1 import (
     LOSS,
     UPDATES,
-    VARIABLES,
     become_placeholder,
-    check_ops,
-    iterator_of,
+    find_iterator,
     make_plain,
     needed_for,
+    trained_by,
 )
+from enplace.frameworks.tensorflow.rewrite import VARIABLES
 from enplace.frameworks.tensorflow.step import CALLABLE, Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 
 SESSION: Any = next(kind for kind in tf.compat.v1.Session.__mro__ if "run" in vars(kind))
 """The class whose ``run`` all kinds of sessions use."""
 
-MOST_RUNS = 100
-"""After this many calls that change variables without gradients, these are taken for training."""
+RUN = "_do_run"
+"""Its private method that gets ops, tensors and arrays, whatever way ``run`` was given them."""
 
 _ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "SparseApply")
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
@@ -68,46 +68,6 @@ class Call:
         return [*self.ops, *map(node_of, self.tensors)]
 
 
-def call_of(graph: tf.Graph, fetches: Any, feeds: Mapping[str, Any]) -> Call:
-    """Name what a call fetches.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError
-        If it cannot be fetched.
-    """
-    found = [graph.as_graph_element(part) for part in parts_of(fetches)]
-    ops = [each.name for each in found if isinstance(each, tf.Operation)]
-    tensors = [each.name for each in found if not isinstance(each, tf.Operation)]
-    return Call(tuple(dict.fromkeys(ops)), tuple(dict.fromkeys(tensors)), tuple(feeds))
-
-
-def feeds_of(graph: tf.Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, Any]:
-    """Map the names of fed tensors to what is fed; see :func:`call_of`."""
-    found = {}
-    for key, value in (feed_dict or {}).items():
-        parts = parts_of(key)
-        values = tf.nest.flatten(value) if is_composite(key) else [value]
-        for part, its_value in zip(parts, values, strict=True):
-            found[graph.as_graph_element(part, allow_operation=False).name] = its_value
-    return found
-
-
-def parts_of(structure: Any) -> list[Any]:
-    """List the tensors, ops and names in what a session fetches; a sparse tensor is its parts."""
-    if isinstance(structure, Mapping):  # not tf.nest: hooks are keys, which cannot be sorted
-        structure = list(structure.values())
-    if isinstance(structure, list | tuple):
-        return [part for each in structure for part in parts_of(each)]
-    parts: list[Any] = tf.nest.flatten(structure, expand_composites=is_composite(structure))
-    return parts
-
-
-def is_composite(leaf: Any) -> bool:
-    """Return whether an object is made of several tensors, as a sparse tensor is."""
-    return isinstance(leaf, CompositeTensor) and not isinstance(leaf, tf.Variable)
-
-
 def ops_of(whole: GraphDef, call: Call) -> set[str]:
     """Find the ops that a call runs, and what it feeds."""
     nodes = {node.name: node for node in whole.node}
@@ -119,12 +79,8 @@ def trains(nodes: Sequence[NodeDef]) -> bool:
     """Return whether ops apply gradients to variables."""
     if any(UPDATES.match(node.op) for node in nodes):
         return True
-    return assigns(nodes) and any(is_in_backward_scope(node.name) for node in nodes)
-
-
-def assigns(nodes: Sequence[NodeDef]) -> bool:
-    """Return whether ops change variables."""
-    return any(node.op.startswith(_ASSIGNS) for node in nodes)
+    assigns = any(node.op.startswith(_ASSIGNS) for node in nodes)
+    return assigns and any(is_in_backward_scope(node.name) for node in nodes)
 
 
 @contextmanager
@@ -182,14 +138,14 @@ def callables_by_run() -> Iterator[None]:
 
     with (
         patch.object(SESSION, "make_callable", make_callable),
-        patch.object(SESSION, CALLABLE, make_from_options, create=True),
+        patch.object(SESSION, CALLABLE, make_from_options),
     ):
         yield
 
 
 @dataclass(eq=False)
 class _Calls:
-    """Calls that fetch and feed the same.
+    """Calls that train, and fetch and feed the same.
 
     Attributes
     ----------
@@ -197,8 +153,6 @@ class _Calls:
         The line of the script.
     fetched : list of str
         Tensors that bring the batches of the graph's own dataset.
-    runs : int
-        How often there was such a call.
     batches : list of tuples
         What was fed and fetched for each call, in the order of these.
     numbers : set of str
@@ -210,9 +164,7 @@ class _Calls:
     whole: GraphDef
     nodes: list[NodeDef]
     where: str
-    trains: bool
     fetched: list[str]
-    runs: int = 0
     variables: dict[str, NDArray[Any]] | None = None
     batches: list[Batch] = field(default_factory=list)
     numbers: set[str] = field(default_factory=set)
@@ -221,11 +173,6 @@ class _Calls:
     def name(self) -> str:
         """The first of the ops or tensors that they fetch, as the script names it."""
         return next(iter(self.call.wanted), "")
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether nothing more has to be recorded."""
-        return are_enough(self.batches) if self.trains else self.runs >= MOST_RUNS
 
 
 class SessionWatch:
@@ -247,37 +194,43 @@ class SessionWatch:
     @property
     def is_done(self) -> bool:
         """Whether a step was recorded often enough."""
-        return any(calls.is_enough for calls in self._changing())
+        return any(are_enough(calls.batches) for calls in self._training())
 
     def run(
         self,
-        run: Callable[..., Any],
+        run: Callable[..., list[Any]],
         session: tf.compat.v1.Session,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """Run a session as the script asks, and record what it is given."""
-        usual = (feed_dict, options, run_metadata)
-        try:
-            feeds = feeds_of(session.graph, feed_dict)
-            calls = self._calls(session.graph, call_of(session.graph, fetches, feeds))
-        except (TypeError, ValueError, KeyError):
-            return run(session, fetches, *usual)  # it explains what is wrong
+        handle: Any,
+        ops: Sequence[tf.Operation],
+        tensors: Sequence[tf.Tensor],
+        feeds: Mapping[Any, Any],
+        *options: Any,
+    ) -> list[Any]:
+        """Run a session as the script asks, and record what it is given.
+
+        Parameters
+        ----------
+        run : callable
+            The usual method of sessions.
+        handle, ops, tensors, feeds, options
+            Its arguments; feeds are arrays, by reference to a tensor.
+        """
+        fed = tuple(each.deref().name for each in feeds)
+        call = Call(tuple(op.name for op in ops), tuple(t.name for t in tensors), fed)
+        calls = self._calls(session.graph, call)
         if calls is None:
-            return run(session, fetches, *usual)
-        calls.runs += 1
-        if calls.variables is None and (calls.trains or calls.runs > 1):
+            return run(session, handle, ops, tensors, feeds, *options)
+        if calls.variables is None:
             with suppress(tf.errors.FailedPreconditionError):  # some have no value yet
                 calls.variables = _values(run, session, calls)
-        result, own, values = run(session, (fetches, calls.fetched, calls.call.tensors), *usual)
+        own = [session.graph.get_tensor_by_name(name) for name in calls.fetched]
+        found = run(session, handle, ops, [*tensors, *own], feeds, *options)
+        values, drawn = found[: len(tensors)], found[len(tensors) :]
         if calls.variables is not None:
-            tensors = zip(calls.call.tensors, values, strict=True)
-            calls.numbers |= {name for name, value in tensors if np.ndim(value) == 0}
-            fed = (_array(session.graph, name, value) for name, value in feeds.items())
-            calls.batches.append((*fed, *map(np.asarray, own)))
-        return result
+            pairs = zip(call.tensors, values, strict=True)
+            calls.numbers |= {name for name, value in pairs if np.ndim(value) == 0}
+            calls.batches.append((*map(np.array, feeds.values()), *map(np.asarray, drawn)))
+        return values
 
     def step(self) -> Step | None:
         """Return the step of the calls that train; of several kinds, of those made most often.
@@ -287,18 +240,18 @@ class SessionWatch:
         LoadError
             If these cannot be taken apart; the message names the line of the script.
         """
-        found = [calls for calls in self._changing() if calls.batches]
+        found = [calls for calls in self._training() if calls.batches]
         if not found:
             return None
-        best = max(found, key=lambda calls: (calls.trains, calls.runs))
-        others = [calls.name for calls in found if calls.trains and calls.name != best.name]
+        best = max(found, key=lambda calls: len(calls.batches))
+        others = [calls.name for calls in found if calls.name != best.name]
         return _step_of(self._name, best, tuple(dict.fromkeys(others)))
 
-    def _changing(self) -> list[_Calls]:
+    def _training(self) -> list[_Calls]:
         return [calls for calls in self._known.values() if calls is not None]
 
     def _calls(self, graph: tf.Graph, call: Call) -> _Calls | None:
-        """Return what is recorded of such calls; None if they change no variable."""
+        """Return what is recorded of such calls; None if they do not train."""
         if (graph, call) not in self._known:
             self._known[graph, call] = self._new(graph, call)
         return self._known[graph, call]
@@ -307,7 +260,7 @@ class SessionWatch:
         whole = graph.as_graph_def()
         ran = ops_of(whole, call)
         nodes = [node for node in whole.node if node.name in ran]
-        if not assigns(nodes):
+        if not trains(nodes):
             return None
         fed = set(call.fed)
         fetched = [
@@ -317,11 +270,11 @@ class SessionWatch:
             for tensor in graph.get_operation_by_name(node.name).outputs
             if tensor.name not in fed
         ]
-        return _Calls(graph, call, whole, nodes, self._place(), trains(nodes), fetched)
+        return _Calls(graph, call, whole, nodes, self._place(), fetched)
 
 
 def _values(
-    run: Callable[..., Any], session: tf.compat.v1.Session, calls: _Calls
+    run: Callable[..., list[Any]], session: tf.compat.v1.Session, calls: _Calls
 ) -> dict[str, NDArray[Any]]:
     """Read the variables of a call without adding ops: the script may have finished its graph."""
     reads = {
@@ -330,21 +283,15 @@ def _values(
         if node.op == "ReadVariableOp" and len(node.input) == 1
     }
     names = [node.name for node in calls.nodes if node.op in VARIABLES]
-    tensors = {name: reads.get(name, f"{name}:0") for name in names}
-    return {name: np.array(value) for name, value in run(session, tensors).items()}
-
-
-def _array(graph: tf.Graph, name: str, value: Any) -> NDArray[Any]:
-    """Copy a fed value as a session would convert it."""
-    dtype = graph.get_tensor_by_name(name).dtype.base_dtype
-    return np.array(value, dtype=dtype.as_numpy_dtype)
+    tensors = [session.graph.get_tensor_by_name(reads.get(name, f"{name}:0")) for name in names]
+    values = run(session, None, [], tensors, {}, None, None)
+    return {name: np.array(value) for name, value in zip(names, values, strict=True)}
 
 
 def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
-    graph_def, call = GraphDef(), calls.call
+    graph_def, call = deepcopy(calls.whole), calls.call
     parts = (*call.fed, *calls.fetched)
     recorded = [dict(zip(parts, batch, strict=True)) for batch in most_alike(calls.batches)]
-    graph_def.CopyFrom(calls.whole)
     nodes = {node.name: node for node in graph_def.node}
     for tensor in call.fed:
         if not tensor.endswith(":0"):
@@ -356,8 +303,7 @@ def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
         become_placeholder(nodes[node_of(tensor)], dtype)
     graph_def = needed_for(graph_def, call.wanted)
     make_plain(graph_def)
-    check_ops(calls.where, graph_def)
-    iterator = iterator_of(calls.where, graph_def)
+    iterator = find_iterator(calls.where, graph_def)
     if iterator is not None:
         become_placeholder(iterator)
         graph_def = needed_for(graph_def, call.wanted)
@@ -378,9 +324,7 @@ def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
         outputs=outputs,
         targets=(*call.ops, *(node_of(t) for t in call.tensors if t not in outputs)),
         losses=tuple([t for t in numbers if LOSS.search(node_of(t))] or numbers),
-        trainable=frozenset(
-            node_of(node.input[0]) for node in graph_def.node if UPDATES.match(node.op)
-        ),
+        trainable=trained_by(graph_def),
         function=calls.name,
         left_out=left_out,
     )

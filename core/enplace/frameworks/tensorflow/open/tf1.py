@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from glob import escape, glob
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tensorflow.python.framework.importer import import_graph_def
 
 from enplace.files.reading import read_bytes, refuse_pipe
 from enplace.frameworks.source import Source
-from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
+from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds, iterator_of
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import (
     all_nodes,
@@ -33,10 +34,10 @@ from enplace.frameworks.tensorflow.graph import (
     reached,
 )
 from enplace.frameworks.tensorflow.open.sample_batches import sample_batches
+from enplace.frameworks.tensorflow.rewrite import VARIABLES
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step, plain_config
 from enplace.names.passes import BACKWARD, split_pass
 
-VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 UPDATES = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?(Assign|Scatter)Sub")
 LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
 
@@ -72,8 +73,7 @@ def load_tf1(source: Source) -> Step:
         raise LoadError(
             f"{source.path}: nothing in the graph can run; export the graph that trains"
         )
-    check_ops(source.path, graph_def, _AGAIN)
-    iterator = iterator_of(source.path, graph_def, _AGAIN)
+    iterator = find_iterator(source.path, graph_def, _AGAIN)
     placeholders = [node.name for node in graph_def.node if node.op == "Placeholder"]
     inputs = [graph.get_tensor_by_name(f"{name}:0") for name in placeholders]
     batches = sample_batches(inputs, source.batch_size)
@@ -82,7 +82,6 @@ def load_tf1(source: Source) -> Step:
         if iterator:
             batches = _drawn(source.path, iterator, graph_def, session, batches[0])
             become_placeholder(iterator)
-    updates = [node for node in graph_def.node if UPDATES.match(node.op)]
     return Step(
         source.name,
         graph_def,
@@ -93,8 +92,13 @@ def load_tf1(source: Source) -> Step:
         outputs=losses,
         targets=targets,
         losses=losses if targets else (),
-        trainable=frozenset(node_of(node.input[0]) for node in updates),
+        trainable=trained_by(graph_def),
     )
+
+
+def trained_by(graph_def: GraphDef) -> frozenset[str]:
+    """Find the variables that gradients are applied to."""
+    return frozenset(node_of(node.input[0]) for node in graph_def.node if UPDATES.match(node.op))
 
 
 def _read(path: Path) -> MetaGraphDef:
@@ -186,8 +190,7 @@ def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, 
 
 def needed_for(whole: GraphDef, wanted: Iterable[str]) -> GraphDef:
     """Copy the ops that the wanted ones need, and no colocation with ops that are left out."""
-    graph_def = GraphDef()
-    graph_def.CopyFrom(whole)
+    graph_def = deepcopy(whole)
     keep_needed(graph_def, wanted)
     kept = {f"loc:@{node.name}".encode() for node in graph_def.node}
     for node in graph_def.node:
@@ -197,8 +200,8 @@ def needed_for(whole: GraphDef, wanted: Iterable[str]) -> GraphDef:
     return graph_def
 
 
-def check_ops(where: str, graph_def: GraphDef, then: str = "") -> None:
-    """Refuse ops that cannot be part of a step.
+def find_iterator(where: str, graph_def: GraphDef, then: str = "") -> NodeDef | None:
+    """Find the op from which batches are fetched; refuse ops that cannot be part of a step.
 
     Parameters
     ----------
@@ -211,6 +214,10 @@ def check_ops(where: str, graph_def: GraphDef, then: str = "") -> None:
         for part, text in _EXPLAINED.items():
             if part in node.op:
                 raise LoadError(f"{where}: op '{node.name}' ({node.op}) is part of {text}{then}")
+    try:
+        return iterator_of(graph_def)
+    except LoadError as error:
+        raise LoadError(f"{where}: {error}{then}") from None
 
 
 def _initial_values(
@@ -260,23 +267,6 @@ def _value(session: tf.compat.v1.Session, node: NodeDef) -> NDArray[Any]:
             dtype = tf.as_dtype(node.attr["dtype"].type)
             tensor = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=dtype)
     return np.asarray(session.run(tensor))
-
-
-def iterator_of(where: str, graph_def: GraphDef, then: str = "") -> NodeDef | None:
-    """Find the only op from which batches are fetched; see :func:`check_ops`."""
-    getters = [node for node in graph_def.node if node.op in GET_NEXT]
-    names = {node_of(node.input[0]) for node in getters}
-    if len(names) > 1:
-        raise LoadError(
-            f"{where}: the step takes batches from {len(names)} iterators; zip the datasets into "
-            f"one with tf.data.Dataset.zip{then}"
-        )
-    if len(getters) > 1:
-        raise LoadError(
-            f"{where}: the step takes {len(getters)} batches from its iterator; let it take "
-            f"one{then}"
-        )
-    return next((node for node in graph_def.node if node.name in names), None)
 
 
 def _drawn(

@@ -28,7 +28,20 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework.importer import import_graph_def
 
 from enplace.errors import PipelineError
-from enplace.frameworks.tensorflow.graph import has_effect, node_of, reached
+from enplace.frameworks.tensorflow.graph import (
+    consumers_of,
+    data_of,
+    has_effect,
+    make_constant,
+    make_node,
+    node_of,
+    numbered,
+    producers_of,
+    reached,
+    slot_of,
+    with_inputs,
+    with_nodes,
+)
 from enplace.frameworks.tensorflow.rewrite import VARIABLES, sort_nodes
 from enplace.frameworks.tensorflow.shapes import TensorShape
 from enplace.frameworks.tensorflow.split.sample_axes import (
@@ -209,6 +222,8 @@ class _Cutting:
     ) -> None:
         self._old, self._shapes, self._parts, self._samples = graph_def, shapes, parts, samples
         self._nodes = {node.name: node for node in graph_def.node}
+        self._producers = producers_of(graph_def)
+        self._consumers = consumers_of(graph_def)
         self._values = _known_values(graph_def, shapes)
         self._axis: dict[str, int] = {}
         """Axis of the samples of each tensor that has them along one."""
@@ -243,10 +258,7 @@ class _Cutting:
             else:
                 self._cut(node, cut)
         renamed = {tensor: self._whole(tensor, "") for tensor in wanted}
-        new = GraphDef()
-        new.CopyFrom(self._old)
-        del new.node[:]
-        new.node.extend(self._new.values())
+        new = with_nodes(self._old, self._new.values())
         mixing = self._mixing()
         loops = any(self._nodes[name].op.startswith(_LOOPS) for name in mixing)
         own = tuple(name for name in self._cuts if name in self._wants_own)
@@ -259,40 +271,35 @@ class _Cutting:
 
         The optimiser takes the mean of all gradients, and moving averages that of all statistics.
         """
-        producers = {name: [*map(node_of, node.input)] for name, node in self._nodes.items()}
         backward = [name for name in self._nodes if is_in_backward_scope(name)]
-        after = reached(backward, _reversed(producers).__getitem__)
-        before = reached(backward, producers.__getitem__)
-        return before | (reached(wanted, producers.__getitem__) - after)
+        after = reached(backward, self._consumers.__getitem__)
+        before = reached(backward, self._producers.__getitem__)
+        return before | (reached(wanted, self._producers.__getitem__) - after)
 
     def _check_shape(self, tensor: str, shape: Sequence[int]) -> None:
         """Let no batch of another shape pass: shapes of parts are fixed."""
-        op, name = node_of(tensor), f"{join_name(node_of(tensor), _slot(tensor))}/checked"
-        checked = NodeDef(name=name, op="EnsureShape", input=[tensor])
-        checked.attr["T"].type = self._shapes[tensor].dtype.as_datatype_enum
-        checked.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
-        self._add(checked, Origin(op))
+        op, name = node_of(tensor), f"{join_name(node_of(tensor), slot_of(tensor))}/checked"
+        kind, wanted = self._shapes[tensor].dtype, tf.TensorShape(shape)
+        self._add(make_node(name, "EnsureShape", [tensor], T=kind, shape=wanted), Origin(op))
         self._instead[tensor] = f"{name}:0"
         if len(shape) and shape[0] == self._samples:
             self._axis[tensor] = 0
 
     def _become_constant(self, node: NodeDef) -> bool:
         """Replace an op that reads the shape of samples by what it reads."""
-        data = _data(node)
+        data = data_of(node)
         if not any(tensor in self._axis or tensor in self._own for tensor in data):
             return False
-        found = [_shape_read(node.op, self._shapes[tensor]) for tensor in data]
-        if any(each is None for each in found):
-            return False
-        kind = tf.as_dtype(node.attr["out_type"].type) if node.op != "Rank" else tf.int32
-        for output, value in enumerate(found):
-            name = node.name if node.op != "ShapeN" else join_name(node.name, output)
-            self._add(_constant_node(name, value, kind), Origin(node.name))
-            self._instead[f"{node.name}:{output}"] = f"{name}:0"
-        return True
+        made = [f"{node.name}:{i}" for i in range(len(data))]
+        for tensor in filter(self._values.__contains__, made):
+            name = node.name if node.op != "ShapeN" else join_name(node.name, slot_of(tensor))
+            value = self._values[tensor]
+            self._add(make_constant(name, value, tf.as_dtype(value.dtype)), Origin(node.name))
+            self._instead[tensor] = f"{name}:0"
+        return made[0] in self._values  # all are, or none is
 
     def _find_cut(self, node: NodeDef) -> Cut | None:
-        data = _data(node)
+        data = data_of(node)
         if not any(tensor in self._axis for tensor in data):
             return self._copy_for_own(node)
         made = outputs_of(node.name, self._shapes)
@@ -326,7 +333,7 @@ class _Cutting:
 
     def _copy_for_own(self, node: NodeDef) -> Cut | None:
         """Let each part do what follows from its own statistics, up to the variables' gradients."""
-        data, made = _data(node), outputs_of(node.name, self._shapes)
+        data, made = data_of(node), outputs_of(node.name, self._shapes)
         follows = any(tensor in self._own for tensor in data) and node.name in self._copied
         if not follows or not self._has_floats(node) or has_effect(node.op):
             return None
@@ -346,20 +353,15 @@ class _Cutting:
         return axis if one[axis + len(one) - len(many)] == 1 else None
 
     def _shape(self, tensor: str) -> tuple[int, ...] | None:
-        if tensor in self._values:
-            return self._values[tensor].shape
-        return _static(self._shapes[tensor])
+        known = self._values.get(tensor)
+        return self._shapes[tensor].sizes if known is None else known.shape
 
     def _keep(self, node: NodeDef) -> None:
         """Keep an op whole; if its output has a row for each sample, consumers may be cut."""
-        new = NodeDef()
-        new.CopyFrom(node)
-        del new.input[:]
         given = [tensor for tensor in node.input if tensor[0] != "^"]
-        new.input.extend(self._whole(tensor, node.name) for tensor in given)
-        new.input.extend(self._waits(node))
-        self._add(new, Origin(node.name))
-        if any(tensor in self._axis for tensor in _data(node)):
+        whole = [self._whole(tensor, node.name) for tensor in given]
+        self._add(with_inputs(node, [*whole, *self._waits(node)]), Origin(node.name))
+        if any(map(self._axis.__contains__, data_of(node))):
             for tensor in outputs_of(node.name, self._shapes):
                 shape = self._shapes[tensor].shape
                 if shape and shape[0] == self._samples:
@@ -371,15 +373,11 @@ class _Cutting:
             self._sizes(node, i, cut.sizes[i])
             if i in cut.sizes
             else self._shares(node.name, tensor, axis)
-            for i, (tensor, axis) in enumerate(zip(_data(node), cut.inputs, strict=True))
+            for i, (tensor, axis) in enumerate(zip(data_of(node), cut.inputs, strict=True))
         ]
         for part, name in enumerate(self._names(node.name)):
-            new = NodeDef()
-            new.CopyFrom(node)
-            new.name = name
-            del new.input[:]
-            new.input.extend(share[part] for share in shares)
-            new.input.extend(self._waits(node, part))
+            given = [share[part] for share in shares]
+            new = with_inputs(node, [*given, *self._waits(node, part)], name)
             new.attr.pop("_class", None)
             new.attr.pop("_output_shapes", None)
             self._add(new, Origin(node.name, part, is_copy=True))
@@ -403,8 +401,7 @@ class _Cutting:
             times = f"{join_name(op, output)}/parts"
             for part, share in enumerate(made):
                 by = self._constant(times, self._parts, kind, Origin(op))
-                scaled = _node(f"{times}_{part}", "Mul", [share, by])
-                scaled.attr["T"].type = kind.as_datatype_enum
+                scaled = make_node(f"{times}_{part}", "Mul", [share, by], T=kind)
                 self._add(scaled, Origin(op, part))
                 made[part] = f"{scaled.name}:0"
         self._own[tensor] = made
@@ -434,18 +431,18 @@ class _Cutting:
             return self._own.get(tensor) or [self._whole(tensor, op)] * self._parts
         source = node_of(tensor)
         if source in self._cuts and self._axis.get(tensor) == axis:
-            return [f"{name}:{_slot(tensor)}" for name in self._names(source)]
-        name = f"{join_name(source, _slot(tensor))}/cut_{axis}"
+            return [f"{name}:{slot_of(tensor)}" for name in self._names(source)]
+        name = f"{join_name(source, slot_of(tensor))}/cut_{axis}"
         if name not in self._new:
             at = self._constant(f"{name}/axis", axis, tf.int32, Origin(source))
-            split = _node(name, "Split", [at, self._whole(tensor, op)], num_split=self._parts)
-            split.attr["T"].type = self._shapes[tensor].dtype.as_datatype_enum
+            given, kind = [at, self._whole(tensor, op)], self._shapes[tensor].dtype
+            split = make_node(name, "Split", given, T=kind, num_split=self._parts)
             self._add(split, Origin(source))
         return [f"{name}:{i}" for i in range(self._parts)]
 
     def _sizes(self, node: NodeDef, at: int, entry: int) -> list[str]:
         """Return the shape that is an input of all parts."""
-        tensor = _data(node)[at]
+        tensor = data_of(node)[at]
         value = np.array(self._values[tensor])
         value[entry] = value[entry] // self._parts if value[entry] > 0 else value[entry]
         name = f"{join_name(node.name, 0)}/sizes_{at}"
@@ -454,24 +451,22 @@ class _Cutting:
 
     def _whole(self, tensor: str, needed_by: str) -> str:
         """Return the whole tensor; join or add up what the parts of its op made."""
-        op, output = node_of(tensor), _slot(tensor)
+        op, full = node_of(tensor), numbered(tensor)
         if op not in self._cuts:
-            return self._instead.get(_full(tensor), tensor)
-        self._joined.append((_full(tensor), needed_by))
-        name = join_name(op, output)
+            return self._instead.get(full, tensor)
+        self._joined.append((full, needed_by))
+        name, last = join_name(op, slot_of(tensor)), Origin(op, self._parts - 1)
         if name not in self._new:
-            axis = self._cuts[op].outputs[output]
-            kind = self._shapes[_full(tensor)].dtype
-            own = self._own.get(_full(tensor)) if kind.as_datatype_enum in FLOATS else None
-            made = own or [f"{part}:{output}" for part in self._names(op)]
+            axis = self._cuts[op].outputs[slot_of(tensor)]
+            kind = self._shapes[full].dtype
+            own = self._own.get(full) if kind.as_datatype_enum in FLOATS else None
+            made = own or [f"{part}:{slot_of(tensor)}" for part in self._names(op)]
             if axis >= 0:
-                at = self._constant(f"{name}/axis", axis, tf.int32, Origin(op, self._parts - 1))
-                join = _node(name, "ConcatV2", [*made, at], N=len(made))
-                join.attr["Tidx"].type = tf.int32.as_datatype_enum
+                given = [*made, self._constant(f"{name}/axis", axis, tf.int32, last)]
+                join = make_node(name, "ConcatV2", given, N=len(made), T=kind, Tidx=tf.int32)
             else:
                 join = self._added_up(name, op, made, kind, bool(own) or axis == AVERAGED)
-            join.attr["T"].type = kind.as_datatype_enum
-            self._add(join, Origin(op, self._parts - 1))
+            self._add(join, last)
         return f"{name}:0"
 
     def _added_up(
@@ -481,18 +476,18 @@ class _Cutting:
         total = made[0]
         for part, share in enumerate(made[1:], 1):
             last = part == len(made) - 1 and not averaged
-            add = _node(name if last else f"{name}/sum_{part}", "AddV2", [total, share])
+            called = name if last else f"{name}/sum_{part}"
+            add = make_node(called, "AddV2", [total, share], T=kind)
             if last:
                 return add
-            add.attr["T"].type = kind.as_datatype_enum
             self._add(add, Origin(op, part))
             total = f"{add.name}:0"
         by = self._constant(f"{name}/share", 1 / len(made), kind, Origin(op, len(made) - 1))
-        return _node(name, "Mul", [total, by])
+        return make_node(name, "Mul", [total, by], T=kind)
 
     def _constant(self, name: str, value: object, kind: tf.DType, origin: Origin) -> str:
         if name not in self._new:
-            self._add(_constant_node(name, value, kind), origin)
+            self._add(make_constant(name, value, kind), origin)
         return f"{name}:0"
 
     def _add(self, node: NodeDef, origin: Origin) -> None:
@@ -505,19 +500,20 @@ class _Cutting:
         backward pass waits for what only metrics need. But a micro-batch's own mean of tokens that
         are not masked, for example, needs their number in the micro-batch.
         """
-        producers = {
-            name: [] if node.op in (*_SHAPES, "Const") else [*map(node_of, node.input)]
-            for name, node in self._nodes.items()
-        }
+        free = {name for name, node in self._nodes.items() if node.op in (*_SHAPES, "Const")}
+
+        def before(op: str) -> list[str]:
+            return [] if op in free else self._producers[op]
+
         variables = filter(self._is_variable, self._nodes)
-        learned = reached(variables, _reversed(producers).__getitem__)
+        learned = reached(variables, lambda op: set(self._consumers[op]) - free)
         backward = [name for name in self._cuts if is_in_backward_scope(name)]
-        before_cut = reached(backward or self._cuts, producers.__getitem__)
+        before_cut = reached(backward or self._cuts, before)
         copies = {
             name for name, cut in self._cuts.items() if all(axis is None for axis in cut.inputs)
         }
         before_copies = reached(
-            copies, lambda op: [] if op in self._cuts and op not in copies else producers[op]
+            copies, lambda op: [] if op in self._cuts and op not in copies else before(op)
         )
         found = [
             node_of(tensor) if self._is_sum(tensor) else op
@@ -537,16 +533,7 @@ class _Cutting:
         return bool(node.attr["dtype"].type == tf.resource.as_datatype_enum)
 
     def _is_sum(self, tensor: str) -> bool:
-        return self._cuts[node_of(tensor)].outputs[_slot(tensor)] < 0
-
-
-def _reversed(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the consumers of each op."""
-    consumers: dict[str, list[str]] = {name: [] for name in producers}
-    for name, before in producers.items():
-        for producer in before:
-            consumers[producer].append(name)
-    return consumers
+        return self._cuts[node_of(tensor)].outputs[slot_of(tensor)] < 0
 
 
 def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]]:
@@ -558,7 +545,7 @@ def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]
     for name in sort_nodes(graph_def):
         node = nodes[name]
         if node.op in _SHAPES:
-            found = [_shape_read(node.op, shapes[tensor]) for tensor in _data(node)]
+            found = [_shape_read(node.op, shapes[tensor]) for tensor in data_of(node)]
             if all(each is not None for each in found):
                 is_long = node.op != "Rank" and node.attr["out_type"].type == tf.int64
                 kind = tf.int64 if is_long else tf.int32
@@ -570,7 +557,7 @@ def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]
         elif node.op == "Const" and _is_small(shapes[f"{name}:0"]):
             known[f"{name}:0"] = tf.make_ndarray(node.attr["value"].tensor)
             pure.add(name)
-        elif _is_pure(node, shapes) and all(node_of(t) in pure for t in _data(node)):
+        elif _is_pure(node, shapes) and all(node_of(t) in pure for t in data_of(node)):
             later.append(node)
             pure.add(name)
     return known | _computed(later, known, shapes)
@@ -578,19 +565,14 @@ def _known_values(graph_def: GraphDef, shapes: Shapes) -> dict[str, NDArray[Any]
 
 def _is_pure(node: NodeDef, shapes: Shapes) -> bool:
     """Whether an op computes a few whole numbers from its inputs alone."""
-    return (
-        bool(_data(node))
-        and not has_effect(node.op)
-        and (
-            node.op == _OF_SHAPES
-            or all(_is_small(shapes[tensor]) for tensor in outputs_of(node.name, shapes))
-        )
-    )
+    if not data_of(node) or has_effect(node.op):
+        return False
+    made = outputs_of(node.name, shapes)
+    return node.op == _OF_SHAPES or all(_is_small(shapes[tensor]) for tensor in made)
 
 
 def _is_small(shape: TensorShape) -> bool:
-    sizes = _static(shape)
-    few = sizes is not None and math.prod(sizes) <= _MOST_NUMBERS
+    few = shape.sizes is not None and math.prod(shape.sizes) <= _MOST_NUMBERS
     return few and shape.dtype in (tf.int32, tf.int64)
 
 
@@ -604,16 +586,14 @@ def _computed(
     wanted = [tensor for node in nodes for tensor in outputs_of(node.name, shapes)]
     own = {node.name for node in nodes}
     with graph.as_default(), tf.device("/CPU:0"):
-        read = {_full(t) for node in nodes for t in _data(node) if node_of(t) not in own}
+        read = {t for node in nodes for t in data_of(node) if node_of(t) not in own}
         fed = {tensor: tf.constant(known[tensor]) for tensor in read}
         graph_def = GraphDef()
         for node in nodes:
-            new = graph_def.node.add()
-            new.CopyFrom(node)
-            del new.input[:]
-            new.input.extend(map(_full, _data(node)))
+            new = with_inputs(node, data_of(node))
             new.device = ""
             new.attr.pop("_class", None)
+            graph_def.node.append(new)
         import_graph_def(graph_def, input_map=fed, name="")
     with tf.compat.v1.Session(graph=graph, config=plain_config({"CPU": 1, "GPU": 0})) as session:
         return dict(zip(wanted, map(np.asarray, session.run(wanted)), strict=True))
@@ -623,10 +603,9 @@ def _shape_read(kind: str, shape: TensorShape) -> list[int] | int | None:
     """Return what an op reads of a shape; None if that is known only when the step runs."""
     if kind == "Rank":
         return None if shape.shape is None else len(shape.shape)
-    sizes = _static(shape)
-    if sizes is None:
+    if shape.sizes is None:
         return None
-    return math.prod(sizes) if kind == "Size" else list(sizes)
+    return math.prod(shape.sizes) if kind == "Size" else list(shape.sizes)
 
 
 def outputs_of(op: str, shapes: Shapes) -> list[str]:
@@ -635,38 +614,3 @@ def outputs_of(op: str, shapes: Shapes) -> list[str]:
     while (tensor := f"{op}:{len(found)}") in shapes:
         found.append(tensor)
     return found
-
-
-def _static(shape: TensorShape) -> tuple[int, ...] | None:
-    """Return the sizes if all are known."""
-    if shape.shape is None:
-        return None
-    sizes = tuple(size for size in shape.shape if size is not None)
-    return sizes if len(sizes) == len(shape.shape) else None
-
-
-def _data(node: NodeDef) -> list[str]:
-    """Return the tensors that an op takes, with the numbers of their outputs."""
-    return [_full(tensor) for tensor in node.input if tensor[0] != "^"]
-
-
-def _full(tensor: str) -> str:
-    return tensor if ":" in tensor else f"{tensor}:0"
-
-
-def _slot(tensor: str) -> int:
-    return int(tensor.partition(":")[2] or 0)
-
-
-def _node(name: str, kind: str, inputs: Sequence[str], **numbers: int) -> NodeDef:
-    node = NodeDef(name=name, op=kind, input=inputs)
-    for key, value in numbers.items():
-        node.attr[key].i = value
-    return node
-
-
-def _constant_node(name: str, value: object, kind: tf.DType) -> NodeDef:
-    node = NodeDef(name=name, op="Const")
-    node.attr["dtype"].type = kind.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, kind))
-    return node

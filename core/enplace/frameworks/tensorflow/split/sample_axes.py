@@ -95,6 +95,11 @@ class OpView:
         value = self.values[at]
         return None if value is None else int(value) % max(rank, 1)
 
+    def axes_in(self, at: int) -> set[int] | None:
+        """Return the axes of the first input that another one says; None if it is not known."""
+        value, rank = self.values[at], len(self.shapes[0])
+        return None if value is None else {int(each) % rank for each in np.ravel(value)}
+
     def only(self, *inputs: int) -> bool:
         """Whether no other input depends on samples."""
         return all(axis is None for i, axis in enumerate(self.axes) if i not in inputs)
@@ -134,6 +139,28 @@ def _aligned(shape: Shape, rank: int, axis: int) -> int | None:
     return None if own < 0 or shape[own] == 1 else own
 
 
+def _first(rule: Callable[[OpView, int], int | None], sizes: int | None = None) -> Rule:
+    """Make the rule of an op whose first input alone holds samples.
+
+    Parameters
+    ----------
+    rule : callable
+        Gets the axis of the samples and returns that in all outputs; None if the op stays whole.
+    sizes : int, optional
+        Number of the input that is the shape of the output.
+    """
+
+    def first(op: OpView) -> Cut | None:
+        axis = op.axes[0]
+        made = None if axis is None or not op.only(0) else rule(op, axis)
+        if made is None:
+            return None
+        inputs = (axis, *(None,) * (op.n_inputs - 1))
+        return Cut(inputs, (made,) * len(op.made), {} if sizes is None else {sizes: made})
+
+    return first
+
+
 def _along(*inputs: int | None) -> Rule:
     """Make the rule of an op that treats the samples along the first axis one by one.
 
@@ -166,16 +193,12 @@ def _filter_gradient(op: OpView) -> Cut | None:
     return Cut((0, None, 0), (SUMMED,))
 
 
-def _bias(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    if axis is None or axis == _channels(op) or not op.only(0):
-        return None
-    return Cut((axis, None), (axis,))
+def _bias(op: OpView, axis: int) -> int | None:
+    return None if axis == _channels(op) else axis
 
 
-def _bias_gradient(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    return None if axis is None or axis == _channels(op) else Cut((axis,), (SUMMED,))
+def _bias_gradient(op: OpView, axis: int) -> int | None:
+    return None if axis == _channels(op) else SUMMED
 
 
 def _channels(op: OpView) -> int:
@@ -189,17 +212,8 @@ def _matmul(op: OpView) -> Cut | None:
 
 def _batch_matmul(op: OpView) -> Cut | None:
     ranks = [len(shape) for shape in op.shapes]
-    rank = len(op.made[0])
-    batched = {
-        rank - ranks[i] + axis
-        for i, axis in enumerate(op.axes)
-        if axis is not None and axis < ranks[i] - 2
-    }
-    if batched:
-        axis = batched.pop()
-        inputs = tuple(_aligned(shape, rank, axis) for shape in op.shapes)
-        fits = all(own in (None, ours) for own, ours in zip(op.axes, inputs, strict=True))
-        return Cut(inputs, (axis,)) if fits and not batched else None
+    if any(own is not None and own < rank - 2 for own, rank in zip(op.axes, ranks, strict=True)):
+        return _elementwise(op)
     first, second = op.flag("adj_x"), op.flag("adj_y")
     a, b = ranks[0] - 2, ranks[1] - 2
     return _product(op, (a + first, a + 1 - first), (b + 1 - second, b + second))
@@ -233,107 +247,78 @@ def _einsum(op: OpView) -> Cut | None:
 def _reduce(over_samples: int | None) -> Rule:
     """Make the rule of a reduction; ``over_samples`` says what it does if it includes them."""
 
-    def rule(op: OpView) -> Cut | None:
-        axis, value = op.axes[0], op.values[1]
-        if axis is None or value is None:
-            return None
-        gone = {int(each) % len(op.shapes[0]) for each in np.ravel(value)}
-        if axis in gone:
+    def rule(op: OpView, axis: int) -> int | None:
+        gone = op.axes_in(1)
+        if gone is not None and axis in gone:
             whole_numbers = over_samples == AVERAGED and op.node.attr["T"].type not in FLOATS
-            if over_samples is None or whole_numbers:
-                return None
-            return Cut((axis, None), (over_samples,))
-        kept = op.flag("keep_dims")
-        return Cut((axis, None), (axis if kept else axis - sum(each < axis for each in gone),))
+            return None if whole_numbers else over_samples
+        return None if gone is None else axis if op.flag("keep_dims") else _left(axis, gone)
 
-    return rule
+    return _first(rule)
+
+
+def _left(axis: int, gone: Iterable[int]) -> int:
+    """Return the number of an axis where others are gone."""
+    return axis - sum(each < axis for each in gone)
 
 
 def _bitcast(op: OpView) -> Cut | None:
     return _elementwise(op) if op.shapes[0] == op.made[0] else None
 
 
-def _all_summed(op: OpView) -> Cut | None:
-    return None if op.axes[0] is None else Cut((op.axes[0],), (SUMMED,))
-
-
-def _softmax(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    return None if axis is None or axis == len(op.shapes[0]) - 1 else Cut((axis,), (axis,))
+def _except_last(op: OpView, axis: int) -> int | None:
+    return None if axis == len(op.shapes[0]) - 1 else axis
 
 
 def _soft_cross_entropy(op: OpView) -> Cut | None:
     return _along(0, 0)(op) if op.shapes[0] == op.shapes[1] else None
 
 
-def _top(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    if axis is None or axis == len(op.shapes[0]) - 1:
-        return None
-    return Cut((axis, None), (axis, axis))
-
-
-def _except_along(op: OpView) -> Cut | None:
+def _except_along(op: OpView, axis: int) -> int | None:
     """Cut an op that mixes what lies along one axis, or some, which its second input says."""
-    axis, value = op.axes[0], op.values[1]
-    if axis is None or value is None or not op.only(0):
-        return None
-    mixed = {int(each) % len(op.shapes[0]) for each in np.ravel(value)}
-    return None if axis in mixed else Cut((axis, None), (axis,))
+    mixed = op.axes_in(1)
+    return None if mixed is None or axis in mixed else axis
 
 
-def _arg_max(op: OpView) -> Cut | None:
-    axis, gone = op.axes[0], op.axis_of(1, len(op.shapes[0]))
-    if axis is None or gone is None or gone == axis:
-        return None
-    return Cut((axis, None), (axis - (gone < axis),))
+def _arg_max(op: OpView, axis: int) -> int | None:
+    gone = op.axes_in(1)
+    return None if gone is None or axis in gone else _left(axis, gone)
 
 
-def _reshape(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    if axis is None or not op.only(0):
-        return None
+def _reshape(op: OpView, axis: int) -> int | None:
     before = math.prod(op.shapes[0][:axis])
     for new, length in enumerate(op.made[0]):
         # Equal parts of both axes then hold the same numbers.
         if math.prod(op.made[0][:new]) == before and length % op.parts == 0:
-            return Cut((axis, None), (new,), {1: new})
+            return new
     return None
 
 
-def _transpose(op: OpView) -> Cut | None:
-    axis, order = op.axes[0], op.values[1]
-    if axis is None or order is None:
-        return None
-    return Cut((axis, None), (order.tolist().index(axis),))
+def _transpose(op: OpView, axis: int) -> int | None:
+    order = op.values[1]
+    return None if order is None else int(order.tolist().index(axis))
 
 
-def _expand(op: OpView) -> Cut | None:
-    axis, new = op.axes[0], op.axis_of(1, len(op.made[0]))
-    return None if axis is None or new is None else Cut((axis, None), (axis + (new <= axis),))
+def _expand(op: OpView, axis: int) -> int | None:
+    new = op.axis_of(1, len(op.made[0]))
+    return None if new is None else axis + (new <= axis)
 
 
-def _squeeze(op: OpView) -> Cut | None:
-    axis, shape = op.axes[0], op.shapes[0]
-    if axis is None:
-        return None
-    asked = [int(each) % len(shape) for each in op.node.attr["squeeze_dims"].list.i]
-    gone = set(asked or [i for i, size in enumerate(shape) if size == 1])
-    return None if axis in gone else Cut((axis,), (axis - sum(each < axis for each in gone),))
+def _squeeze(op: OpView, axis: int) -> int | None:
+    shape = op.shapes[0]
+    asked = {int(each) % len(shape) for each in op.node.attr["squeeze_dims"].list.i}
+    gone = asked or {i for i, size in enumerate(shape) if size == 1}
+    return None if axis in gone else _left(axis, gone)
 
 
-def _tile(op: OpView) -> Cut | None:
-    axis, times = op.axes[0], op.values[1]
-    if axis is None or times is None or int(times[axis]) != 1:
-        return None
-    return Cut((axis, None), (axis,))
+def _tile(op: OpView, axis: int) -> int | None:
+    times = op.values[1]
+    return None if times is None or int(times[axis]) != 1 else axis
 
 
-def _broadcast(op: OpView) -> Cut | None:
-    axis, more = op.axes[0], len(op.made[0]) - len(op.shapes[0])
-    if axis is None or op.shapes[0][axis] == 1:
-        return None
-    return Cut((axis, None), (axis + more,), {1: axis + more})
+def _broadcast(op: OpView, axis: int) -> int | None:
+    more = len(op.made[0]) - len(op.shapes[0])
+    return None if op.shapes[0][axis] == 1 else axis + more
 
 
 def _concat(op: OpView) -> Cut | None:
@@ -349,11 +334,9 @@ def _pack(op: OpView) -> Cut | None:
     return None if axis is None else Cut((axis,) * op.n_inputs, (axis + (new <= axis),))
 
 
-def _unpack(op: OpView) -> Cut | None:
-    axis, gone = op.axes[0], op.number("axis") % len(op.shapes[0])
-    if axis is None or axis == gone:
-        return None
-    return Cut((axis,), (axis - (gone < axis),) * len(op.made))
+def _unpack(op: OpView, axis: int) -> int | None:
+    gone = op.number("axis") % len(op.shapes[0])
+    return None if axis == gone else _left(axis, [gone])
 
 
 def _split(at: int, which: int) -> Rule:
@@ -369,12 +352,8 @@ def _split(at: int, which: int) -> Rule:
     return rule
 
 
-def _strided_slice(op: OpView) -> Cut | None:
-    axis = op.axes[0]
-    if axis is None or not op.only(0):
-        return None
-    new = _kept_axes(op, op.shapes[0]).get(axis)
-    return None if new is None else Cut((axis, None, None, None), (new,))
+def _strided_slice(op: OpView, axis: int) -> int | None:
+    return _kept_axes(op, op.shapes[0]).get(axis)
 
 
 def _strided_slice_gradient(op: OpView) -> Cut | None:
@@ -419,20 +398,16 @@ def _kept_axes(op: OpView, shape: Shape) -> dict[int, int]:
     return kept
 
 
-def _slice(op: OpView) -> Cut | None:
-    axis, begin, size = op.axes[0], op.values[1], op.values[2]
-    if axis is None or begin is None or size is None or begin[axis] != 0:
+def _slice(op: OpView, axis: int) -> int | None:
+    begin, size = op.values[1], op.values[2]
+    if begin is None or size is None or begin[axis] != 0:
         return None
-    if size[axis] not in (-1, op.shapes[0][axis]):
-        return None
-    return Cut((axis, None, None), (axis,), {2: axis})
+    return axis if size[axis] in (-1, op.shapes[0][axis]) else None
 
 
-def _pad(op: OpView) -> Cut | None:
-    axis, more = op.axes[0], op.values[1]
-    if axis is None or more is None or np.any(more[axis]) or not op.only(0):
-        return None
-    return Cut((axis, *(None,) * (op.n_inputs - 1)), (axis,))
+def _pad(op: OpView, axis: int) -> int | None:
+    more = op.values[1]
+    return None if more is None or np.any(more[axis]) else axis
 
 
 def _gather(op: OpView) -> Cut | None:
@@ -469,11 +444,8 @@ def _segment_sum(op: OpView) -> Cut | None:
     return Cut((axis, axis, None), (SUMMED,))
 
 
-def _one_hot(op: OpView) -> Cut | None:
-    axis, new = op.axes[0], op.number("axis") % len(op.made[0])
-    if axis is None or not op.only(0):
-        return None
-    return Cut((axis, None, None, None), (axis + (new <= axis),))
+def _one_hot(op: OpView, axis: int) -> int | None:
+    return axis + (op.number("axis") % len(op.made[0]) <= axis)
 
 
 def _normalise(op: OpView) -> Cut | None:
@@ -503,7 +475,7 @@ _RULES: dict[str, Rule] = {
         sorted(TYPES_OF_KIND[OpKind.ELEMENTWISE] | {*_MORE_ELEMENTWISE.split()}), _elementwise
     ),
     **dict.fromkeys(("All", "Any", "Max", "Min", "Prod"), _reduce(None)),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _arg_max),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _first(_arg_max)),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batch_matmul),
     **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), _along(0, None)),
     **dict.fromkeys(
@@ -526,46 +498,46 @@ _RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(("AvgPool", "AvgPool3D", "LRN", "MaxPool", "MaxPool3D"), _along(0)),
     **dict.fromkeys(("MaxPool3DGrad", "MaxPoolGrad"), _along(0, 0, 0)),
-    **dict.fromkeys(("Cumprod", "Cumsum", "ReverseV2"), _except_along),
+    **dict.fromkeys(("Cumprod", "Cumsum", "ReverseV2"), _first(_except_along)),
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _normalise),
     **dict.fromkeys(
         ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
         _normalise_gradient,
     ),
-    **dict.fromkeys(("LogSoftmax", "Softmax"), _softmax),
-    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _pad),
+    **dict.fromkeys(("LogSoftmax", "Softmax"), _first(_except_last)),
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _first(_pad)),
     **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _along(0, None)),
-    "BiasAdd": _bias,
-    "BiasAddGrad": _bias_gradient,
+    "BiasAdd": _first(_bias),
+    "BiasAddGrad": _first(_bias_gradient),
     "Bitcast": _bitcast,
-    "BroadcastTo": _broadcast,
+    "BroadcastTo": _first(_broadcast, 1),
     "ConcatV2": _concat,
     "Einsum": _einsum,
-    "ExpandDims": _expand,
+    "ExpandDims": _first(_expand),
     "GatherNd": _gather_points,
     "GatherV2": _gather,
     "InTopKV2": _along(0, 0, None),
-    "L2Loss": _all_summed,
+    "L2Loss": _first(lambda *_: SUMMED),
     "MatMul": _matmul,
     "Mean": _reduce(AVERAGED),
-    "OneHot": _one_hot,
+    "OneHot": _first(_one_hot),
     "Pack": _pack,
-    "Reshape": _reshape,
+    "Reshape": _first(_reshape, 1),
     "ResizeBilinearGrad": _along(0, 0),
     "ResizeNearestNeighborGrad": _along(0, None),
     "ResourceGather": _resource_gather,
-    "Slice": _slice,
+    "Slice": _first(_slice, 2),
     "SoftmaxCrossEntropyWithLogits": _soft_cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _along(0, 0),
     "Split": _split(1, 0),
     "SplitV": _split(0, 2),
-    "Squeeze": _squeeze,
-    "StridedSlice": _strided_slice,
+    "Squeeze": _first(_squeeze),
+    "StridedSlice": _first(_strided_slice),
     "StridedSliceGrad": _strided_slice_gradient,
     "Sum": _reduce(SUMMED),
-    "Tile": _tile,
-    "TopKV2": _top,
-    "Transpose": _transpose,
-    "Unpack": _unpack,
+    "Tile": _first(_tile),
+    "TopKV2": _first(_except_last),
+    "Transpose": _first(_transpose),
+    "Unpack": _first(_unpack),
     "UnsortedSegmentSum": _segment_sum,
 }

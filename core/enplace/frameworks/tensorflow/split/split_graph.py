@@ -19,7 +19,17 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from enplace.errors import SplitError
-from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
+from enplace.frameworks.tensorflow.graph import (
+    FlatGraph,
+    data_of,
+    make_constant,
+    make_node,
+    node_of,
+    numbered,
+    slot_of,
+    with_inputs,
+    with_nodes,
+)
 from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_of_function, tensor_shapes
 from enplace.frameworks.tensorflow.step import Step
 from enplace.values.op_kinds import TYPES_OF_KIND, OpKind, kind_of_type
@@ -91,12 +101,7 @@ def split_step(step: Step, splits: Sequence[Split]) -> Step:
         lambda graph_def: tensor_shapes(replace(step, graph_def=graph_def)),
         step.outputs,
     )
-    return replace(
-        step,
-        graph_def=graph_def,
-        outputs=tuple(renamed.get(name, name) for name in step.outputs),
-        losses=tuple(renamed.get(name, name) for name in step.losses),
-    )
+    return step.with_graph(graph_def, renamed)
 
 
 def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Split]) -> FlatGraph:
@@ -109,8 +114,7 @@ def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Spl
         lambda graph_def: shapes_of_function(function, flat, graph_def),
         flat.outputs,
     )
-    outputs = tuple(renamed.get(name, name) for name in flat.outputs)
-    return replace(flat, graph_def=graph_def, outputs=outputs)
+    return flat.with_graph(graph_def, renamed)
 
 
 def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, int]]:
@@ -172,16 +176,10 @@ class _Splitting:
 
     def run(self) -> GraphDef:
         """Return the new graph, without nodes that :meth:`whole` makes later."""
-        new = GraphDef()
-        new.CopyFrom(self._graph_def)
-        del new.node[:]
+        nodes: list[NodeDef] = []
         for node in self._graph_def.node:
-            if node.name in self._splits:
-                new.node.extend(self._parts(node))
-            else:
-                new.node.append(self._rewired(node))
-        new.node.extend(self.take_made())
-        return new
+            nodes += self._parts(node) if node.name in self._splits else [self._rewired(node)]
+        return with_nodes(self._graph_def, [*nodes, *self.take_made()])
 
     def lengths(self, node: NodeDef) -> dict[str, int]:
         """Return the dimensions of an op with rules; see :func:`split_lengths`."""
@@ -208,7 +206,7 @@ class _Splitting:
 
     def whole(self, tensor: str) -> str:
         """Return the tensor of an op's output; concatenate it if the op is split."""
-        op, output = _parse(tensor)
+        op, output = node_of(tensor), slot_of(tensor)
         if op not in self._splits:
             return tensor
         cut, name = self._cuts[op], join_name(op, output)
@@ -227,7 +225,7 @@ class _Splitting:
 
     def _parts(self, node: NodeDef) -> list[NodeDef]:
         cut, names = self._cuts[node.name], self._names(node.name)
-        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        data = data_of(node)
         shares = [
             self._shares(node.name, tensor, axis)
             for tensor, axis in zip(data, cut.inputs, strict=True)
@@ -236,12 +234,8 @@ class _Splitting:
             shares[cut.sizes] = self._sizes(node.name, data[cut.sizes], cut.output)
         parts = []
         for i, name in enumerate(names):
-            part = NodeDef()
-            part.CopyFrom(node)
-            part.name = name
-            del part.input[:]
-            part.input.extend([share[i] for share in shares])
-            part.input.extend(self._waits(node))
+            given = [share[i] for share in shares]
+            part = with_inputs(node, [*given, *self._waits(node)], name)
             part.attr.pop("_class", None)
             part.attr.pop("_output_shapes", None)
             parts.append(part)
@@ -249,16 +243,12 @@ class _Splitting:
 
     def _rewired(self, node: NodeDef) -> NodeDef:
         """Return an unsplit node, connected to the parts of what it consumed."""
-        new = NodeDef()
-        new.CopyFrom(node)
         data = [tensor for tensor in node.input if tensor[0] != "^"]
-        del new.input[:]
         if node.op == "Shape" and node_of(data[0]) in self._splits:
-            shape = _static(self._shapes[_full(data[0])])
+            shape = self._shapes[numbered(data[0])].sizes
             if shape is not None:
-                return _constant_node(node.name, shape, tf.as_dtype(node.attr["out_type"].type))
-        new.input.extend([*map(self.whole, data), *self._waits(node)])
-        return new
+                return make_constant(node.name, shape, tf.as_dtype(node.attr["out_type"].type))
+        return with_inputs(node, [*map(self.whole, data), *self._waits(node)])
 
     def _waits(self, node: NodeDef) -> list[str]:
         """Return control inputs; a node that waited for an op waits for all of its parts."""
@@ -274,7 +264,7 @@ class _Splitting:
         parts = self._splits[op].parts
         if axis is None:
             return [self.whole(tensor)] * parts
-        source, output = _parse(tensor)
+        source, output = node_of(tensor), slot_of(tensor)
         before = self._splits.get(source)
         if before and before.parts == parts and self._cuts[source].output == axis:
             return [f"{name}:{output}" for name in self._names(source)]
@@ -283,7 +273,7 @@ class _Splitting:
             name = f"{name}_{axis}"
         if name not in self._made:
             at = self._constant(f"{name}/axis", axis, tf.int32)
-            dtype = self._shapes[_full(tensor)].dtype
+            dtype = self._shapes[numbered(tensor)].dtype
             self._add(name, "Split", [at, self.whole(tensor)], T=dtype, num_split=parts)
         return [f"{name}:{i}" for i in range(parts)]
 
@@ -293,7 +283,7 @@ class _Splitting:
     def _sizes(self, op: str, tensor: str, axis: int) -> list[str]:
         """Return the shape given to each part: the op's, with its share of one axis."""
         parts, rank = self._splits[op].parts, len(self._shape(f"{op}:0") or ())
-        dtype = self._shapes[_full(tensor)].dtype
+        dtype = self._shapes[numbered(tensor)].dtype
         share = [parts if i == axis else 1 for i in range(rank)]
         name = f"{join_name(op, 0)}/sizes"
         by = self._constant(f"{name}/by", share, dtype)
@@ -301,20 +291,14 @@ class _Splitting:
         return [f"{name}:0"] * parts
 
     def _add(self, name: str, kind: str, inputs: Sequence[str], **attributes: object) -> None:
-        node = NodeDef(name=name, op=kind, input=inputs)
-        for key, value in attributes.items():
-            if isinstance(value, tf.DType):
-                node.attr[key].type = value.as_datatype_enum
-            else:
-                node.attr[key].i = int(str(value))
-        self._made[name] = node
+        self._made[name] = make_node(name, kind, inputs, **attributes)
 
     def _constant(self, name: str, value: object, dtype: tf.DType) -> str:
-        self._made[name] = _constant_node(name, value, dtype)
+        self._made[name] = make_constant(name, value, dtype)
         return f"{name}:0"
 
     def _shape(self, tensor: str) -> tuple[int | None, ...] | None:
-        return self._shapes[_full(tensor)].shape
+        return self._shapes[numbered(tensor)].shape
 
     def _find_cut(self, node: NodeDef, split: Split) -> _Cut:
         """Find the axes of a split, and check them against the shapes.
@@ -335,8 +319,7 @@ class _Splitting:
 
     def _cut_lengths(self, node: NodeDef, cut: _Cut) -> list[int | None]:
         """Return the lengths of all axes that a cut cuts; None for those only known at run time."""
-        data = [tensor for tensor in node.input if tensor[0] != "^"]
-        axes = list(zip(data, cut.inputs, strict=True))
+        axes = list(zip(data_of(node), cut.inputs, strict=True))
         if cut.output != _SUMMED:
             axes += [(f"{node.name}:0", cut.output)]
         shapes = [(self._shape(tensor), axis) for tensor, axis in axes if axis is not None]
@@ -346,14 +329,14 @@ class _Splitting:
         rule = find_rule(kind_of_type(node.op), dimension, node.op)
         if node.op == "MatMul":
             return _matmul_cut(node, dimension)
-        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        data = data_of(node)
         operands = _OPERANDS.get(node.op, (DATA,) * len(data))
         layout = node.attr["data_format"].s if "data_format" in node.attr else b""
         shape = self._shape(f"{node.name}:0")
         if not shape:
-            raise SplitError(
-                f"op '{node.name}' cannot be split: its output is a single number, or has a "
-                f"shape that is not known before it runs; pin this op and make a new plan"
+            raise _refused(
+                node,
+                "its output is a single number, or has a shape that is not known before it runs",
             )
         if node.op in _CONVOLUTIONS and dimension == "channel":
             self._check_ungrouped(node, data, layout)
@@ -405,18 +388,12 @@ class _Splitting:
         """Find the axis of an input that is cut with the op's; None if the input is broadcast."""
         shape, whole = self._shape(tensor), self._shape(f"{node.name}:0")
         if shape is None or whole is None:
-            raise SplitError(
-                f"op '{node.name}' cannot be split: the shape of its input '{tensor}' is not known "
-                f"before it runs; pin this op and make a new plan"
-            )
+            raise _refused(node, f"the shape of its input '{tensor}' is not known before it runs")
         if node.op == "Transpose":
             return self._permutation(node)[output]
         if node.op not in _BROADCASTING:
             if not shape:
-                raise SplitError(
-                    f"op '{node.name}' cannot be split: its input '{tensor}' is a single number; "
-                    f"pin this op and make a new plan"
-                )
+                raise _refused(node, f"its input '{tensor}' is a single number")
             return _axis(label, len(shape), layout)
         axis = output - (len(whole) - len(shape))
         return None if axis < 0 or (shape[axis] == 1 and whole[output] != 1) else axis
@@ -424,11 +401,12 @@ class _Splitting:
     def _permutation(self, node: NodeDef) -> list[int]:
         found = self._constant_of(node.input[1])
         if found is None:
-            raise SplitError(
-                f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
-                f"pin this op and make a new plan"
-            )
+            raise _refused(node, "its permutation is not known before it runs")
         return [int(axis) for axis in found]
+
+
+def _refused(node: NodeDef, why: str) -> SplitError:
+    return SplitError(f"op '{node.name}' cannot be split: {why}; pin this op and make a new plan")
 
 
 def _matmul_cut(node: NodeDef, dimension: str) -> _Cut:
@@ -447,25 +425,3 @@ def _axis(label: str, rank: int, layout: bytes) -> int:
     if label == CHANNEL:
         return 1 if layout == b"NCHW" else rank - 1
     return rank - 2 if label == CHANNELS_IN else rank - 1
-
-
-def _static(shape: TensorShape) -> list[int] | None:
-    """Return the sizes if all are known."""
-    sizes = [size for size in shape.shape or () if size is not None]
-    return sizes if shape.shape is not None and len(sizes) == len(shape.shape) else None
-
-
-def _constant_node(name: str, value: object, dtype: tf.DType) -> NodeDef:
-    node = NodeDef(name=name, op="Const")
-    node.attr["dtype"].type = dtype.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
-    return node
-
-
-def _parse(tensor: str) -> tuple[str, int]:
-    op, _, output = tensor.partition(":")
-    return op, int(output or 0)
-
-
-def _full(tensor: str) -> str:
-    return tensor if ":" in tensor else f"{tensor}:0"

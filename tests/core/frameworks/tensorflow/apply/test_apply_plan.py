@@ -22,7 +22,7 @@ from enplace.placers.os_dpos import data_parallel
 from enplace.values.problem import Problem, split_problem
 from enplace.values.result import Result
 from enplace.writers.plans import write_plan
-from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
+from steps import STYLES, problem_of, scattered_plan, write_script
 
 PLACED = """
 import enplace
@@ -285,31 +285,6 @@ def test_a_plan_keeps_the_kernels_of_a_script_even_if_they_break_its_order(tmp_p
     setting, applied = usual.stdout.splitlines()[0], usual.stdout.splitlines()[-1]
     assert setting == "None"
     assert " ops run where planned" in applied
-
-
-WITHOUT_HOOK = """
-import enplace.frameworks.tensorflow.open.calls as calls
-calls.HOOK = "no_such_method"
-"""
-
-
-@pytest.mark.parametrize("style", ["fit", "custom"])
-def test_a_script_runs_placed_where_tensorflow_lacks_the_private_hook(
-    style, planned, plain, run_placed
-):
-    placed, _ = run_placed(planned[style], style, WITHOUT_HOOK + PLACED)
-    assert (placed["losses"], placed["weights"]) == plain[style]
-    assert placed["as_planned"] == placed["checked"] > 100
-
-
-def test_a_script_is_loaded_where_tensorflow_lacks_the_private_hook(
-    planned, all_steps, monkeypatch
-):
-    plain = all_steps["custom"]
-    monkeypatch.setattr("enplace.frameworks.tensorflow.open.calls.HOOK", "no_such_method")
-    step = step_of_script(planned["custom"], "custom")
-    assert step.graph_def == plain.graph_def
-    assert step.batch_shapes == plain.batch_shapes
 
 
 def test_a_tensorflow_that_cannot_apply_plans_is_refused_in_one_line(planned, run_python):

@@ -16,8 +16,8 @@ import tensorflow as tf
 from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.apply.run import run_plan
 from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.hosts import servers as hosts_module
 from enplace.frameworks.tensorflow.hosts.servers import HostsError, gpus_of, serving, start_server
-from enplace.frameworks.tensorflow.hosts.servers import servers as hosts_module
 from enplace.frameworks.tensorflow.measure import transfers
 from steps import problem_of, scattered_plan
 
@@ -191,7 +191,7 @@ def test_a_run_does_not_look_for_a_server_at_every_address(tmp_path):
 ADDRESS_IS_TAKEN = """
 import socket
 import psutil
-from enplace.frameworks.tensorflow.hosts.servers import servers as hosts
+from enplace.frameworks.tensorflow.hosts import servers as hosts
 from enplace.frameworks.tensorflow.devices import parse_devices
 
 with socket.create_server(("127.0.0.1", 0)) as taken:
