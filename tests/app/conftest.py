@@ -9,9 +9,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from enplace.placers.enplace.kernels import load_all_kernels
 from enplace_studio.model.document import Document
-from forking import fork_workers
 
 GUARD_MS = 300_000
 """Longer than the slowest machine takes; nothing that has not happened by then will."""
@@ -46,19 +44,6 @@ def no_button_stays_pressed(qapp: object) -> Iterator[None]:
     if QApplication.mouseButtons() != Qt.MouseButton.NoButton:
         QTest.mouseRelease(QWidget(), Qt.MouseButton.LeftButton)
     assert QApplication.mouseButtons() == Qt.MouseButton.NoButton
-
-
-@pytest.fixture(scope="session")
-def _loaded_solver() -> None:
-    import enplace_studio.jobs.solve_worker  # noqa: F401
-
-    load_all_kernels(lambda message: None)
-
-
-@pytest.fixture
-def forked_solvers(monkeypatch: pytest.MonkeyPatch, _loaded_solver: None) -> None:
-    """Fork the studio's solver from this process, which has imported it and loaded its kernels."""
-    fork_workers(monkeypatch)
 
 
 @pytest.fixture

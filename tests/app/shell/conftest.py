@@ -9,11 +9,6 @@ from enplace_studio.shell.window import MainWindow
 from enplace_studio.widgets.theme import theme
 
 
-@pytest.fixture(autouse=True)
-def _solvers(forked_solvers):
-    """No test of this folder is about how the solver starts."""
-
-
 @pytest.fixture
 def settings(tmp_path):
     return QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
