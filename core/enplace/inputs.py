@@ -187,8 +187,8 @@ def read_problem_and_plan(
         raise OtherGraphError(reason, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
         warnings.warn(
-            f"{plan_file}: the graph's edges have changed since this plan was made; its order "
-            f"may no longer suit them",
+            f"{plan_file}: the graph's edges or types have changed since this plan was made; its "
+            f"order may no longer suit them",
             EnplaceWarning,
             stacklevel=2,
         )

@@ -40,8 +40,12 @@ class DeviationPlot(Plot):
         ]
 
     def _shown(self, weights: FloatArray) -> tuple[list[float], list[float]]:
+        """Return the curve up to the right edge, where a line to the next point leaves the plot."""
         xs, ys = self._found.curve(weights)
-        return xs[xs <= self._most].tolist(), ys[xs <= self._most].tolist()
+        edge = self.across.high
+        inside = xs <= edge
+        at_edge = [] if inside.all() else [float(np.interp(edge, xs, ys))]
+        return [*xs[inside].tolist(), *[edge] * len(at_edge)], [*ys[inside].tolist(), *at_edge]
 
 
 class LinkPlot(Plot):

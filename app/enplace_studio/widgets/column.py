@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QLayout, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from enplace_studio.widgets.layouts import STRETCH, vbox
@@ -45,6 +45,12 @@ class Column(QScrollArea):
         contents.installEventFilter(self)
         QTimer.singleShot(0, self, lambda: self.verticalScrollBar().setValue(scrolled))
         return column
+
+    def lay_out_now(self) -> None:
+        """Give widgets that were just added their places, which Qt does some turns later."""
+        if (contents := self.widget()) is not None:
+            _show_new(contents)
+            QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
 
     def height_at(self, width: int) -> int:
         """Return the height of the contents in a column of this width."""

@@ -88,8 +88,9 @@ def _value(column: Column, op: dict[str, Any], where: str) -> Any:
         return take(op, column.key, str, where, column.default)
     if column.type is int:
         return whole(op, column.key, where, column.default, high=column.most)
-    value = op.get(column.key)
-    return np.nan if value is None else number(op, column.key, where, high=column.most)
+    if op.get(column.key) is None:
+        return column.default
+    return number(op, column.key, where, high=column.most)
 
 
 def _times(column: Column, op: dict[str, Any], where: str) -> list[float]:

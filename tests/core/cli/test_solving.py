@@ -234,7 +234,7 @@ def test_changed_edges_cause_a_note(enplace, planned):
     done = enplace("simulate", "changed.json", planned, "--json")
     assert done.status == 0
     assert done.document["step_time_us"] > 0
-    assert "the graph's edges have changed" in done.err
+    assert "the graph's edges or types have changed" in done.err
     assert done.err.count("\n") == 1
 
 

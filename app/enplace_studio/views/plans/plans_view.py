@@ -116,6 +116,7 @@ class PlansView(ScrollPanel):
 
     def _scroll(self, to: int, entry: PlanEntry | None) -> None:
         """Scroll back, and from there to the card of a plan."""
+        self.column.lay_out_now()
         self.column.verticalScrollBar().setValue(to)
         for card in self.cards:
             if card.entry is entry:

@@ -90,7 +90,7 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         op_types=[_FED] * len(inputs) + [node.op_type or "Unknown" for node in nodes],
         op_kinds=[OpKind.INPUT] * len(inputs) + kinds,
         op_passes=[OpPass.FORWARD] * len(names),
-        flops=np.minimum([0.0] * len(inputs) + [work.flops for work in works], MOST_FLOPS),
+        flops=[0.0] * len(inputs) + [_flops(*each) for each in zip(kinds, works, strict=True)],
         scopes=exported_scopes(names, recorded, len(inputs), edges),
         time_us=np.array([_ON_HOST] * len(inputs) + times),
         persistent_bytes=[0] * len(inputs) + persistent,
@@ -143,6 +143,11 @@ def _recorded_scope(node: NodeProto) -> str:
     """Return the modules that PyTorch's newer exporter notes beside a node; empty without."""
     props = (p.value for p in node.metadata_props if p.key == "pkg.torch.onnx.name_scopes")
     return next(props, "")
+
+
+def _flops(kind: str, work: Work) -> float:
+    """Return what an op computes: one that only moves values does no arithmetic."""
+    return 0.0 if kind in (OpKind.GATHER, OpKind.SHAPE) else min(work.flops, MOST_FLOPS)
 
 
 # Edges and weights

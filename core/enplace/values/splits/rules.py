@@ -276,7 +276,7 @@ def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:
     """Whether an op has all operands that a rule cuts."""
-    weighted = kind == "GatherV2" or (kind == OpKind.MATMUL and dimension != "inner")
+    weighted = kind == OpKind.GATHER or (kind == OpKind.MATMUL and dimension != "inner")
     if kind in (OpKind.GATHER, OpKind.MATMUL) and weighted != (WEIGHTS in there):
         return False
     return all(rule.cut(operand) == WHOLE or operand in there for operand in _CUT)

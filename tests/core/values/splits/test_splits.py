@@ -337,3 +337,18 @@ def test_splits_of_ops_with_long_names_are_refused(monkeypatch):
     profile = profile_of({"x" * 60: 10.0})
     with pytest.raises(SplitError, match="too long together"):
         split_profile(profile, [Split("x" * 60, "batch", 2)])
+
+
+@pytest.mark.parametrize(("table", "dimensions"), [("VariableV2", ("batch",)), ("Relu", ())])
+def test_only_a_lookup_in_a_table_of_weights_is_split(table, dimensions):
+    profile = graph(
+        {
+            "batch": ("IteratorGetNext", 0.0),
+            "table": (table, 0.0),
+            "lookup": ("GatherV2", 10.0),
+            "relu": ("Relu", 5.0),
+        },
+        [("batch", "lookup", 8 * KB), ("table", "lookup", KB), ("lookup", "relu", 8 * KB)]
+        + [("batch", "table", 8 * KB)] * (table == "Relu"),
+    )
+    assert legal_dimensions(profile, profile.index["lookup"], 2) == dimensions
