@@ -9,7 +9,7 @@ from enplace.frameworks.tensorflow import framework
 from enplace.processes.worker import WorkerProgram
 
 SECOND_FRAMEWORK = '''
-"""A framework whose models are .flame files, which it runs and checks by module.
+"""A framework whose models are scripts and .flame files, which it runs and checks by module.
 
 It serves no tasks and has no logical devices. Its workers are this Python program.
 """
@@ -18,13 +18,15 @@ import sys
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
-from enplace.option import TEXT, WHOLE, Option
+from enplace.frameworks.wishes import PROGRAM
+from enplace.option import SWITCH, TEXT, WHOLE, Option
 from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
 
 SPARKS = Option("batch-size", WHOLE, 0, "Sparks. [default: one spark]", least=1, most=9)
 LOSS = Option("loss", TEXT, "", "What is left.", suggested=("soot",))
 WICK = Option("wick-length", ("short", "long"), "", "How long it burns.")
+COMPILE = Option("compile", SWITCH, False, "Whether it is compiled first.")
 BRIGHTNESS = Option("brightness", WHOLE, 1, "How bright it is.", least=1, most=3)
 
 
@@ -38,9 +40,9 @@ def halves(profile):
 
 
 def recognise(path):
-    if path.suffix != ".flame":
+    if path.suffix not in (".py", ".flame"):
         raise FileError(f"{path}: not a flame")
-    return path, "flame"
+    return path, "script" if path.suffix == ".py" else "flame"
 
 
 def apply(path, brightness=1):
@@ -54,7 +56,11 @@ FRAMEWORK = Framework(
     worker=WorkerProgram(WORKER, "Torchlight"),
     runs=True,
     applier="enplace.frameworks.torchlight.framework:apply",
-    kinds=(ModelKind("flame", "A flame. It burns once.", (SPARKS, LOSS, WICK)),),
+    kinds=(
+        ModelKind("script", "A script by torchlight.", (*PROGRAM, COMPILE)),
+        ModelKind("module", "A module by torchlight.", (*PROGRAM, COMPILE)),
+        ModelKind("flame", "A flame. It burns once.", (SPARKS, LOSS, WICK)),
+    ),
     models="a flame (.flame)",
     apply_options=(BRIGHTNESS,),
     run_options=(BRIGHTNESS,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.framework import Framework
+from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import Source, check_batch_sizes, source_of
 from enplace.option import MAX_SIZE, SWITCH, TEXT, WHOLE, Option, merge, read_values
@@ -57,7 +57,7 @@ class OpenModel(QDialog):
         self.path = QLineEdit(placeholderText="The model’s file or folder")
         self.path.setAccessibleName("Model")
         self.what = paragraph("")
-        declared = merge(*(kind.fields for kind in kinds().values()))
+        declared = merge(*(kind.fields for kind in kinds()))
         self.fields = {key: _field_of(option) for key, option in declared.items()}
         self.devices = DeviceChoice()
         self.steps = number_field(1, MOST_STEPS, STEPS)
@@ -73,25 +73,24 @@ class OpenModel(QDialog):
             "too large for one device. In a script’s arguments, {batch} stands for the size."
         )
         self.form = Form()
-        self._lay_out()
+        self._lay_out(declared)
         self.path.textChanged.connect(self._show_kind)
         self.path.setText(str(path) if path else "")
         self._show_kind()
 
     # Construction
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, declared: Mapping[str, Option]) -> None:
         files = button("File…", self._ask_file), button("Folder…", self._ask_folder)
-        self._fill_form()
+        self._fill_form(declared)
         self.missing = label("")
         self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         choose, end = hbox((self.path, 1), *files), (STRETCH, 0)
         parts = choose, self.what, self.form, self.missing, end, self._buttons
         vbox(*parts, on=self, spacing=12, margins=(20, 20, 20, 16))
 
-    def _fill_form(self) -> None:
+    def _fill_form(self, declared: Mapping[str, Option]) -> None:
         """Add the fields of the model, then those of the measurement."""
-        titles = {o.key: o.title for kind in kinds().values() for o in kind.fields}
         of_profile: tuple[tuple[str, QWidget], ...] = (
             ("Devices", self.devices),
             ("Traced steps", self.steps),
@@ -100,7 +99,7 @@ class OpenModel(QDialog):
             ("", self.hint),
         )
         for key, shown in self.fields.items():
-            self.form.add(titles[key], shown)
+            self.form.add(declared[key].title, shown)
         self.form.addRow(self.heading)
         for name, field in of_profile:
             self.form.add(name, field)
@@ -126,7 +125,7 @@ class OpenModel(QDialog):
     def _show_kind(self) -> None:
         """Show the kind of the chosen model, and the options of that kind."""
         source, why = self._source({})
-        kind = kinds()[source.kind] if source else None
+        kind = source.model_kind if source else None
         set_role(self.what, "bad" if why else "dim")
         self.what.setText(why or (kind.description if kind else _what_can_be_opened()))
         self._show_fields(kind.fields if kind else ())
@@ -173,23 +172,23 @@ class OpenModel(QDialog):
         except EnplaceError as error:
             return None, f"{error}."
 
-    def _options(self, kind: str) -> dict[str, Any]:
-        """Return what is said of the model.
+    def _options(self, kind: ModelKind) -> dict[str, Any]:
+        """Return what is said of a model of some kind.
 
         Raises
         ------
         EnplaceError
             If a text is none of an option's values.
         """
-        said = {option.key: _value_of(self.fields[option.key]) for option in kinds()[kind].fields}
-        return read_values(kinds()[kind].fields, said, kind)
+        said = {option.key: _value_of(self.fields[option.key]) for option in kind.fields}
+        return read_values(kind.fields, said, kind.name)
 
     def accept(self) -> None:
         """Accept the input, or show what is wrong with it."""
         source, why = self._source({})
         try:
             if source is not None:
-                source, why = self._source(self._options(source.kind))
+                source, why = self._source(self._options(source.model_kind))
             sizes = _whole_numbers(self.batch_sizes.text())
             if source is not None and sizes:
                 check_batch_sizes(source, sizes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from enplace.frameworks.registry import framework_of, kinds, suffixes
+from enplace.frameworks.registry import framework_of, kind_of, suffixes
 from enplace_studio.model.document import Document
 
 
@@ -33,10 +33,10 @@ def why_no_run(document: Document) -> str:
             "This profile does not name the model it was measured on. "
             "Open the model itself with File › Open a model, then run its plans."
         )
-    kind = kinds().get(source.get("kind", ""))
+    profile = document.current.schedule.problem.profile
+    kind, framework = kind_of(profile), framework_of(profile)
     if kind is not None and kind.why_no_run:
         return kind.why_no_run
-    framework = framework_of(document.current.schedule.problem.profile)
     if not framework.is_installed:
         return f"{framework.state}\nThen start the studio again."
     path = str(source["path"])

@@ -98,8 +98,11 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
 
     options = {key: value for key, value in model.items() if key != "model" and value}
     profiled = problem.profile.measured.source if problem else {}
-    found = source_of(model["model"])
-    if profiled.get("kind") != found.kind:
+    wanted = options.get("framework_name", "")
+    found = source_of(model["model"], framework_name=wanted)
+    # Another framework may have a kind of this name, with other options.
+    is_other = wanted and (profiled.get("framework_name") or wanted) != wanted
+    if profiled.get("kind") != found.kind or is_other:
         source = source_of(model["model"], **options)
         _check_trust(source, trust, brought=False)
         return source

@@ -56,9 +56,12 @@ def _running() -> list[Framework]:
 
 def framework_of_kind(kind: str) -> Framework:
     """Return the framework that opens a kind of model, the usual one first."""
+    return next(each for each in _usual_first() if each.opens(kind))
+
+
+def _usual_first() -> list[Framework]:
     usual = usual_framework()
-    others = (each for each in frameworks().values() if each is not usual)
-    return next(each for each in (usual, *others) if each.opens(kind))
+    return sorted(frameworks().values(), key=lambda each: each is not usual)
 
 
 def framework_of(profile: Profile) -> Framework:
@@ -66,18 +69,25 @@ def framework_of(profile: Profile) -> Framework:
     source, named = profile.measured.source, profile.measured.framework
     if (known := frameworks().get(source.get("framework_name", "") or named)) is not None:
         return known
-    kind = source.get("kind")
-    return framework_of_kind(kind) if kind in kinds() else usual_framework()
+    kind = source.get("kind", "")
+    opening = (each for each in _usual_first() if each.opens(kind))
+    return next(opening, usual_framework())
 
 
-def kinds() -> dict[str, ModelKind]:
-    """Return every kind of model that some framework opens, by name."""
-    return {kind.name: kind for framework in frameworks().values() for kind in framework.kinds}
+def kind_of(profile: Profile) -> ModelKind | None:
+    """Return the kind of model that a profile was measured on; None if it names none."""
+    framework, kind = framework_of(profile), profile.measured.source.get("kind", "")
+    return framework.kind(kind) if framework.opens(kind) else None
+
+
+def kinds() -> list[ModelKind]:
+    """Return every kind of model that some framework opens; several have kinds of one name."""
+    return [kind for framework in frameworks().values() for kind in framework.kinds]
 
 
 def fields(recorded: bool) -> dict[str, Option]:
     """Return what the user may say of models that run, or of those that are only read, by key."""
-    return merge(*(kind.fields for kind in kinds().values() if kind.is_recorded is recorded))
+    return merge(*(kind.fields for kind in kinds() if kind.is_recorded is recorded))
 
 
 def run_options() -> dict[str, Option]:

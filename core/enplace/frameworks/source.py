@@ -16,7 +16,7 @@ from typing import Any
 from enplace.errors import EnplaceError, FileError
 from enplace.files.fields import is_object, only, take, whole
 from enplace.files.reading import read_bytes
-from enplace.frameworks.framework import Framework
+from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.registry import (
     framework_of_kind,
     frameworks,
@@ -68,9 +68,14 @@ class Source:
         return framework_of_kind(self.kind)
 
     @property
+    def model_kind(self) -> ModelKind:
+        """The kind, as the framework declares it; another may declare one of this name."""
+        return self.framework.kind(self.kind)
+
+    @property
     def is_recorded(self) -> bool:
         """Whether opening it runs no code: it holds measurements, or only a graph."""
-        return self.framework.kind(self.kind).is_recorded
+        return self.model_kind.is_recorded
 
     def text(self, key: str) -> str:
         """Return one of the options that are texts; empty if it is not set."""
@@ -121,13 +126,14 @@ def source_from_json(data: Any) -> Source:
         With the place in the data.
     """
     source = is_object(data, "source")
-    fields = merge(*(kind.fields for kind in kinds().values()))
+    fields = merge(*(kind.fields for kind in kinds()))
     only(source, {*_OWN, *fields}, "source")
     kind: Any = take(source, "kind", str, "source")
     name: str = take(source, "framework_name", str, "source", "")
     if name and name not in frameworks():
         raise FileError(f"source: no framework is called '{name}'; update Enplace")
-    known = [each.name for each in frameworks()[name].kinds] if name else list(kinds())
+    opened = frameworks()[name].kinds if name else kinds()
+    known = list(dict.fromkeys(each.name for each in opened))
     if kind not in known:
         raise FileError(f"source: 'kind' must be one of {', '.join(known)}, not '{kind}'")
     arguments = take(source, "arguments", list, "source")
@@ -142,14 +148,14 @@ def source_from_json(data: Any) -> Source:
         framework_name=name,
     )
     # Older files name the options of every kind, most of them empty.
-    keys = {field.key for field in found.framework.kind(kind).fields}.difference(_OWN)
+    keys = {field.key for field in found.model_kind.fields}.difference(_OWN)
     given = {key: source[key] for key in keys & source.keys()}
     return replace(found, options=_read(found, given, "source"))
 
 
 def _read(source: Source, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Read what is said of a model of some kind; refuse what it does not take."""
-    fields = source.framework.kind(source.kind).fields
+    fields = source.model_kind.fields
     said = {key: value for key, value in given.items() if value not in (0, (), [])}
     try:
         return read_values(fields, said, f"a model of kind '{source.kind}'")
@@ -264,7 +270,7 @@ def find_module(name: str) -> tuple[Path, Path] | None:
 def _with(source: Source, options: dict[str, Any]) -> Source:
     """Set further fields, if the model takes them and they go together."""
     values = _read(source, options, source.path)
-    for keys in source.framework.kind(source.kind).together:
+    for keys in source.model_kind.together:
         missing = [key for key in keys if key not in values]
         if missing and len(missing) < len(keys):
             given_one = next(key for key in keys if key in values)
@@ -285,7 +291,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
 
 def is_program(source: Source) -> bool:
     """Return whether a model is a program with arguments: a script or a module."""
-    return source.framework.kind(source.kind).is_program
+    return source.model_kind.is_program
 
 
 def _takes_batch(source: Source) -> bool:

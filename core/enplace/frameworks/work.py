@@ -14,7 +14,7 @@ from typing import Any
 
 from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.devices import LOCAL
-from enplace.frameworks.registry import kinds
+from enplace.frameworks.registry import kind_of
 from enplace.frameworks.source import is_program, source_from_json
 from enplace.processes.codecs import problem_from, profile_from, profile_message
 from enplace.processes.main import Connection, failure
@@ -97,9 +97,8 @@ def is_whole(profile: Profile) -> bool:
     """Return whether a profile surely has every op of its model."""
     if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
         return True  # that of a plan's file
-    kind = profile.measured.source.get("kind", "")
-    known = kinds().get(kind)
-    return bool(kind) and not (known and known.is_recorded)
+    known = kind_of(profile)
+    return bool(profile.measured.source.get("kind")) and not (known and known.is_recorded)
 
 
 def check_same_graph(ops: Collection[str], planned: Sequence[str], whole: bool) -> None:

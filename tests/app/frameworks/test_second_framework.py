@@ -37,6 +37,28 @@ def test_its_model_is_described_with_its_own_fields(dialog):
     assert dialog.request.source.options == {"wick_length": "long"}
 
 
+@pytest.mark.parametrize(
+    ("imported", "description", "compiles"),
+    [
+        ("tensorflow", "A training script. It runs", False),
+        ("torchlight", "A script by torchlight.", True),
+    ],
+)
+def test_a_script_is_described_by_the_framework_that_it_imports(
+    dialog, model, imported, description, compiles
+):
+    script = model("train.py")
+    script.write_text(f"import {imported}\n")
+    dialog.path.setText(str(script))
+    assert dialog.what.text().startswith(description)
+    assert dialog.form.isRowVisible(dialog.fields["arguments"])
+    assert dialog.form.isRowVisible(dialog.fields["compile"]) is compiles
+    dialog.fields["compile"].setChecked(True)
+    dialog.accept()
+    assert dialog.request.source.framework_name == imported
+    assert dialog.request.source.options == ({"compile": True} if compiles else {})
+
+
 def test_its_files_are_offered_and_recognised(dialog, model, monkeypatch):
     filters = []
 

@@ -11,7 +11,8 @@ import pytest
 from enplace import apply
 from enplace.errors import EnplaceError
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.registry import exporters, frameworks, kinds
+from enplace.frameworks.registry import exporters, frameworks, kind_of
+from enplace.readers import read_profile
 from fake_framework import add_second_framework
 
 WORKER = str(Path(__file__).with_name("fake_worker.py"))
@@ -23,9 +24,31 @@ def second(monkeypatch, folder):
     (folder / "model.flame").write_text("spark\n")
 
 
-def test_no_two_frameworks_share_a_kind_of_model():
-    names = [kind.name for framework in frameworks().values() for kind in framework.kinds]
-    assert sorted(names) == sorted(kinds())
+def profile_script(enplace, imported, *words):
+    """Profile a script that imports a framework."""
+    Path("train.py").write_text(f"import {imported}\n")
+    return enplace("profile", "train.py", "-o", "S.enplace", "--trust", "--json", *words)
+
+
+def test_its_scripts_take_what_it_declares(enplace):
+    assert profile_script(enplace, "torchlight", "--compile").status == 0
+    profile = read_profile("S.enplace")
+    assert profile.measured.source["framework_name"] == "torchlight"
+    assert profile.measured.source["compile"] is True
+    kind = kind_of(profile)
+    assert kind.description == "A script by torchlight."
+    enplace("place", "S.enplace", "--cluster", "c.json", "-o", "p.json", "--method", "round-robin")
+    words = ("run", "train.py", "p.json", "--trust", "--profile", "S.enplace", "--json")
+    done = enplace(*words, "--brightness", "2")
+    assert (done.status, done.document["facts"]["wishes"]) == (0, {"brightness": 2})
+    done = enplace(*words, "--framework", "tensorflow", "--brightness", "2")
+    assert "TensorFlow's run takes no 'brightness'" in done.err
+
+
+def test_the_same_kind_of_another_framework_takes_what_that_declares(enplace):
+    done = profile_script(enplace, "tensorflow", "--compile")
+    assert done.status == 2
+    assert "a model of kind 'script' takes no 'compile'; it takes arguments, batch_size" in done.err
 
 
 def test_the_doctor_says_how_to_install_it(enplace):

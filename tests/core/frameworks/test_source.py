@@ -139,22 +139,10 @@ def test_a_spoilt_source_is_refused_or_valid(source, key, value):
         assert source_from_json(read.to_json()) == read
 
 
-BOTH_OPEN_SCRIPTS = """
-def recognise(path):
-    if path.suffix not in (".py", ".flame"):
-        raise FileError(f"{path}: not a flame")
-    return path, "script" if path.suffix == ".py" else "flame"
-"""
-
-
 @pytest.fixture(params=["aflame", "torchlight"])
 def second(request, tmp_path, monkeypatch):
     """A second framework that opens scripts, too; its folder comes before or after the first."""
     add_second_framework(monkeypatch, tmp_path, folder=request.param)
-    path = tmp_path / "frameworks" / request.param / "framework.py"
-    text = path.read_text().replace("kinds=(", 'kinds=(ModelKind("script", "A script."),')
-    start, end = text.index("def recognise"), text.index("def apply")
-    path.write_text(text[:start] + BOTH_OPEN_SCRIPTS + text[end:])
     return request.param
 
 
@@ -199,8 +187,6 @@ def test_a_package_that_is_a_program_is_opened_by_what_it_imports(tmp_path, seco
     package.mkdir(parents=True)
     (tmp_path / "pkg" / "__init__.py").write_text("")
     (package / "__main__.py").write_text("import torchlight")
-    path = tmp_path / "frameworks" / second / "framework.py"
-    path.write_text(path.read_text().replace('ModelKind("script"', 'ModelKind("module"'))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert source_of("pkg.sub").framework_name == second
     assert source_of("pkg.gone").framework_name == "tensorflow"
