@@ -158,7 +158,7 @@ assert [device.measured_busy_us > 0 for device in first.devices] == [True, False
 assert [device.measured_busy_us > 0 for device in second.devices] == [True, True]
 (shared,) = found.data_parallel
 assert shared.measured_us > 0, shared.why_not
-assert "CPU 1, measured" in verification_html(found)
+assert "CPU 1, measured" in verification_html(found, "1")
 """
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, device_options
 from enplace.cli.options import FILE
@@ -57,7 +58,7 @@ def verify(framework: str | None, devices: str | None, output: str) -> Answer:
             report=report,
             cancelled=stopped,
         )
-    write_atomically(output, verification_html(found))
+    write_atomically(output, verification_html(found, __version__))
     took_s = time.monotonic() - began_s
     ends = [f"The report is in {output}; it took {seconds(took_s)}."]
     return Answer(
@@ -112,7 +113,7 @@ def _numbers(found: Verification) -> dict[str, Any]:
         "plans": len(found.checks),
         "exact": found.exact,
         "median_error": found.error,
-        "machine": machine_facts(found),
+        "machine": machine_facts(found, __version__),
         "best": found.best,
         "data_parallel": [
             {

@@ -27,8 +27,14 @@ _WIDTH, _LEFT, _TOP, _ROW = 1200, 190, 48, 34
 _BAR_WIDTH = 860
 
 
-def verification_html(found: Verification) -> str:
-    """Write the verdict and what to do, then figures and pictures of every plan."""
+def verification_html(found: Verification, version: str) -> str:
+    """Write the verdict and what to do, then figures and pictures of every plan.
+
+    Parameters
+    ----------
+    version : str
+        Enplace's.
+    """
     parts = [
         "<h1>Does Enplace work on this machine?</h1>",
         "<p>Small models that ship with Enplace were profiled here, placed by several methods, and "
@@ -41,7 +47,7 @@ def verification_html(found: Verification) -> str:
         section("Devices", _devices(found)),
         section("Transfers", _links(found.profiles)),
         *_pictures(found),
-        section("Machine", pairs([*machine_facts(found).items()])),
+        section("Machine", pairs([*machine_facts(found, version).items()])),
     ]
     return page("Enplace on this machine", parts)
 

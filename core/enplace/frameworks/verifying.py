@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enplace import __version__
 from enplace.errors import CancelledError, EnplaceError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.jobs import Replicas, RunRequest, measure_profile
@@ -356,8 +355,8 @@ def _share(report: Report, done: int, jobs: int, name: str) -> Report:
     return report_share
 
 
-def machine_facts(found: Verification) -> dict[str, str]:
-    """Describe the machine and the versions, without names of the machine or its user."""
+def machine_facts(found: Verification, version: str) -> dict[str, str]:
+    """Describe the machine and the versions, Enplace's too, without names of machine or user."""
     versions = {
         f"{framework_of(profile).name} {profile.measured.framework_version}".strip()
         for profile in found.profiles
@@ -371,6 +370,6 @@ def machine_facts(found: Verification) -> dict[str, str]:
         "system": platform.platform(),
         "Python": platform.python_version(),
         "framework": ", ".join(sorted(versions)),
-        "Enplace": __version__,
+        "Enplace": version,
     }
     return {name: value for name, value in facts.items() if value}
