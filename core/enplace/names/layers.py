@@ -14,6 +14,7 @@ import numpy as np
 
 from enplace.names.passes import is_no_layer
 from enplace.values.limits import MOST_DEPTH
+from enplace.values.op_kinds import OpPass
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
@@ -106,9 +107,15 @@ def named_layers(
 
 
 def _backward(profile: Profile) -> BoolArray:
-    """Find the ops whose scopes make them backward or update ops; shape (n_ops,)."""
-    named = zip(profile.op_names, profile.scopes, strict=True)
-    return np.array([any(map(is_no_layer, _split(*texts))) for texts in named], dtype=bool)
+    """Find backward and update ops: those of such a pass, or of such scopes; shape (n_ops,)."""
+    named = zip(profile.op_passes, profile.op_names, profile.scopes, strict=True)
+    return np.array(
+        [
+            said != OpPass.FORWARD if said else any(map(is_no_layer, _split(*texts)))
+            for said, *texts in named
+        ],
+        dtype=bool,
+    )
 
 
 def _depth(profile: Profile) -> IntArray:

@@ -32,6 +32,7 @@ from enplace.placing.candidates import best_of, unordered
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import EVERY, placer
 from enplace.placing.settle import deciding_op, natural_position, settle
+from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -60,6 +61,7 @@ RULES = Option(
     "Device of some ops in the expert's plan: a file with lines of REGEX -> DEVICE.",
 )
 
+_CONVOLUTIONS = {kind for kind in OpKind if "conv" in kind}
 _KINDS = {
     "convolution": re.compile(r"conv", re.IGNORECASE),
     "normalisation": re.compile(r"batch_?norm|layer_?norm", re.IGNORECASE),
@@ -108,19 +110,32 @@ def find_family(profile: Profile, layer_names: list[LayerName], work_us: FloatAr
     in_branch = np.array([bool(name.branch) for name in layer_names])
     if work_us[in_branch].sum() >= BRANCHY * total_us > 0:
         return BRANCHES
-    kinds = np.array([layer_kind(op_type) for op_type in profile.op_types])
+    kinds = np.array(layer_kinds(profile))
     convolved = work_us[kinds == "convolution"].sum() >= CONVOLVED * total_us > 0
     nameless = not any(name.layer for name in layer_names)
     return LAYERS if nameless and convolved and "normalisation" in kinds else STACKED
 
 
-def layer_kind(op_type: str) -> str:
-    """Classify an op type as convolution, normalisation or activation; return "" for others.
+def layer_kinds(profile: Profile) -> list[str]:
+    """Classify each op as convolution, normalisation or activation; others get ""."""
+    told = list(zip(profile.kinds, profile.op_types, strict=True))
+    known = {each: layer_kind(*each) for each in set(told)}
+    return [known[each] for each in told]
 
-    >>> layer_kind("FusedBatchNormGradV3")
+
+def layer_kind(op_kind: str, op_type: str) -> str:
+    """Classify an op by its kind or, where that does not tell, by its type.
+
+    >>> layer_kind("", "FusedBatchNormGradV3")
     'normalisation'
+    >>> layer_kind("elementwise", "Convert")
+    ''
     """
-    return next((kind for kind, pattern in _KINDS.items() if pattern.search(op_type)), "")
+    if op_kind in _CONVOLUTIONS:
+        return "convolution"
+    tells = op_kind not in ("", OpKind.OTHER)  # that it is no convolution
+    found = (kind for kind, pattern in _KINDS.items() if pattern.search(op_type))
+    return next((kind for kind in found if not (tells and kind == "convolution")), "")
 
 
 def stack_layers(
@@ -229,8 +244,9 @@ def deal_layers(profile: Profile, parts: list[list[str]], n_blocks: int) -> IntA
     """
     seen: dict[str, dict[str, int]] = defaultdict(dict)
     label = np.full(profile.n_ops, NONE)
+    kinds = layer_kinds(profile)
     for op in profile.topological_order.tolist():
-        if kind := layer_kind(profile.op_types[op]):
+        if kind := kinds[op]:
             scope = "/".join(parts[op]) or profile.op_names[op]
             label[op] = seen[kind].setdefault(scope, len(seen[kind])) % n_blocks
     return spread(profile, label)

@@ -1,6 +1,7 @@
 """The naive baselines, m-topo and the expert, by hand."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,6 +200,18 @@ def test_layers_are_ordered_by_their_work_not_by_weight_reads():
     assert layer.tolist() == [1, 1, 0, 1, 2]
 
 
+def test_what_a_profile_says_of_passes_goes_before_names():
+    # By its name, the first layer's op is a gradient, and the gradient of the second is none.
+    names = ["optimizer/layer_1/a", "layer_2/b", "layer_1/c"]
+    profile = profile_of(
+        dict.fromkeys(names, 10.0), [(a, b, 8) for a, b in itertools.pairwise(names)]
+    )
+    layer_names = [find_layer_name(parts) for parts in parts_of(profile)]
+    assert named_layers(profile, layer_names, profile.time_us[:, 0]).tolist() == [1, 0, 1]
+    told = replace(profile, op_passes=("forward", "forward", "backward"))
+    assert named_layers(told, layer_names, profile.time_us[:, 0]).tolist() == [0, 1, 0]
+
+
 def convolution_problem():
     """Return four blocks of convolution, normalisation and activation without telling names."""
     types = ["Conv2D", "FusedBatchNormV3", "Relu"] * 4
@@ -208,6 +221,18 @@ def convolution_problem():
 
 def test_the_expert_distributes_layers_of_each_kind():
     plan = place(convolution_problem(), "expert").plan
+    assert plan.details["family"] == "layers"
+    assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
+
+
+def test_what_a_profile_says_of_kinds_goes_before_types():
+    own = {"Conv2D": "aten::cross", "FusedBatchNormV3": "aten::batch_norm", "Relu": "relu_"}
+    problem = convolution_problem()
+    types = tuple(own[each] for each in problem.profile.op_types)
+    kinds = tuple("conv" if each == "aten::cross" else "" for each in types)
+    profile = replace(problem.profile, op_types=types)
+    assert place(Problem(profile, gpus(2)), "expert").plan.details["family"] == "stacked"
+    plan = place(Problem(replace(profile, op_kinds=kinds), gpus(2)), "expert").plan
     assert plan.details["family"] == "layers"
     assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
