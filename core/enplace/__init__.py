@@ -89,8 +89,8 @@ def __dir__() -> list[str]:
 def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
     """Run the training of this process according to ``plan.json``.
 
-    Call it at the start of a training script, which needs no other change. If several frameworks
-    are installed, import the script's one before.
+    Call it at the start of a training script, which needs no other change. The plan names its
+    framework. If an older one does not and several are installed, import the script's one before.
 
     Parameters
     ----------
@@ -113,4 +113,4 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")
-    return registry.framework_in_use().apply(path, **wishes)
+    return registry.framework_that_applies(path).apply(path, **wishes)

@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from enplace.errors import ClusterError, EnplaceError
+from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.frameworks.devices import LOCAL, has_gpus
 from enplace.option import Option, read_values
 from enplace.processes.worker import WorkerProgram
-from enplace.text import listed
+from enplace.text import listed, one_line, shortened
 from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
@@ -69,7 +69,7 @@ class Framework:
     name : str
         Its name on screen.
     module : str
-        A module that exists wherever it is installed.
+        A module that exists wherever it is installed; empty if Enplace does not know the framework.
     extra : str
         The extra of Enplace that installs it.
     worker : WorkerProgram
@@ -132,7 +132,7 @@ class Framework:
     @property
     def is_installed(self) -> bool:
         """Whether it is installed here; looks for it without importing it."""
-        return importlib.util.find_spec(self.module) is not None
+        return bool(self.module) and importlib.util.find_spec(self.module) is not None
 
     @property
     def alone(self) -> str:
@@ -183,6 +183,8 @@ class Framework:
         EnplaceError
             If it is none of ``grains``.
         """
+        if not self.module:
+            raise EnplaceError(f"there is no grain '{name}': {self.state}")
         if name not in self.grains:
             known = f"; use {listed(self.grains)}" if self.grains else ", nor any other"
             raise EnplaceError(f"{self.name} has no grain '{name}'{known}")
@@ -213,6 +215,18 @@ class Framework:
     @property
     def state(self) -> str:
         """A sentence that says whether it is installed and, if not, how to install it."""
+        if not self.module:
+            return f"Enplace does not know the framework {self.name}; update Enplace."
         if self.is_installed:
             return f"{self.name} is installed."
         return f"{self.name} is not installed. To add it, run: {self.install_command}"
+
+
+def unknown_framework(name: str) -> Framework:
+    """Return what stands for a framework that a file names and Enplace does not know."""
+    shown = one_line(shortened(name))
+    return Framework(shown, "", "", WorkerProgram((), shown), (), "", (), _recognise_nothing)
+
+
+def _recognise_nothing(path: Path) -> NoReturn:
+    raise FileError(f"{path}: no framework opens it")

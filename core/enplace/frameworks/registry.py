@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from functools import lru_cache
@@ -10,8 +11,10 @@ from typing import Any
 
 from enplace import frameworks as package
 from enplace import writers
-from enplace.frameworks.framework import Framework, ModelKind
+from enplace.errors import EnplaceError
+from enplace.frameworks.framework import Framework, ModelKind, unknown_framework
 from enplace.option import Option, merge
+from enplace.readers.plans import read_plan_framework
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers.registry import Exporter
@@ -44,6 +47,21 @@ def server_framework() -> Framework:
     return next((each for each in serving if each.is_installed), serving[0])
 
 
+def framework_that_applies(path: str | os.PathLike[str]) -> Framework:
+    """Return the framework that a plan's file names, if that runs models; else the one in use.
+
+    Raises
+    ------
+    EnplaceError
+        If the file is damaged or not a plan, or names a framework that Enplace does not know.
+    """
+    name = read_plan_framework(path)
+    framework = _named(name) if name else framework_in_use()
+    if not framework.module:
+        raise EnplaceError(f"{os.fspath(path)}: {framework.state}")
+    return framework if framework.runs else framework_in_use()
+
+
 def framework_in_use() -> Framework:
     """Return the framework that this process has imported, if any; else the usual one."""
     return next((each for each in _running() if each.module in sys.modules), usual_framework())
@@ -66,12 +84,15 @@ def _usual_first() -> list[Framework]:
 
 def framework_of(profile: Profile) -> Framework:
     """Return the framework that a profile names; a guess where it names none."""
-    source, named = profile.measured.source, profile.measured.framework
-    if (known := frameworks().get(source.get("framework_name", "") or named)) is not None:
-        return known
-    kind = source.get("kind", "")
+    if name := profile.measured.framework_name:
+        return _named(name)
+    kind = profile.measured.source.get("kind", "")
     opening = (each for each in _usual_first() if each.opens(kind))
     return next(opening, usual_framework())
+
+
+def _named(name: str) -> Framework:
+    return frameworks().get(name) or unknown_framework(name)
 
 
 def kind_of(profile: Profile) -> ModelKind | None:

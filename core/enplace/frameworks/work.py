@@ -95,10 +95,11 @@ def time_data_parallel(job: Message, values: Sequence[Message], report: Report) 
 
 def is_whole(profile: Profile) -> bool:
     """Return whether a profile surely has every op of its model."""
-    if profile.measured == Measurement(batch_shapes=profile.measured.batch_shapes):
+    found = profile.measured
+    if found == Measurement(batch_shapes=found.batch_shapes, framework=found.framework):
         return True  # that of a plan's file
     known = kind_of(profile)
-    return bool(profile.measured.source.get("kind")) and not (known and known.is_recorded)
+    return bool(found.source.get("kind")) and not (known and known.is_recorded)
 
 
 def check_same_graph(ops: Collection[str], planned: Sequence[str], whole: bool) -> None:

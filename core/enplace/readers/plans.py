@@ -73,7 +73,7 @@ class LonePlan:
     problem : Problem
         The plan's ops, split ones as their parts, without edges other than the order that a person
         wants, and with a microsecond each; and the plan's cluster. Of the measurement, it has the
-        shapes of the batches.
+        shapes of the batches and the framework.
     plan : Plan
     constraints : mapping of str to lists of rows
         As in :class:`PlanFile`.
@@ -141,6 +141,19 @@ def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
         return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
 
 
+def read_plan_framework(path: str | os.PathLike[str]) -> str:
+    """Read the name of the framework whose model a plan places; empty if the plan has none.
+
+    Raises
+    ------
+    FileError
+        If the file is damaged or not a plan.
+    """
+    with naming(path):
+        graph = take(_load(path), "profile", dict, "", {})
+        return take(graph, "framework", str, "profile", "")
+
+
 def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
     """Read a plan without the profile that it was made for.
 
@@ -155,8 +168,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         names = list(_placements(data, cluster.index, cluster.name))
         graph, predicted = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
-        shapes = {key: graph[key] for key in ("batch_shapes",) if key in graph}
-        profile = replace(profile, measured=measurement_from_json(shapes, "profile"))
+        measured = {key: graph[key] for key in ("batch_shapes", "framework") if key in graph}
+        profile = replace(profile, measured=measurement_from_json(measured, "profile"))
         known = "step_time_us" in predicted
         predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
         peaks = take(predicted, "peak_bytes", dict, "predicted", {})

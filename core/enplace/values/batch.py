@@ -37,6 +37,7 @@ def with_batch(profile: Profile, factor: float) -> Profile:
         measured=Measurement(
             op_devices=measured.op_devices,
             cluster=measured.cluster,
+            framework=measured.framework_name,
             estimated=measured.estimated,
             estimated_speed=measured.estimated_speed,
         ),

@@ -187,6 +187,11 @@ class Measurement:
         return f"{ESTIMATED} {time}" if self.estimated else time
 
     @property
+    def framework_name(self) -> str:
+        """The name of the framework's folder; empty if nothing says it."""
+        return self.source.get("framework_name") or self.framework
+
+    @property
     def batch_size(self) -> int | None:
         """Number of samples in a step; None if it is not known."""
         shapes = [shape[0] for shape in self.batch_shapes if shape]

@@ -56,7 +56,8 @@ def _head(result: Result) -> dict[str, Any]:
     bound_us = result.step_bound_us
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
-    shapes, estimated = profile.measured.batch_shapes, problem.measured_profile.measured.estimated
+    measured = problem.measured_profile.measured
+    shapes, estimated = profile.measured.batch_shapes, measured.estimated
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
     return {
         "format": f"{NAME}/{VERSION}",
@@ -65,6 +66,7 @@ def _head(result: Result) -> dict[str, Any]:
             "fingerprint": problem.measured_profile.fingerprint,
             "ops": profile.n_ops,
             **({"batch_shapes": shapes} if shapes else {}),
+            **({"framework": measured.framework_name} if measured.framework_name else {}),
         },
         "method": plan.method,
         "policy": plan.policy,

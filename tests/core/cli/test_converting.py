@@ -104,3 +104,20 @@ def test_a_bundled_sample_goes_by_its_name(enplace):
     missing = enplace("import", "rnnlm-2-2084", "-o", "t.enplace")
     assert missing.status == 2
     assert "did you mean 'rnnlm-2-2048'?" in missing.err
+
+
+def test_a_model_of_an_unknown_framework_is_not_taken_for_another(enplace, folder):
+    measured = {"framework": "pytorch", "framework_version": "2.9"}
+    (folder / "p.json").write_text(json.dumps(model(measured=measured)))
+    words = ("p.json", "--cluster", "c.json")
+    assert enplace("place", *words, "-o", "plan.json", "--method", "heft").status == 0
+    assert enplace("export", "p.json", "plan.json", "--format", "html", "-o", "r.html").status == 0
+    page = (folder / "r.html").read_text()
+    assert "the model alone: everything on one GPU" in page
+    assert "TensorFlow" not in page
+    done = enplace("export", "p.json", "plan.json", "--format", "python", "-o", "out.py")
+    assert done.status == 2
+    assert "format 'python' is for TensorFlow, and this is a model of pytorch" in done.err
+    done = enplace("place", *words, "-o", "plan.json", "--grain", "module")
+    assert done.status == 2
+    assert "there is no grain 'module': Enplace does not know the framework pytorch" in done.err

@@ -41,6 +41,8 @@ def test_its_scripts_take_what_it_declares(enplace):
     words = ("run", "train.py", "p.json", "--trust", "--profile", "S.enplace", "--json")
     done = enplace(*words, "--brightness", "2")
     assert (done.status, done.document["facts"]["wishes"]) == (0, {"brightness": 2})
+    plan = json.loads(Path("p.json").read_text())
+    assert plan["profile"]["framework"] == "torchlight"
     done = enplace(*words, "--framework", "tensorflow", "--brightness", "2")
     assert "TensorFlow's run takes no 'brightness'" in done.err
 
@@ -150,9 +152,45 @@ def test_serve_asks_which_framework_serves(enplace):
     assert "Torchlight serves no tasks; choose another framework" in done.err
 
 
+def write_plan_of(framework):
+    """Write the head of a plan, which may name a framework."""
+    named = {"profile": {"framework": framework}} if framework else {}
+    Path("plan.json").write_text(json.dumps({"format": "enplace-plan/1", "ops": [], **named}))
+
+
+@pytest.mark.parametrize(
+    ("named", "imported", "applies"),
+    [
+        ("", ("tensorflow", "torchlight"), "tensorflow"),
+        ("torchlight", ("tensorflow", "torchlight"), "torchlight"),
+        ("tensorflow", ("tensorflow", "torchlight"), "tensorflow"),
+        ("torchlight", (), "torchlight"),
+        ("onnx", ("torchlight",), "torchlight"),
+        ("", ("torchlight",), "torchlight"),
+    ],
+)
+def test_a_plan_is_applied_by_the_framework_that_it_names(monkeypatch, named, imported, applies):
+    for name in ("tensorflow", "torchlight"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in imported:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(Framework, "is_installed", True)
+    monkeypatch.setattr(Framework, "apply", lambda framework, path: framework.module)
+    write_plan_of(named)
+    assert apply("plan.json") == applies
+
+
+def test_a_plan_of_an_unknown_framework_is_not_applied():
+    write_plan_of("pytorch")
+    why = "^plan.json: Enplace does not know the framework pytorch; update Enplace.$"
+    with pytest.raises(EnplaceError, match=why):
+        apply("plan.json")
+
+
 def test_a_script_applies_a_plan_with_the_framework_that_it_imported(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setitem(sys.modules, "torchlight", ModuleType("torchlight"))
+    write_plan_of("")
     assert apply("plan.json") == "plan.json lit"
     assert apply("plan.json", brightness=3) == "plan.json lit!!"
     with pytest.raises(EnplaceError, match="Torchlight's apply takes no 'pipeline'"):

@@ -90,3 +90,15 @@ def test_data_grows_with_the_batch_and_weights_stay():
 )
 def test_the_batch_is_known_if_the_profile_says_it(measured, size):
     assert measured.batch_size == size
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        Measurement(framework="torchlight"),
+        Measurement(source={"path": "/m.flame", "framework_name": "torchlight"}),
+    ],
+)
+def test_another_batch_has_the_same_framework(measured):
+    profile = replace(training_step(), measured=measured)
+    assert with_batch(profile, 2.0).measured.framework_name == "torchlight"
