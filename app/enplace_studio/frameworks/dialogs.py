@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from PySide6.QtGui import QFontDatabase, QGuiApplication
-from PySide6.QtWidgets import QCheckBox, QDialog, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 
 from enplace.frameworks.source import Source, is_program
 from enplace.frameworks.trust import place_of
-from enplace.frameworks.wishes import ORDER
-from enplace.option import Value
+from enplace.frameworks.wishes import PIPELINE_OPTIONS
 from enplace.text import elide_middle
+from enplace_studio.frameworks.option_fields import field_of, offer, value_of
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, plain_tip
 from enplace_studio.widgets.layouts import vbox
@@ -131,7 +133,9 @@ _WHAT_HAPPENS = {
 
 
 class RunQuestion(Question):
-    """Asks how many steps to run a plan for, and whether to keep its order.
+    """Asks how many steps to run a plan for, and what else the framework can be wished.
+
+    The views of a run show one step, so runs as a pipeline are left to the command line.
 
     Parameters
     ----------
@@ -154,9 +158,6 @@ class RunQuestion(Question):
         if remark:
             self.add_text(remark, "dim")
         self.steps = number_field(1, MOST_STEPS, STEPS)
-        self.order = QCheckBox("Keep the plan’s order of ops on each device")
-        self.order.setChecked(True)
-        self.order.setVisible(ORDER in source.framework.run_options)
         command = source.command
         fields = Form()
         model = label(elide_middle(command, NAME_LENGTH))
@@ -164,10 +165,17 @@ class RunQuestion(Question):
         fields.add("Model", model)
         fields.add("Devices", label(where))
         fields.add("Steps", self.steps)
-        fields.add("", self.order)
+        self._options = [o for o in source.framework.run_options if o not in PIPELINE_OPTIONS]
+        self.fields = {option.key: field_of(option) for option in self._options}
+        for option in self._options:
+            field = self.fields[option.key]
+            offer(field, option)
+            fields.add(option.title, field, option.help)
         self.body.addLayout(fields)
 
     @property
-    def wishes(self) -> dict[str, Value]:
+    def wishes(self) -> dict[str, Any]:
         """What is wished of the run, besides what is usual."""
-        return {} if self.order.isChecked() else {ORDER.key: False}
+        said = {option.key: value_of(self.fields[option.key]) for option in self._options}
+        usual = {option.key: option.default for option in self._options}
+        return {key: value for key, value in said.items() if value not in (None, "", usual[key])}

@@ -9,12 +9,9 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
     QDialog,
     QFileDialog,
     QLineEdit,
-    QSpinBox,
     QWidget,
 )
 
@@ -22,8 +19,9 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import Source, check_batch_sizes, source_of
-from enplace.option import MAX_SIZE, SWITCH, TEXT, WHOLE, Option, merge, read_values
+from enplace.option import Option, merge, read_values
 from enplace_studio.frameworks.devices import DeviceChoice
+from enplace_studio.frameworks.option_fields import field_of, offer, value_of
 from enplace_studio.widgets.form import Form, number_field
 from enplace_studio.widgets.labels import label, paragraph, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
@@ -58,7 +56,7 @@ class OpenModel(QDialog):
         self.path.setAccessibleName("Model")
         self.what = paragraph("")
         declared = merge(*(kind.fields for kind in kinds()))
-        self.fields = {key: _field_of(option) for key, option in declared.items()}
+        self.fields = {key: field_of(option) for key, option in declared.items()}
         self.devices = DeviceChoice()
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
@@ -145,7 +143,7 @@ class OpenModel(QDialog):
         for key, field in self.fields.items():
             self.form.setRowVisible(field, key in options)
             if key in options:
-                _offer(field, options[key])
+                offer(field, options[key])
 
     def _show_missing(self, usable: Sequence[Framework]) -> bool:
         """Explain how to install a framework unless one is; return whether one is."""
@@ -180,7 +178,7 @@ class OpenModel(QDialog):
         EnplaceError
             If a text is none of an option's values.
         """
-        said = {option.key: _value_of(self.fields[option.key]) for option in kind.fields}
+        said = {option.key: value_of(self.fields[option.key]) for option in kind.fields}
         return read_values(kind.fields, said, kind.name)
 
     def accept(self) -> None:
@@ -221,42 +219,3 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 def _what_can_be_opened() -> str:
     models = "; ".join(framework.models for framework in frameworks().values())
     return f"{models[:1].upper()}{models[1:]}. Drop it on the window, or choose it here."
-
-
-_Field = QLineEdit | QComboBox | QSpinBox | QCheckBox
-
-
-def _field_of(option: Option) -> _Field:
-    """Make the field of an option; in a list of values, others can be typed."""
-    if option.values == SWITCH:
-        return QCheckBox("Yes")
-    if option.values == WHOLE:
-        return number_field(0, option.most or MAX_SIZE, 0)
-    is_list = bool(option.choices) or (option.values == TEXT and bool(option.suggested))
-    return QComboBox(editable=True) if is_list else QLineEdit()
-
-
-def _offer(field: _Field, option: Option) -> None:
-    """Show what stands for an empty field, offer an option's values, and keep what is typed."""
-    empty = option.help.partition(" [default: ")[2].removesuffix("]")
-    if isinstance(field, QSpinBox):
-        field.setSpecialValueText(empty)
-    elif isinstance(field, QLineEdit):
-        field.setPlaceholderText(empty or "".join(option.suggested[:1]))
-    elif isinstance(field, QComboBox):
-        typed = field.currentText()
-        field.clear()
-        field.addItems([*(option.choices or option.suggested)])
-        field.setCurrentIndex(-1)
-        field.setEditText(typed)
-        if (line := field.lineEdit()) is not None:
-            line.setPlaceholderText(empty)
-
-
-def _value_of(field: _Field) -> Any:
-    """Return what is in a field; None if it is empty."""
-    if isinstance(field, QSpinBox):
-        return field.value() or None
-    if isinstance(field, QCheckBox):
-        return field.isChecked() or None
-    return (field.currentText() if isinstance(field, QComboBox) else field.text()).strip()

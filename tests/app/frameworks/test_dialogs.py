@@ -3,8 +3,9 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 
 from enplace.frameworks.framework import Framework
+from enplace.frameworks.source import source_of
 from enplace_studio.frameworks.devices import DeviceChoice
-from enplace_studio.frameworks.dialogs import FailureReport
+from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion
 from enplace_studio.frameworks.open_model import OpenModel
 
 
@@ -133,3 +134,11 @@ def test_the_failure_report_shows_and_copies_the_last_lines(parent):
 def test_without_output_the_report_is_a_sentence(parent):
     report = FailureReport("train.py could not be profiled", "no train step.", "", parent)
     assert report.findChild(QPlainTextEdit) is None
+
+
+def test_a_run_keeps_the_order_unless_that_is_not_wished(parent, model):
+    question = RunQuestion("A", source_of(str(model("train.py"))), "2 GPUs", "", parent)
+    assert list(question.fields) == ["order"]  # no pipelines
+    assert question.wishes == {}
+    question.fields["order"].setChecked(False)
+    assert question.wishes == {"order": False}

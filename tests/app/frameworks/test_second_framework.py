@@ -4,6 +4,8 @@ import pytest
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
 from enplace.frameworks.registry import frameworks
+from enplace.frameworks.source import source_of
+from enplace_studio.frameworks.dialogs import RunQuestion
 from enplace_studio.frameworks.open_model import OpenModel
 from enplace_studio.model.can_run import is_model
 from enplace_studio.shell.about import framework_names
@@ -86,3 +88,13 @@ def test_only_devices_that_it_can_have_are_offered(dialog):
     assert "cpu:1" in devices
     assert "cpu:2" not in devices
     assert None not in devices  # no cluster file with hosts
+
+
+def test_a_run_is_asked_for_with_its_own_wishes(dialog, model):
+    source = source_of(str(model("candle.flame")))
+    question = RunQuestion("A", source, "1 GPU", "", dialog)
+    assert list(question.fields) == ["brightness"]
+    assert question.fields["brightness"].specialValueText() == "1"
+    assert question.wishes == {}
+    question.fields["brightness"].setValue(3)
+    assert question.wishes == {"brightness": 3}
