@@ -29,7 +29,7 @@ from enplace.coarsen import tie_heavy_edges
 from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
-from enplace.placing.incumbents import is_enough
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.list_schedule import (
     PartialSchedule,
     Work,
@@ -50,7 +50,6 @@ from enplace.placing.slots import Slots, empty_slots, occupy
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
-from enplace.values.schedule import Schedule
 
 VARIANTS = (
     (1.0, None),
@@ -80,25 +79,26 @@ MORE = 1.5
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
     """Schedule ops by upward rank where they end earliest; return the best of a few variants."""
     began_s = options.seconds
-    best = _improved(problem, *VARIANTS[0], None, options)
+    best = BestSchedule(options)
+    _improve(best, problem, *VARIANTS[0], options)
     for link_weight, tie in VARIANTS[1:]:
         next_s = MORE * (options.seconds - began_s)
         ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time
-        if is_enough(best, options) or not ends_in_time(next_s):
+        if best.is_enough or not ends_in_time(next_s):
             break
         began_s = options.seconds
-        best = _improved(problem, link_weight, tie, best, options)
-    orders = arranged(problem, best.plan.device, best.plan.position, "heft")
+        _improve(best, problem, link_weight, tie, options)
+    orders = arranged(problem, best.found.plan.device, best.found.plan.position, "heft")
     return best_of(problem, orders, options, best).plan
 
 
-def _improved(
+def _improve(
+    best: BestSchedule,
     problem: Problem,
     link_weight: float,
     tie: tuple[float, float] | None,
-    best: Schedule | None,
     options: PlaceOptions,
-) -> Schedule:
+) -> None:
     n_gpus = len(problem.cluster.gpus)
     unit = problem.unit if tie is None else tie_heavy_edges(problem, tie[0], tie[1] / n_gpus)
     rank_us = mean_rank_us(problem, link_weight)
@@ -107,7 +107,7 @@ def _improved(
         device, start_us = list_schedule(problem, rank_us, unit, options, memory_share)
         return by_start_or_rank(problem, device, start_us, "heft")
 
-    return best_that_fits(problem, candidates, options, best)
+    best_that_fits(problem, candidates, options, best)
 
 
 def list_schedule(

@@ -17,6 +17,7 @@ from enplace.placers.max_load.search.descent import draw_placement, score
 from enplace.placers.max_load.search.hypergraph import build_hypergraph
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
+from enplace.placing.incumbents import Best, Incumbent
 from enplace.placing.options import PROGRAM_S, ROUNDS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.values.plan import Plan
@@ -69,21 +70,21 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     options.stop.check()
     stop = options.stop.limited(PROGRAM_S)
     graph, draw = build_hypergraph(problem, options.load_rule), np.random.default_rng(options.seed)
-    best, plan, completed = (np.inf, np.inf), None, 0
+    best, completed = Best[Incumbent](), 0
     restarts = options.rounds or RESTARTS
     for number in range(restarts):
-        if plan is not None and stop():
+        if best.kept and stop():
             break
         device = descend_in_load(graph, draw_placement(graph, draw), stop)
-        found = score(graph, device)
-        if plan is None or found < best:
-            best, plan = found, _plan(problem, device[problem.unit], options)
+        excess_bytes, us = score(graph, device)
+        found = Incumbent(device[problem.unit], us, bound_us=0.0, excess_bytes=excess_bytes)
+        if best.offer(found):
+            plan = _plan(problem, found.device, options)
             fraction = (number + 1) / restarts
-            us, message = plan.value_us, "a better local optimum"
-            options.progress(Progress(options.seconds, message, fraction, plan, us))
+            message = "a better local optimum"
+            options.progress(Progress(options.seconds, message, fraction, plan, plan.value_us))
         completed += not stop()
-    assert plan is not None
-    return _with_note(plan, completed, restarts)
+    return _with_note(_plan(problem, best.found.device, options), completed, restarts)
 
 
 def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:

@@ -27,7 +27,7 @@ from enplace.machine import simulate
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
 from enplace.placers.naive import single
 from enplace.placing.candidates import best_that_fits
-from enplace.placing.incumbents import is_better, keep_better
+from enplace.placing.incumbents import Best, BestSchedule
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.settle import position_by_start
@@ -62,12 +62,11 @@ def os_dpos(problem: Problem, options: PlaceOptions) -> Plan:
     """Split the ops of the critical path while that shortens the step."""
     options = replace(options, stop=options.stop.limited(TIME_LIMIT_S))
     search = _Search(problem, options)
-    best = search.from_start(())
+    search.from_start(())
     shared = data_parallel(problem)
     if shared and not options.stop() and _fits_one_device(problem, options):
-        found = search.from_start(shared)
-        best = found if is_better(found, best) else best
-    return best.plan
+        search.from_start(shared)
+    return search.best.found.plan
 
 
 def data_parallel(problem: Problem) -> tuple[Split, ...]:
@@ -97,27 +96,25 @@ def _fits_one_device(problem: Problem, options: PlaceOptions) -> bool:
 
 
 class _Search:
-    """Algorithm 2 from several starts; reports each new best result of all."""
+    """Algorithm 2 from several starts; keeps the best result of all, and reports each new one."""
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
         self._problem, self._options = problem, options
-        self._best: Schedule | None = None
+        self.best = BestSchedule(options)
         n_gpus = len(problem.cluster.gpus)
         self._parts = [n for n in range(2, n_gpus + 1) if n_gpus % n == 0]
 
-    def from_start(self, splits: tuple[Split, ...]) -> Schedule:
+    def from_start(self, splits: tuple[Split, ...]) -> None:
         """Search from one start (Algorithm 2, lines 3 to 14)."""
-        best = self._dpos(splits)
-        for op in self._by_time(best):
+        best = Best(self._dpos(splits))
+        for op in self._by_time(best.found):
             if self._options.stop():
                 break
-            found = self._best_split(best, op)
+            found = self._best_split(best.found, op)
             if found is None:  # pinned, colocated or without a legal dimension
                 continue
-            if not is_better(found, best):
+            if not best.offer(found):
                 break
-            best = found
-        return best
 
     def _dpos(self, splits: tuple[Split, ...]) -> Schedule:
         """Run DPOS on the graph with these splits."""
@@ -131,7 +128,7 @@ class _Search:
             return [Plan(device, position, "os-dpos", links="priority", splits=splits)]
 
         schedule = best_that_fits(problem, candidates, self._options.quiet)
-        self._best = keep_better(schedule, self._best, self._options)
+        self.best.offer(schedule)
         return schedule
 
     def _by_time(self, schedule: Schedule) -> list[str]:
@@ -144,14 +141,13 @@ class _Search:
 
     def _best_split(self, schedule: Schedule, name: str) -> Schedule | None:
         """Find the shortest step with this op split (line 8); None if it may not be split."""
-        problem, best = schedule.problem, None
+        problem, best = schedule.problem, Best[Schedule]()
         op = problem.profile.index[name]
         if op in _kept_whole(problem) or problem.profile.colocation[op]:
             return None
         for parts in self._parts:
             for dimension in legal_dimensions(problem.profile, op, parts):
                 if self._options.stop():
-                    return best
-                found = self._dpos((*schedule.plan.splits, Split(name, dimension, parts)))
-                best = found if best is None or is_better(found, best) else best
-        return best
+                    return best.kept
+                best.offer(self._dpos((*schedule.plan.splits, Split(name, dimension, parts))))
+        return best.kept

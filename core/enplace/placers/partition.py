@@ -30,6 +30,7 @@ import numpy as np
 from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
 from enplace.placing.candidates import best_of, unordered
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.repair import relieve
@@ -113,11 +114,12 @@ def scotch(problem: Problem, options: PlaceOptions) -> Plan:
 def _partitioned(
     problem: Problem, partition: Partition, method: str, options: PlaceOptions
 ) -> Plan:
-    best = best_of(problem, _parts(problem, partition, method, by_memory=False), options)
-    if not best.fits and not options.stop():
+    best = BestSchedule(options)
+    best_of(problem, _parts(problem, partition, method, by_memory=False), options, best)
+    if not best.found.fits and not options.stop():
         plans = _parts(problem, partition, method, by_memory=True)
-        best = best_of(problem, plans, options, best)
-    return relieve(best, options).plan
+        best_of(problem, plans, options, best)
+    return relieve(best.found, options).plan
 
 
 def _parts(

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
-from enplace.placing.incumbents import is_better, is_enough, keep_better
+from enplace.placing.incumbents import BestSchedule, best_among
 from enplace.placing.options import PlaceOptions
-from enplace.placing.repair import relieve, try_relief
+from enplace.placing.repair import try_relief
 from enplace.placing.settle import by_placed_rank, natural_position, position_by_start, settle
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
@@ -54,32 +54,35 @@ def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
     return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
 
 
-def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:
-    """Return the schedule of the plan to begin from, as the first incumbent; None without one.
+def given_start(problem: Problem, options: PlaceOptions, method: str) -> BestSchedule:
+    """Return the best schedule before a search: that of the plan to begin from, if there is one.
 
     If the plan was made under other constraints, it is changed as little as the current ones
     require.
     """
+    best = BestSchedule(options)
     if options.start is None:
-        return None
+        return best
     plan = options.start.under_name(method)
     try:
         check_plan(problem, plan)
     except PlanError:
         plan = replace(plan, device=settle(problem, plan.device, plan.position))
-    return best_of(problem, [plan], options, engine=GIVEN)
+    options.stop.check()
+    best.offer(simulate(problem, plan), GIVEN)
+    return best
 
 
 def best_of(
     problem: Problem,
     candidates: Iterable[Plan],
     options: PlaceOptions,
-    best: Schedule | None = None,
+    best: BestSchedule | None = None,
     engine: str = "",
 ) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
 
-    ``best``, if given, competes with the candidates. Stop early once a plan that fits is
+    What ``best`` has so far competes with the candidates. Stop early once a plan that fits is
     within :data:`~enplace.placing.incumbents.CLOSE_ENOUGH` of the lower bound.
 
     Raises
@@ -87,21 +90,21 @@ def best_of(
     CancelledError
         If cancelled before the first one; if cancelled later, the best so far is returned.
     """
+    best = best or BestSchedule(options)
     for plan in candidates:
-        if best is None:
+        if best.kept is None:
             options.stop.check()
-        elif is_enough(best, options):
+        elif best.is_enough:
             break
-        best = keep_better(simulate(problem, plan), best, options, engine)
-    assert best is not None, "a placer offers at least one candidate"
-    return best
+        best.offer(simulate(problem, plan), engine)
+    return best.found
 
 
 def best_that_fits(
     problem: Problem,
     candidates: Callable[[float], Iterable[Plan]],
     options: PlaceOptions,
-    best: Schedule | None = None,
+    best: BestSchedule | None = None,
 ) -> Schedule:
     """Simulate candidates made for less and less memory while they are short but do not fit.
 
@@ -114,41 +117,41 @@ def best_that_fits(
     ----------
     candidates : callable
         Returns at least one plan for a share of each device's memory.
-    best : Schedule, optional
-        The schedule to beat.
+    best : BestSchedule, optional
+        Has the schedule to beat, if any; keeps a better one.
 
     Raises
     ------
     CancelledError
         If cancelled before there was a schedule.
     """
+    best = best or BestSchedule(options)
     first: Schedule | None = None
     for share in MEMORY_SHARES:
         began_s = options.seconds
         try:
-            found, *others = [simulate(problem, plan) for plan in candidates(share)]
+            schedules = [simulate(problem, plan) for plan in candidates(share)]
         except CancelledError:
-            if best is None:
+            if best.kept is None:
                 raise
-            return best
-        shortest_us = min(schedule.makespan_us for schedule in (found, *others))
-        if best is not None and shortest_us >= best.makespan_us and best.fits:
-            return best  # the memory of the others need not be computed
-        for schedule in others:
-            found = schedule if is_better(schedule, found) else found
+            return best.found
+        shortest_us = min(schedule.makespan_us for schedule in schedules)
+        if best.kept and shortest_us >= best.kept.makespan_us and best.kept.fits:
+            return best.kept  # the memory of the others need not be computed
+        found = best_among(schedules)
         first = first or found
-        best = keep_better(found, best, options)
+        best.offer(found)
         # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
         took_s = options.seconds - began_s
         ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time(took_s)
         is_late = options.stop() or not ends_in_time
-        if is_late or (best.fits and shortest_us >= best.makespan_us):
+        if is_late or (best.found.fits and shortest_us >= best.found.makespan_us):
             break
-    assert best is not None
     assert first is not None
-    if not best.fits:
-        best = keep_better(try_relief(first, options), best, options)
-    return relieve(best, options)
+    if not best.found.fits:
+        best.offer(try_relief(first, options))
+        best.offer(try_relief(best.found, options))
+    return best.found
 
 
 def make_replicas(

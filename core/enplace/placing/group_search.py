@@ -17,7 +17,7 @@ from enplace.machine import simulate
 from enplace.machine.memory import find_excess
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority
-from enplace.placing.incumbents import gap_of, keep_better
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import relieve
@@ -25,7 +25,6 @@ from enplace.placing.settle import by_placed_rank, deciding_op, device_by_prefer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
-from enplace.values.schedule import Schedule
 
 REACH = 50
 """Most nodes in a group: fewer than in Celeritas, because a search can handle more groups."""
@@ -52,15 +51,14 @@ class GroupSearch:
         Group of each op.
     gpus : int array
         Devices that groups are placed on.
-    best : Schedule or None
-        The best schedule so far.
+    best : BestSchedule
     """
 
     def __init__(self, problem: Problem, method: str, options: PlaceOptions) -> None:
         self.problem, self.options = problem, options
         self.group = fuse(problem, reach=REACH)
         self.gpus = np.array(problem.cluster.gpus)
-        self.best: Schedule | None = None
+        self.best = BestSchedule(options)
         self._stop = options.stop.when(lambda: self.is_settled or self.share_spent >= 1)
         unit_decider, unit_goes = self.group[deciding_op(problem)], device_by_preference(problem)
         together = _number(np.column_stack([unit_decider, unit_goes[:, self.gpus]]))
@@ -92,23 +90,19 @@ class GroupSearch:
     @property
     def is_settled(self) -> bool:
         """Whether no other plan can be better."""
-        best = self.best
-        if best is None or len(self.gpus) == 1:
-            return best is not None
-        return best.fits and gap_of(best, self.options) <= 0
+        return self.best.kept is not None and (len(self.gpus) == 1 or self.best.is_optimal)
 
     def is_over(self) -> bool:
         """Whether to stop; never before there is a plan."""
-        if self.best is None:
+        if self.best.kept is None:
             self.options.stop.check()
             return False
-        in_time = self._stop.has_time(share=1.0 if self.best.fits else SEARCH_SHARE)
+        in_time = self._stop.has_time(share=1.0 if self.best.found.fits else SEARCH_SHARE)
         return not in_time or self._stop()
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""
-        schedule = simulate(self.problem, plan.under_name(self._method))
-        self.best = keep_better(schedule, self.best, self.options)
+        self.best.offer(simulate(self.problem, plan.under_name(self._method)))
 
     def score(self, device: IntArray) -> float:
         """Return the step time of the coarse graph in µs, with a penalty for exceeding memory.
@@ -141,8 +135,7 @@ class GroupSearch:
 
     def plan(self) -> Plan:
         """Return the best plan found, with units moved if it does not fit."""
-        assert self.best is not None, "a search scores at least one placement"
-        return relieve(self.best, self.options).plan
+        return relieve(self.best.found, self.options).plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
         """Draw a device for each group at random; shape (n_groups,)."""

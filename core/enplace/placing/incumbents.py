@@ -1,16 +1,16 @@
 """The best plan so far: what is better, what is good enough, and reporting each better one.
 
-For the step time, it is a schedule, and the bound is that of its problem. For the other objectives,
-it is an :class:`Incumbent`, whose bound holds for the placements of its kind.
+:class:`Best` keeps it. For the step time, it is a schedule, and the bound is that of its problem.
+For the other objectives, it is an :class:`Incumbent`, whose bound holds for the placements of its
+kind.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from enplace.bounds.proofs import Proof
 from enplace.placing.options import PlaceOptions, Progress
@@ -35,23 +35,6 @@ BETTER = 1e-9
 """Share by which another objective must fall to count as better, so that rounding errors do not."""
 
 
-def is_better(one: Schedule, other: Schedule) -> bool:
-    """Whether one has a smaller excess than the other, or the same excess and a shorter step."""
-    if other.fits:  # then a longer schedule's memory need not be computed
-        return one.makespan_us < other.makespan_us and one.fits
-    return (one.excess_bytes, one.makespan_us) < (other.excess_bytes, other.makespan_us)
-
-
-def keep_better(
-    found: Schedule, best: Schedule | None, options: PlaceOptions, engine: str = ""
-) -> Schedule:
-    """Return the better of a new schedule and the best so far; report the new one if it is."""
-    if best is not None and not is_better(found, best):
-        return best
-    report(found, options, engine)
-    return found
-
-
 def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     """Return the best proof for a problem; compute our own bounds if there is none.
 
@@ -62,33 +45,6 @@ def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
         return known
     stop = options.stop.with_grace(problem.profile.n_ops)
     return stop.interrupt(lambda flag: options.proofs.find(problem, flag))
-
-
-def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
-    """Return how far the step time may be above the best possible, as a share of it.
-
-    Infinite if the bound is not known and there is no time left to compute it.
-    """
-    problem = schedule.problem
-    if options.proofs.known(problem) is None and not options.stop.has_time(_bound_s(problem)):
-        return math.inf
-    return find_gap(schedule.makespan_us, find_proof(problem, options).bound_us)
-
-
-def _bound_s(problem: Problem) -> float:
-    n_ops = problem.profile.n_ops
-    return min(SMALL_BOUND_OP_S * n_ops, BOUND_S + BOUND_OP_S * n_ops)
-
-
-def is_close(schedule: Schedule, options: PlaceOptions) -> bool:
-    """Whether a schedule fits and is close to the proven optimum."""
-    return schedule.fits and gap_of(schedule, options) < CLOSE_ENOUGH
-
-
-def is_enough(best: Schedule, options: PlaceOptions) -> bool:
-    """Whether to stop searching: on request, for lack of time, or close to the proven optimum."""
-    late = options.stop() or options.stop.with_grace(best.problem.profile.n_ops)()
-    return late or is_close(best, options)
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:
@@ -137,6 +93,8 @@ class Incumbent:
         A note about the solver; usually empty.
     subgraph : int array, shape (n_ops,), optional
         Number of each op's subgraph within its pass on its accelerator; only for the latency.
+    excess_bytes : float
+        By how much it exceeds the memory.
     """
 
     device: IntArray
@@ -144,40 +102,121 @@ class Incumbent:
     bound_us: float
     why: str = ""
     subgraph: IntArray | None = None
+    excess_bytes: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether a placement that fits was found."""
+        return math.isfinite(self.objective_us) and not self.excess_bytes
 
     @property
     def proven(self) -> bool:
         """Whether no placement of this kind is better."""
-        found = bool(np.isfinite(self.objective_us))
-        return found and self.objective_us <= self.bound_us * (1 + PROVEN_GAP)
+        return self.fits and self.objective_us <= self.bound_us * (1 + PROVEN_GAP)
 
+
+Found = TypeVar("Found", bound=Schedule | Incumbent)
 
 Report = Callable[[Incumbent], None]
 """Called with each better placement or bound."""
 
 
-class Incumbents:
-    """The incumbent of a search. It only gets better, and each improvement is reported."""
+def is_better(one: Found, other: Found, margin: float = 0.0) -> bool:
+    """Whether one has a smaller excess than the other, or the same excess and a smaller value.
 
-    def __init__(self, first: Incumbent, report: Report) -> None:
-        self.best = first
-        self._report = report
+    Parameters
+    ----------
+    margin : float
+        Share by which the value of one that fits must be smaller than that of another.
+    """
+    if other.fits:  # then the memory of a longer schedule need not be computed
+        return _value_us(one) < _value_us(other) * (1 - margin) and one.fits
+    return (one.excess_bytes, _value_us(one)) < (other.excess_bytes, _value_us(other))
 
-    def offer(
-        self, device: IntArray, objective_us: float, subgraph: IntArray | None = None
-    ) -> bool:
-        """Keep a placement if it is better; return whether it is."""
-        if objective_us >= self.best.objective_us * (1 - BETTER):
+
+def _value_us(found: Schedule | Incumbent) -> float:
+    return found.makespan_us if isinstance(found, Schedule) else found.objective_us
+
+
+def best_among(candidates: Iterable[Found]) -> Found:
+    """Return the best of some candidates; of equals, the first."""
+    best = Best[Found]()
+    for found in candidates:
+        best.offer(found)
+    return best.found
+
+
+class Best(Generic[Found]):
+    """The best that a search has found so far. It only gets better, and reports when it does.
+
+    Attributes
+    ----------
+    kept : Schedule, Incumbent or None
+        The best so far; None before the first.
+    """
+
+    def __init__(
+        self,
+        kept: Found | None = None,
+        report: Callable[[Found, str], object] = lambda *_: None,
+        margin: float = 0.0,
+    ) -> None:
+        self.kept = kept
+        self._report, self._margin = report, margin
+
+    @property
+    def found(self) -> Found:
+        """The best so far, of a search that has found something."""
+        assert self.kept is not None, "a search offers at least one candidate"
+        return self.kept
+
+    def offer(self, found: Found, engine: str = "") -> bool:
+        """Keep a candidate if it is better; return whether it is."""
+        if self.kept is not None and not is_better(found, self.kept, self._margin):
             return False
-        self._keep(Incumbent(device, objective_us, self.best.bound_us, subgraph=subgraph))
+        self.keep(found, engine)
         return True
 
-    def raise_bound(self, bound_us: float) -> None:
-        """Keep a bound if it is better."""
-        bound_us = min(bound_us, self.best.objective_us)
-        if bound_us > self.best.bound_us:
-            self._keep(replace(self.best, bound_us=bound_us))
+    def keep(self, found: Found, engine: str = "") -> None:
+        """Keep and report a candidate that is known to be better."""
+        self.kept = found
+        self._report(found, engine)
 
-    def _keep(self, found: Incumbent) -> None:
-        self.best = found
-        self._report(found)
+
+class BestSchedule(Best[Schedule]):
+    """The shortest schedule that fits so far, and whether it is good enough."""
+
+    def __init__(self, options: PlaceOptions, kept: Schedule | None = None) -> None:
+        super().__init__(kept, lambda found, engine: report(found, options, engine))
+        self._options = options
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether it fits and is proven to be the shortest."""
+        return self.found.fits and self._gap() <= 0
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it fits and is close to the proven optimum."""
+        return self.found.fits and self._gap() < CLOSE_ENOUGH
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to stop searching: on request, for lack of time, or close to the optimum."""
+        stop = self._options.stop
+        return stop() or stop.with_grace(self.found.problem.profile.n_ops)() or self.is_close
+
+    def _gap(self) -> float:
+        """Return how far the step time may be above the best possible, as a share of it.
+
+        Infinite if the bound is not known and there is no time left to compute it.
+        """
+        problem, options = self.found.problem, self._options
+        if options.proofs.known(problem) is None and not options.stop.has_time(_bound_s(problem)):
+            return math.inf
+        return find_gap(self.found.makespan_us, find_proof(problem, options).bound_us)
+
+
+def _bound_s(problem: Problem) -> float:
+    n_ops = problem.profile.n_ops
+    return min(SMALL_BOUND_OP_S * n_ops, BOUND_S + BOUND_OP_S * n_ops)

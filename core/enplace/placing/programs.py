@@ -6,10 +6,11 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from enplace.placing.incumbents import Incumbents
+from enplace.placing.incumbents import Best, Incumbent
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import FAR_OFF, ROUNDING, MilpAnswer, solve_milp
 from enplace.solvers.model import Model
@@ -27,7 +28,7 @@ class ImprovingProgram(NamedTuple):
     scale_us : float
         Unit of time in the model.
     offer : callable
-        Offers the placement of a solution to the incumbents.
+        Offers the placement of a solution.
     bounds_all : bool
         Whether its bound holds for all placements, or only for some of them.
     """
@@ -40,7 +41,7 @@ class ImprovingProgram(NamedTuple):
 
 
 def improve_by_program(
-    incumbents: Incumbents,
+    best: Best[Incumbent],
     write: Callable[[], ImprovingProgram],
     stop: Stop,
     solver: str,
@@ -55,6 +56,12 @@ def improve_by_program(
     take_others : callable
         Called often while the solver runs, to offer the results of other searches.
     """
+
+    def raise_bound(bound_us: float) -> None:
+        bound_us = min(bound_us, best.found.objective_us)
+        if bound_us > best.found.bound_us:
+            best.keep(replace(best.found, bound_us=bound_us))
+
     while True:
         program = write()
 
@@ -66,13 +73,12 @@ def improve_by_program(
             if answer.values is not None:
                 program.offer(answer.values)
             if program.bounds_all:
-                incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)
+                raise_bound((answer.bound - ROUNDING) * program.scale_us)
 
         answer = solve_milp(program.model, program.start, stop.left_s, stopped, take, solver=solver)
         take(answer)
-        best = incumbents.best
-        far_off = program.scale_us > FAR_OFF * best.objective_us
-        if answer.status != "optimal" or best.proven or not far_off:
+        far_off = program.scale_us > FAR_OFF * best.found.objective_us
+        if answer.status != "optimal" or best.found.proven or not far_off:
             return answer
 
 

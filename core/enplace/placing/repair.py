@@ -13,7 +13,7 @@ import numpy as np
 from enplace.coarsen import merge_batches
 from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
-from enplace.placing.incumbents import is_better, report
+from enplace.placing.incumbents import Best, report
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
 from enplace.placing.options import PlaceOptions
@@ -103,17 +103,16 @@ def _best_of_repairs(
     schedule: Schedule, repairs: Iterator[Schedule], options: PlaceOptions
 ) -> Schedule:
     """Return the first repair that fits, or else the best one; the given one if that is better."""
-    best = schedule
-    over = options.stop.with_grace(best.problem.profile.n_ops)
+    best = Best(schedule)
+    over = options.stop.with_grace(schedule.problem.profile.n_ops)
     while not over():
         found = next(repairs, None)
         if found is None:
             break
-        if is_better(found, best):
-            best = found
+        best.offer(found)
         if found.fits:
             break
-    return best
+    return best.found
 
 
 def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:

@@ -142,7 +142,10 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
 
 
 class _Watch:
-    """Runs a placer on the graph that it sees, and keeps the last incumbent that it reports."""
+    """Runs a placer on the graph that it sees, and keeps the last incumbent that it reports.
+
+    A placer reports only what is better (:class:`~enplace.placing.incumbents.Best`).
+    """
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
         self.has_reported = False
@@ -150,7 +153,7 @@ class _Watch:
         known = known_to_placers(problem)
         self._graph = replace(known, splits=()) if known.splits else known
         self._given: Plan | None = None
-        self._best: Plan | None = None
+        self._last: Plan | None = None
 
     def run(self, chosen: Placer) -> Plan:
         """Return the placer's plan for the problem and the objective; if cancelled, its last one.
@@ -167,9 +170,9 @@ class _Watch:
             options = replace(asked, progress=self._pass_on, start=start)
             plan: object = chosen.run(self._graph, options)
         except CancelledError:
-            if self._best is None:
+            if self._last is None:
                 raise
-            return self._best
+            return self._last
         if not isinstance(plan, Plan):
             raise EnplaceError(f"method '{chosen.name}' returned {plan!r:.60}, which is not a plan")
         return self._keep(plan)
@@ -180,15 +183,15 @@ class _Watch:
         proof = proofs.known(self._graph)
         if proof is not None and self._graph is not self._problem:
             proofs.add(self._problem, proof)  # the same holds for the problem's graph
-        if plan is self._given and self._best is not None:
-            return self._best
+        if plan is self._given and self._last is not None:
+            return self._last
         if splits and plan.splits:
             raise EnplaceError(
                 "the ops of this graph are split already; use a method that does not split ops"
             )
         own = replace(plan, splits=splits or plan.splits)
-        self._given, self._best = plan, _evaluate(self._problem, own, self._asked)
-        return self._best
+        self._given, self._last = plan, _evaluate(self._problem, own, self._asked)
+        return self._last
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:

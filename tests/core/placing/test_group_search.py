@@ -83,7 +83,7 @@ def unfinished():
     options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(lambda: now_s[0])))
     search = GroupSearch(problem, "mcmc", options)
     search.score(np.zeros(search.n_groups, dtype=np.int64))
-    assert not search.best.fits
+    assert not search.best.found.fits
     return search, now_s
 
 
@@ -95,14 +95,14 @@ def test_a_search_that_finds_nothing_that_fits_leaves_time_for_repairs(unfinishe
     assert search.is_over()
     assert search.plan().device.tolist() != [0] * 4
     search.offer(search.plan())
-    assert search.best.fits
+    assert search.best.found.fits
     assert search.is_settled or not search.is_over()
 
 
 def test_a_search_repairs_nothing_after_the_time_limit(unfinished):
     search, now_s = unfinished
     now_s[0] = 10.6
-    assert search.plan() is search.best.plan
+    assert search.plan() is search.best.found.plan
 
 
 @each_search
@@ -123,14 +123,14 @@ def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
     search = GroupSearch(problem, "mcmc", PlaceOptions())
     device = search.random(np.random.default_rng(seed))
     search.score(device)
-    assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
+    assert np.array_equal(search.best.found.plan.device, settle(problem, device[search.group]))
 
 
 def test_without_groups_the_score_of_a_plan_that_fits_is_its_step_time():
     problem = tight_problem()
     for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
         search = GroupSearch(problem, "mcmc", PlaceOptions())
-        score, schedule = search.score(np.array(device)), simulate(problem, search.best.plan)
+        score, schedule = search.score(np.array(device)), simulate(problem, search.best.found.plan)
         assert score == pytest.approx(schedule.makespan_us) or not schedule.fits
 
 

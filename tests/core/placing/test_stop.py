@@ -14,7 +14,7 @@ from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placers.celeritas import adjust
 from enplace.placers.heft import list_schedule
 from enplace.placing.candidates import best_that_fits
-from enplace.placing.incumbents import find_proof
+from enplace.placing.incumbents import BestSchedule, find_proof
 from enplace.placing.stopwatch import Stopwatch
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -89,7 +89,8 @@ def test_the_best_schedule_so_far_survives_cancelling():
     def cancelled(memory_share):
         raise CancelledError("stopped")
 
-    assert best_that_fits(PROBLEM, cancelled, PlaceOptions(), best) is best
+    options = PlaceOptions()
+    assert best_that_fits(PROBLEM, cancelled, options, BestSchedule(options, best)) is best
     with pytest.raises(CancelledError):
         best_that_fits(PROBLEM, cancelled, PlaceOptions())
 

@@ -12,10 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen import merge_batches, merge_chains
-from enplace.placers.enplace.incumbent import BestSchedule
+from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
+    BALANCE,
     UNKNOWN,
     LevelPlan,
     Step,
@@ -31,9 +33,17 @@ from enplace.placing.moves.steps import (
     state_of,
     windows_step,
 )
+from enplace.placing.moves.steps import (
+    BLOCKS as BLOCK_MOVES,
+)
 from enplace.placing.options import PlaceOptions, Progress
+from enplace.placing.settle import by_placed_rank
+from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
-from enplace.values.problem import BoolArray
+from enplace.values.problem import BoolArray, Problem
+
+POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
+"""Policies of devices and channels; each plan is simulated under all of these."""
 
 OWN_ORDER = 0.02
 """Share by which a plan's own order must beat the order of ranks for blocks to move in it."""
@@ -85,6 +95,7 @@ class PhasedSearch:
 
     Parameters
     ----------
+    problem : Problem
     incumbent : BestSchedule
         The start of the search, which the search improves.
     plans : tuple of Plan
@@ -98,6 +109,7 @@ class PhasedSearch:
 
     def __init__(
         self,
+        problem: Problem,
         incumbent: BestSchedule,
         plans: tuple[Plan, ...],
         options: PlaceOptions,
@@ -106,7 +118,7 @@ class PhasedSearch:
         is_small: bool,
     ) -> None:
         self.incumbent, self.plans, self.options = incumbent, plans, options
-        self.problem, self.is_small = incumbent.problem, is_small
+        self.problem, self.is_small = problem, is_small
         self.n_phases = 0
         self._start_clock(share)
 
@@ -122,7 +134,7 @@ class PhasedSearch:
             return
         self._start_clock(1.0)
         level = make_level(self.problem, np.arange(self.problem.profile.n_ops))
-        start = self._replay(state_of(level, self.incumbent.schedule.plan))
+        start = self._replay(state_of(level, self.incumbent.found.plan))
         self._run_phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 
     def _start_clock(self, share: float) -> None:
@@ -184,7 +196,7 @@ class PhasedSearch:
 
     def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""
-        best = state_of(level, self.incumbent.schedule.plan)
+        best = state_of(level, self.incumbent.found.plan)
         return [best, *(state for state in states if state.level is level)]
 
     def _move_blocks(
@@ -212,12 +224,12 @@ class PhasedSearch:
 
     def _scatters(self) -> bool:
         """Whether to start from random placements too: nothing fits, and there are few ops."""
-        return self.is_small and not self.incumbent.schedule.fits
+        return self.is_small and not self.incumbent.found.fits
 
     def _finest_level(self) -> Level:
         """Merge chains, unless memory is short or the best schedule so far splits some."""
         chain = merge_chains(self.problem)
-        best = self.incumbent.schedule
+        best = self.incumbent.found
         level, device = make_level(self.problem, chain), best.plan.device
         if best.fits and (level.device_of(device)[level.group] == device).all():
             return level
@@ -227,7 +239,7 @@ class PhasedSearch:
         """Return the finest level, or for a large graph, one merged along the best schedule."""
         if finest.problem.profile.n_ops <= FINE:
             return finest
-        device = self.incumbent.schedule.plan.device
+        device = self.incumbent.found.plan.device
         groups = merge_batches(self.problem, FINE, critical=True, device=device)
         return make_level(self.problem, groups)
 
@@ -282,7 +294,7 @@ class PhasedSearch:
         self.n_phases += 1
         for state in found:
             if not self.options.stop.cancelled():
-                self.incumbent.try_state(state)
+                self._try_state(state)
         return found
 
     def _take_steps(
@@ -319,13 +331,25 @@ class PhasedSearch:
             for thread, state in enumerate(found):
                 if state.key < best_keys[thread]:
                     best_keys[thread] = state.key
-                    self.incumbent.try_state(state)
+                    self._try_state(state)
             if self.options.seconds - reported_s >= REPORT_S:
                 reported_s = self.options.seconds
                 fraction = min(1.0, self._spent)
                 self.options.progress(
                     Progress(reported_s, "looking for a better plan", fraction=fraction)
                 )
+
+    def _try_state(self, state: LevelPlan) -> None:
+        """Offer a state of the search as a plan of all ops, under every policy."""
+        if not np.isfinite(state.makespan_us):
+            return
+        orders = [state.order]
+        if state.engine in (BALANCE, BLOCK_MOVES) and state.ranked:
+            orders.append(inverse(by_placed_rank(state.level.problem, state.device)))
+        for order in orders:
+            for policy, links in POLICIES:
+                plan = state.level.plan(order, state.device, policy, links)
+                self.incumbent.offer(simulate(self.problem, plan), state.engine)
 
     @property
     def _spent(self) -> float:

@@ -41,10 +41,10 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.dpos import dpos
 from enplace.placers.enplace.exact import prove
-from enplace.placers.enplace.incumbent import BestSchedule
 from enplace.placers.enplace.phases import PhasedSearch
 from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
 from enplace.text import listed
@@ -91,13 +91,13 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
-    incumbent = BestSchedule(problem, start.best, options)
+    incumbent = BestSchedule(options, start.best)
     left_out, too_slow, nothing_fits = list(start.left_out), list(start.too_slow), False
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
             # Merging a large graph takes long.
             if options.stop.has_time(PHASE_S * problem.profile.n_ops**2):
-                nothing_fits, failures = _search(incumbent, start.plans, options)
+                nothing_fits, failures = _search(problem, incumbent, start.plans, options)
                 left_out += failures
             else:
                 too_slow.append("the search")
@@ -106,21 +106,21 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     notes = [NOTHING_FITS] if nothing_fits else []
     notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
     notes += [f"There was too little time for {listed(too_slow)}."] if too_slow else []
-    plan = incumbent.schedule.plan
+    plan = incumbent.found.plan
     return replace(plan.with_notes(*notes), nothing_fits=nothing_fits) if notes else plan
 
 
 def _search(
-    incumbent: BestSchedule, plans: tuple[Plan, ...], options: PlaceOptions
+    problem: Problem, incumbent: BestSchedule, plans: tuple[Plan, ...], options: PlaceOptions
 ) -> tuple[bool, tuple[str, ...]]:
     """Anneal, and let CP-SAT solve a small problem; return if nothing fits, and what failed."""
-    is_small = incumbent.problem.profile.n_ops <= SMALL
+    is_small = problem.profile.n_ops <= SMALL
     share = EXACT_SHARE if is_small else 1.0
-    phases = PhasedSearch(incumbent, plans, options, share=share, is_small=is_small)
+    phases = PhasedSearch(problem, incumbent, plans, options, share=share, is_small=is_small)
     phases.run()
     if not is_small:
         return False, ()
-    nothing_fits, left_out = prove(incumbent, options)
+    nothing_fits, left_out = prove(problem, incumbent, options)
     if not nothing_fits:
         phases.restart()
     return nothing_fits, left_out

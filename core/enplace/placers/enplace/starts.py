@@ -16,7 +16,7 @@ from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernel
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, given_start
-from enplace.placing.incumbents import is_close, is_enough, keep_better, report
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import place_afresh, rearrange
@@ -114,39 +114,37 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     plans: list[Plan] = []
     left_out: list[str] = []
     best, is_afresh = given_start(problem, options, "enplace"), False
-    for plan in _try_methods(problem, options, methods, left_out, has_plan=best is not None):
+    for plan in _try_methods(problem, options, methods, left_out, has_plan=best.kept is not None):
         plans.append(plan)
-        best = keep_better(simulate(problem, plan), best, options, LISTS)
+        best.offer(simulate(problem, plan), LISTS)
         if not is_afresh and methods.keys().isdisjoint(QUICKEST):
-            best, is_afresh = _place_afresh(best, plans, options), True
+            is_afresh = True
+            _place_afresh(best, plans, options)
         # The bound of a large graph takes seconds, so a first good plan comes before it.
         if len(plans) > 1:
             load_kernels(BOUND, options)
-            if is_enough(best, options):
+            if best.is_enough:
                 break
-    assert best is not None, "without a plan given, the first method gives one"
     for plan in _on_fewer_gpus(problem, best, options):
         plans.append(plan)
-        best = keep_better(simulate(problem, plan), best, options, LISTS)
+        best.offer(simulate(problem, plan), LISTS)
     if problem.profile.n_ops <= SMALL:
-        best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
-    too_slow = () if is_close(best, options) else tuple(methods)
-    return Start(best, tuple(plans), tuple(left_out), too_slow)
+        best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
+    too_slow = () if best.is_close else tuple(methods)
+    return Start(best.found, tuple(plans), tuple(left_out), too_slow)
 
 
-def _place_afresh(best: Schedule, plans: list[Plan], options: PlaceOptions) -> Schedule:
+def _place_afresh(best: BestSchedule, plans: list[Plan], options: PlaceOptions) -> None:
     """Place merged ops; where memory is tight, list schedules of single ops need more of it."""
-    if (best.peak_bytes <= CROWDED * best.problem.cluster.capacity_bytes).all():
-        return best
+    schedule = best.found
+    if (schedule.peak_bytes <= CROWDED * schedule.problem.cluster.capacity_bytes).all():
+        return
     limit_s = options.stop.limit_s
     if limit_s is not None:
         until_s = min(options.seconds + AFRESH_SHARE * limit_s, limit_s)
         options = replace(options, stop=options.stop.until(until_s))
-    found = place_afresh(best, options)
-    if found is not best:
-        plans.append(found.plan)
-        report(found, options, LISTS)
-    return found
+    if best.offer(place_afresh(schedule, options), LISTS):
+        plans.append(best.found.plan)
 
 
 def _quickest_s(problem: Problem) -> float:
@@ -241,14 +239,14 @@ def _has_time_left(method: str, problem: Problem, options: PlaceOptions) -> bool
     return options.stop.has_time(LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
 
 
-def _on_fewer_gpus(problem: Problem, best: Schedule, options: PlaceOptions) -> Iterator[Plan]:
+def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) -> Iterator[Plan]:
     """Yield plans that leave some GPUs idle: where links are shared or of two kinds, it pays.
 
     These are the best plan of layers in contiguous blocks, and the plans of the quickest methods on
     a quarter, half and three quarters of the GPUs.
     """
     gpus = problem.cluster.gpus
-    if len(gpus) < 2 or is_enough(best, options):
+    if len(gpus) < 2 or best.is_enough:
         return
     if options.stop.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
         stacked = (

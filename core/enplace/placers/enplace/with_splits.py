@@ -12,7 +12,7 @@ from dataclasses import replace
 from enplace.placers.enplace.search import improve
 from enplace.placers.enplace.starts import find_start
 from enplace.placers.os_dpos import TIME_LIMIT_S, os_dpos
-from enplace.placing.incumbents import is_better, report
+from enplace.placing.incumbents import BestSchedule
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.values.plan import Plan
@@ -49,9 +49,8 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
         graph = replace(split_problem(problem, found.splits), splits=())
         of_graph = replace(options.quiet, start=replace(found, splits=()))
         split = find_start(graph, of_graph)
-        if is_better(split.best, start.best):
-            options_of_split = _of_model(options, found.splits)
-            report(split.best, options_of_split)
+        options_of_split = _of_model(options, found.splits)
+        if BestSchedule(options_of_split, start.best).offer(split.best):
             plan = improve(graph, split, options_of_split)
             return replace(plan, method=METHOD, splits=found.splits)
     return replace(improve(problem, start, options_of_whole), method=METHOD)

@@ -17,7 +17,7 @@ from enplace.placers.latency.program import read_placement, write_program, write
 from enplace.placers.max_load.contiguity import unit_devices
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placers.max_load.table.dp import Partition, partition_along_order
-from enplace.placing.incumbents import Incumbent, Incumbents, Report
+from enplace.placing.incumbents import BETTER, Best, Incumbent, Report
 from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
 from enplace.values.problem import Problem
@@ -113,7 +113,7 @@ def _places_of(problem: Problem, groups: Groups, found: Partition | Incumbent) -
 
 
 class _Search:
-    """The incumbents of a search whose placements are by group."""
+    """The best of a search whose placements are by group."""
 
     def __init__(
         self, problem: Problem, groups: Groups, stop: Stop, report: Report, q: int
@@ -122,13 +122,13 @@ class _Search:
         anywhere = np.argmin(np.where(problem.unit_allowed, 0, 1), axis=1)[problem.unit]
         subgraph = np.zeros(problem.profile.n_ops, dtype=np.int64)
         first = Incumbent(anywhere, np.inf, 0.0, subgraph=subgraph)
-        self._incumbents = Incumbents(first, report)
+        self._best = Best(first, lambda found, _: report(found), BETTER)
         self._of_op: IntArray | None = None
 
     @property
     def has_found(self) -> bool:
         """Whether there is a placement that fits."""
-        return bool(np.isfinite(self._incumbents.best.objective_us))
+        return self._best.found.fits
 
     def offer(self, place: IntArray) -> bool:
         """Keep places of groups, shape (n_groups, 2), if they improve; return whether they do."""
@@ -137,7 +137,7 @@ class _Search:
         allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()
         if not allowed or (held > groups.capacity_bytes).any():
             return False
-        best_us = self._incumbents.best.objective_us
+        best_us = self._best.found.objective_us
         if places_us(groups, place, self._q) >= best_us * (1 - 1e-9):
             return False
         of_op = spread_places(groups, place)
@@ -149,26 +149,27 @@ class _Search:
     def _offer_devices(self, device: IntArray, subgraph: IntArray) -> bool:
         """Keep a placement if the independent evaluator finds it better."""
         us = latency_us(self._problem, device, subgraph)
-        return self._incumbents.offer(device, us, subgraph)
+        found = replace(self._best.found, device=device, objective_us=us, subgraph=subgraph)
+        return self._best.offer(found)
 
     def solve(self, solver: str, take_others: Callable[[], None] = lambda: None) -> Incumbent:
         """Continue with the integer program; meanwhile, take the results of other searches."""
-        best = self._incumbents.best
+        best = self._best.found
         choices = self._groups.op_us.size * self._q
         if choices > MOST_CHOICES:
             why = f"{choices:,} choices are too many for the integer program: only annealing ran"
             return replace(best, why=why)
         if self._stop():
             return best
-        answer = improve_by_program(self._incumbents, self._write, self._stop, solver, take_others)
+        answer = improve_by_program(self._best, self._write, self._stop, solver, take_others)
         why = f"{solver}: {answer.why}" if answer.why else ""
-        return replace(self._incumbents.best, why=why)
+        return replace(self._best.found, why=why)
 
     def _write(self) -> ImprovingProgram:
         """Write the program for the current incumbent."""
         problem, enough_us = self._problem, _serial_us(self._problem)
         if self.has_found:
-            enough_us = max(1.001 * self._incumbents.best.objective_us, 1e-3)
+            enough_us = max(1.001 * self._best.found.objective_us, 1e-3)
         program = write_program(problem, self._q, enough_us)
         start = None
         if self._of_op is not None:

@@ -30,7 +30,7 @@ from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
 from enplace.placers.pesto.program import PestoProgram, most_rows, write_program
 from enplace.placing.candidates import given_start
-from enplace.placing.incumbents import is_better, keep_better
+from enplace.placing.incumbents import BestSchedule, best_among
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
@@ -86,30 +86,29 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     limit_s = DEFAULT_S if options.stop.limit_s is None else options.stop.limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
     solver = options.solver_or(usual)
-    given = given_start(problem, options, "pesto")
-    best, note, details = _solve(problem, given, solver, limit_s, options)
+    best = given_start(problem, options, "pesto")
+    note, details = _solve(problem, best, solver, limit_s, options)
     # An installed solver may have no licence, or one too small for 200 vertices.
     failed = details["ilp_step_time_us"] is None and details["solver_status"] != TOO_LARGE
     again = failed and not options.choice(SOLVER) and solver in COMMERCIAL
     if again and not options.stop.until(limit_s)():
         first = note
-        best, note, details = _solve(problem, best, "HiGHS", limit_s, options)
+        note, details = _solve(problem, best, "HiGHS", limit_s, options)
         note = f"{first} {note}"
-    return replace(best.plan, note=note, details=details)
+    return replace(best.found.plan, note=note, details=details)
 
 
 def _solve(
-    problem: Problem, best: Schedule | None, solver: str, limit_s: float, options: PlaceOptions
-) -> tuple[Schedule, str, dict[str, Any]]:
-    """Find the best schedule with a solver, then a search if the solver is free; describe it."""
+    problem: Problem, best: BestSchedule, solver: str, limit_s: float, options: PlaceOptions
+) -> tuple[str, dict[str, Any]]:
+    """Improve the schedule with a solver, then a search if the solver is free; describe it."""
     free = solver not in COMMERCIAL
     vertex, level = _coarsen(problem, FREE_TARGET if free else TARGET)
     coarse = level.problem
     starts = [heft(coarse, options.quiet)]
-    if best is not None:
-        starts.append(nearest(level, best.plan))
-    first = relieve(_spread(problem, vertex, starts[0]), options)
-    best = keep_better(first, best, options)
+    if best.kept:
+        starts.append(nearest(level, best.kept.plan))
+    best.offer(relieve(_spread(problem, vertex, starts[0]), options))
     details: dict[str, Any] = {"solver": solver, "vertices": coarse.profile.n_ops}
     if _is_small(coarse):
         searches = free and problem.profile.n_ops > coarse.profile.n_ops
@@ -117,7 +116,7 @@ def _solve(
         answer = _solve_program(program, starts, solver, limit_s, searches, options)
         note = _note(solver, coarse, answer)
         if answer.values is not None:
-            best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
+            best.offer(_spread(problem, vertex, program.plan(answer.values)), solver)
         details |= _describe(program, answer)
     else:
         searches = True
@@ -127,9 +126,8 @@ def _solve(
         )
         details |= {"solver_status": TOO_LARGE, "ilp_step_time_us": None, "ilp_bound_us": None}
     if searches:
-        best, more = _refine(problem, best, limit_s, options)
-        note += more
-    return best, note, details
+        note += _refine(problem, best, limit_s, options)
+    return note, details
 
 
 def _describe(program: PestoProgram, answer: MilpAnswer) -> dict[str, Any]:
@@ -206,30 +204,25 @@ def _note(solver: str, coarse: Problem, answer: MilpAnswer) -> str:
     return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}{why}."
 
 
-def _refine(
-    problem: Problem, best: Schedule, limit_s: float, options: PlaceOptions
-) -> tuple[Schedule, str]:
-    """Search the paper's vertices, then finer ones; return the best schedule and a note."""
+def _refine(problem: Problem, best: BestSchedule, limit_s: float, options: PlaceOptions) -> str:
+    """Search the paper's vertices, then finer ones; return a note."""
     note, until_s = "", min(limit_s, options.seconds + SEARCH_S)
     for step, factor in enumerate((1, *FINER)):
         if options.stop():
             break
         share_s = (until_s - options.seconds) / (1 + len(FINER) - step)
         own_s = None if options.rounds else options.seconds + share_s
-        within = best.plan.device if factor > 1 else None
+        within = best.found.plan.device if factor > 1 else None
         vertex = merge_batches(problem, TARGET * factor, device=within)
         own = replace(options, stop=options.stop.until(own_s))
-        best, found = _search(problem, best, vertex, own)
-        note += found
+        note += _search(problem, best, vertex, own)
         if vertex.max() + 1 == problem.profile.n_ops:  # nothing is merged any more
             break
-    return best, note
+    return note
 
 
-def _search(
-    problem: Problem, best: Schedule, vertex: IntArray, options: PlaceOptions
-) -> tuple[Schedule, str]:
-    """Search some vertices with the default method; return the better schedule and a note."""
+def _search(problem: Problem, best: BestSchedule, vertex: IntArray, options: PlaceOptions) -> str:
+    """Search some vertices with the default method; return a note."""
     level = make_level(problem, vertex)
     coarse = level.problem
     message = f"looking for a plan of {coarse.profile.n_ops} vertices"
@@ -237,31 +230,14 @@ def _search(
     def report_fraction(progress: Progress) -> None:
         options.progress(Progress(options.seconds, message, fraction=progress.fraction))
 
-    start = nearest(level, best.plan)
+    start = nearest(level, best.found.plan)
     plan = enplace(coarse, replace(options, progress=report_fraction, start=start))
     found_us = simulate(coarse, plan).makespan_us
-    better = _better(problem, best, plan, vertex, options, "search on vertices")
-    note = f" {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."
-    return better, note
-
-
-def _better(
-    problem: Problem,
-    best: Schedule,
-    plan: Plan,
-    vertex: IntArray,
-    options: PlaceOptions,
-    engine: str,
-) -> Schedule:
-    """Return the better of a schedule and the schedule of a plan of the vertices."""
-    return keep_better(_spread(problem, vertex, plan), best, options, engine)
+    best.offer(_spread(problem, vertex, plan), "search on vertices")
+    return f" {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."
 
 
 def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Schedule:
     """Simulate a plan of the vertices on the ops, with the policy that is best there."""
     spread = replace(expand(problem, vertex, plan), method="pesto", links="fifo")
-    best, *others = (simulate(problem, replace(spread, policy=policy)) for policy in POLICIES)
-    for schedule in others:
-        if is_better(schedule, best):
-            best = schedule
-    return best
+    return best_among(simulate(problem, replace(spread, policy=policy)) for policy in POLICIES)

@@ -17,7 +17,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.enplace import search, starts
-from enplace.placing.incumbents import is_better, is_close
+from enplace.placing.incumbents import BestSchedule, is_better
 from enplace.placing.options import Progress
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
@@ -178,7 +178,7 @@ def test_no_list_schedule_is_better_on_a_large_graph(problem):
         ours = place(problem, "enplace", options=options).schedule
     for name in starts.STARTS:
         theirs = place(problem, name).schedule
-        assert not is_better(theirs, ours) or is_close(ours, options)
+        assert not is_better(theirs, ours) or BestSchedule(options, ours).is_close
 
 
 def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch, large):
@@ -281,7 +281,8 @@ def test_layers_in_blocks_are_a_start(monkeypatch):
 def test_lists_for_fewer_gpus_are_a_start():
     problem = Problem(branches(8, 3), cluster_of(4), Constraints(pins={3: 3}))
     best = simulate(problem, place(problem, "single").plan)
-    _, *plans = starts._on_fewer_gpus(problem, best, PlaceOptions())
+    options = PlaceOptions()
+    _, *plans = starts._on_fewer_gpus(problem, BestSchedule(options, best), options)
     used = [set(np.delete(plan.device, 3).tolist()) for plan in plans]
     assert used == [{0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 2}]
     assert [plan.device[3] for plan in plans] == [3, 3, 3, 3]

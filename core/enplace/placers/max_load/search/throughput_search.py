@@ -22,7 +22,7 @@ from enplace.placers.max_load.search.hypergraph import (
 )
 from enplace.placers.max_load.search.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.table.dp import Partition
-from enplace.placing.incumbents import PROVEN_GAP, Incumbent, Incumbents, Report
+from enplace.placing.incumbents import BETTER, PROVEN_GAP, Best, Incumbent, Report
 from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
@@ -109,14 +109,14 @@ def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
 
 
 class _Search:
-    """The incumbents of a search whose placements are by unit of a hypergraph."""
+    """The best of a search whose placements are by unit of a hypergraph."""
 
     def __init__(self, problem: Problem, graph: Hypergraph, stop: Stop, report: Report) -> None:
         self._problem, self._graph, self._stop = problem, graph, stop
         self._counts_samples = samples_matter(problem, graph.rule)
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
-        self._incumbents = Incumbents(first, report)
+        self._best = Best(first, lambda found, _: report(found), BETTER)
         self.device: IntArray | None = None  # of each unit, in the best placement that fits
 
     def time_us(self, device: IntArray, most_us: float = np.inf) -> float:
@@ -138,16 +138,18 @@ class _Search:
 
     def offer(self, device: IntArray) -> None:
         """Keep a placement of the units if it is better."""
-        us = self.time_us(device, self._incumbents.best.objective_us)
-        if np.isfinite(us) and self._incumbents.offer(device[self._problem.unit], us):
-            self.device = device
+        us = self.time_us(device, self._best.found.objective_us)
+        if np.isfinite(us):
+            placed = device[self._problem.unit]
+            if self._best.offer(replace(self._best.found, device=placed, objective_us=us)):
+                self.device = device
 
     def offer_all(self, accepts: Callable[[IntArray], bool] = lambda _: True) -> None:
         """If samples matter, offer all placements that are accepted, unless they are many."""
         n_units, n_devices = self._graph.n_units, self._graph.n_devices
         if self._counts_samples and n_devices**n_units <= FEW_PLACEMENTS:
             for placed in product(range(n_devices), repeat=n_units):
-                device, best_us = np.array(placed), self._incumbents.best.objective_us
+                device, best_us = np.array(placed), self._best.found.objective_us
                 if self._stop():
                     break
                 is_faster = time_per_sample_us(self._graph, device) < best_us
@@ -197,13 +199,13 @@ class _Search:
         stop: Stop,
     ) -> Incumbent:
         """Solve one program."""
-        best = self._incumbents.best
+        best = self._best.found
         if best.proven or stop():
             return best
         own: IntArray | None = None
 
         def write() -> ImprovingProgram:
-            scale_us = _scale_us(graph, self._incumbents.best)
+            scale_us = _scale_us(graph, self._best.found)
             program = write_program(graph, scale_us, passes)
             start = None if self.device is None else write_solution(program, self.device)
 
@@ -214,8 +216,8 @@ class _Search:
 
             return ImprovingProgram(program.model, start, scale_us, offer, graph is self._graph)
 
-        answer = improve_by_program(self._incumbents, write, stop, solver, take_others)
-        best = self._incumbents.best
+        answer = improve_by_program(self._best, write, stop, solver, take_others)
+        best = self._best.found
         why = f"{solver}: {answer.why}" if answer.why else ""
         most_us = best.objective_us * (1 + PROVEN_GAP)
         if answer.status == "optimal" and own is not None and self.time_us(own, most_us) < most_us:
