@@ -212,16 +212,27 @@ def read_start(problem: Problem, plan_file: PathLike, method: str) -> Plan:
 
     check_warm_start(method)
     found = read_plan(plan_file, problem)
-    missing, n_ops = len(found.missing), problem.profile.n_ops
-    reason = _describe_other(plan_file, found.missing, found.unknown)
-    if missing > n_ops / 2:
-        raise OtherGraphError(f"{reason}; start from a plan for it", found.missing, found.unknown)
-    if missing:
-        warnings.warn(
-            f"{reason}; ops missing in it start next to neighbours", EnplaceWarning, stacklevel=2
-        )
+    _check_ops(
+        f"{plan_file}",
+        found.missing,
+        found.unknown if found.missing else [],
+        problem.profile.n_ops,
+        "start from a plan for it",
+        "ops missing in it start next to neighbours",
+    )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
+
+
+def _check_ops(
+    plan: str, missing: list[str], new: list[str], n_ops: int, mend: str, effect: str
+) -> None:
+    """Refuse a plan for another graph; warn if it is one for most ops of this graph."""
+    reason = _describe_other(plan, missing, new)
+    if len(missing) > n_ops / 2:
+        raise OtherGraphError(f"{reason}; {mend}", missing, new)
+    if missing or new:
+        warnings.warn(f"{reason}; {effect}", EnplaceWarning, stacklevel=3)
 
 
 def check_warm_start(method: str) -> None:
@@ -262,7 +273,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     return replace(problem, measured_profile=loose)
 
 
-def _describe_other(plan_file: PathLike, missing: list[str], new: list[str]) -> str:
+def _describe_other(plan: PathLike, missing: list[str], new: list[str]) -> str:
     parts = []
     if missing:
         parts.append(
@@ -270,7 +281,7 @@ def _describe_other(plan_file: PathLike, missing: list[str], new: list[str]) -> 
         )
     if new:
         parts.append(f"it places {count(len(new), 'op')} not in the profile ({_few(new)})")
-    return f"{plan_file}: made for another graph: {' and '.join(parts)}"
+    return f"{plan}: made for another graph: {' and '.join(parts)}"
 
 
 def _few(names: list[str]) -> str:
@@ -332,24 +343,41 @@ def _read_part(
 def _read_placement(
     plan: Result | PathLike, profile: Profile, cluster: Cluster
 ) -> tuple[tuple[int, int], ...]:
-    """Return the device of each op of the profile that a plan, or its file, places."""
+    """Return the devices of each op that a plan, or its file, places: those of all its parts."""
     from enplace.readers import read_plan
     from enplace.values.problem import Problem
     from enplace.values.result import Result
+    from enplace.values.splits import part_names, whole_names
 
+    name, new = "the plan", list[str]()
     if isinstance(plan, Result):
         problem, device = plan.schedule.problem, plan.plan.device
     else:
         found = read_plan(plan, Problem(profile, cluster))
-        problem, device = found.problem, found.plan.device
-    there = [cluster.index.get(each.name, -1) for each in problem.cluster.devices]
-    placed = zip(problem.profile.op_names, device.tolist(), strict=True)
-    pairs = [(profile.index.get(op, -1), there[at] if at >= 0 else -1) for op, at in placed]
-    known = tuple(pair for pair in pairs if min(pair) >= 0)
-    if not known:
-        name = "the plan" if isinstance(plan, Result) else plan
-        raise PlanError(f"{name}: places none of these ops on these devices; name another plan")
-    return known
+        problem, device, name, new = found.problem, found.plan.device, f"{plan}", found.unknown
+    ops, splits = problem.profile.op_names, problem.splits
+    parts = {part for split in splits for part in part_names(split.op, split.parts)}
+    placed = zip(ops, whole_names(ops, splits), device.tolist(), strict=True)
+    homes = [
+        (whole, problem.cluster.devices[at].name)
+        for op, whole, at in placed
+        if at >= 0 and (op == whole or op in parts)  # what joins parts is no op of the profile
+    ]
+    placing = dict(homes)
+    if gone := list(dict.fromkeys(at for _, at in homes if at not in cluster.index)):
+        raise PlanError(
+            f"{name}: cluster '{cluster.name}' has no {_few(gone)}; name a plan for this cluster"
+        )
+    _check_ops(
+        name,
+        [op for op in profile.op_names if op not in placing],
+        [*new, *(op for op in placing if op not in profile.index)],
+        profile.n_ops,
+        "name a plan for it",
+        "only ops of both graphs stay close to it",
+    )
+    known = ((profile.index[op], cluster.index[at]) for op, at in homes if op in profile.index)
+    return tuple(dict.fromkeys(known))
 
 
 def _halves(pair: str | Pair, kind: Kind, option: str) -> tuple[Any, Any]:

@@ -225,7 +225,7 @@ def _breaks(problem: Problem, plan: Plan, kind: Kind) -> bool:
     allowed = np.ones((len(plan.device), problem.cluster.n_devices), dtype=bool)
     kind.restrict(problem, allowed)
     is_free = bool(allowed[np.arange(len(plan.device)), plan.device].all())
-    return not is_free or bool(kind.check(problem, plan))
+    return not is_free or bool(kind.check(problem, plan.device))
 
 
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:

@@ -1,9 +1,10 @@
-"""Repair plans that break constraints which placers need not know: those on a whole plan."""
+"""Repair plans that exceed the budgets of constraints on a whole plan, unknown to placers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,12 +12,20 @@ from enplace.errors import PlanError
 from enplace.machine import simulate
 from enplace.machine.claims import check_claims
 from enplace.text import count, finite
-from enplace.values.plan import Plan, check_plan
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.values.constraints import Budget
+from enplace.values.plan import Plan, check_devices
 from enplace.values.problem import STEP_TIME, Problem
-from enplace.values.profile import FloatArray
 
 CHUNKS = 16
 """Parts of the units that must move back which are tried where the plan has them."""
+
+PASSES = 3
+MOST_NODES, GAP = 1000, 0.05
+"""When the search for the cheapest moves that keep all budgets ends."""
+
+IMPOSSIBLE = 2
+"""What scipy reports of a program without a solution."""
 
 
 def known_to_placers(problem: Problem) -> Problem:
@@ -30,8 +39,9 @@ def known_to_placers(problem: Problem) -> Problem:
 def obey(problem: Problem, plan: Plan, chunks: int = CHUNKS) -> Plan:
     """Move units until a plan keeps the constraints on a whole plan; the best of several ways.
 
-    First all units that matter go where the constraint wants them; then parts of them, one after
-    another, go back to where the plan has them, as long as that helps.
+    First all units that matter go where the constraints want them; then parts of them, one after
+    another, go back to where the plan has them, as long as that helps. If none of these ways keeps
+    all constraints, an integer program finds the moves. Replicas and recomputation stay.
 
     Parameters
     ----------
@@ -41,37 +51,35 @@ def obey(problem: Problem, plan: Plan, chunks: int = CHUNKS) -> Plan:
     Raises
     ------
     PlanError
-        If no plan that was tried keeps them.
+        If the plan breaks another constraint, or no plan that keeps all was found.
     """
-    kinds = [kind for kind in problem.constraints if kind.is_checked]
-    if not any(kind.check(problem, plan) for kind in kinds):
+    budgets = [budget for kind in problem.constraints for budget in kind.budgets(problem)]
+    if budgets:
+        check_devices(problem, plan)
+    if all(budget.spent(plan.device) <= budget.most for budget in budgets):
         return plan
-    best, least, faults = None, (True, np.inf), list[PlanError]()
+    repair = _Repair(problem, plan, budgets)
+    best, least = None, (True, np.inf)
     stays = np.full(problem.n_units, -1.0)
     for keep in _ways(problem, plan, stays, chunks):
-        mended = plan
-        for kind in kinds:
-            mended = replace(mended, device=kind.mend(problem, mended.device, keep))
-        mended = replace(mended, replicas=(), recompute=(), pace_us=0.0, subgraph=None)
-        try:
-            check_plan(problem, mended)
-        except PlanError as error:
-            faults.append(error)
-            continue
-        cost = _cost(problem, mended)
-        if best is None or cost < least:
+        mended = repair.moved(keep)
+        cost = (True, np.inf) if mended is None else _cost(problem, mended)
+        if mended is not None and (best is None or cost < least):
             best, least = mended, cost
             stays[keep > 0] = 2.0
-    if best is None:
-        raise PlanError(
-            f"{faults[0]}, and other constraints keep them there; change one of the two"
-        )
+    best = best or repair.solved()
     moved = count(int(np.count_nonzero(best.device != plan.device)), "op")
-    return best.with_notes(plan.note, f"{moved} moved back for the constraints on the whole plan.")
+    note = f"{moved} moved back for the constraints on the whole plan"
+    return best.with_notes(f"{note}; before that: {plan.note}" if plan.note else f"{note}.")
 
 
 def _ways(problem: Problem, plan: Plan, stays: FloatArray, chunks: int) -> Iterator[FloatArray]:
     """Yield which units to leave where they are if possible: none, all, and parts of them.
+
+    Yields
+    ------
+    float array, shape (n_units,)
+        Units with a higher number stay if others can move instead; below 0, they go anyway.
 
     Parameters
     ----------
@@ -79,16 +87,19 @@ def _ways(problem: Problem, plan: Plan, stays: FloatArray, chunks: int) -> Itera
         Those of the best way so far.
     """
     yield stays.copy()
-    time_us = np.zeros(problem.n_units)
-    run_us = problem.time_us[np.arange(len(plan.device)), plan.device]
-    np.add.at(time_us, problem.unit, run_us)
-    yield time_us
+    yield _unit_us(problem, plan)
     first = np.full(problem.n_units, len(plan.position))
     np.minimum.at(first, problem.unit, plan.position)
     for part in np.array_split(np.argsort(first), min(chunks, problem.n_units)):
         keep = stays.copy()
         keep[part] = np.maximum(keep[part], 1.0)
         yield keep
+
+
+def _unit_us(problem: Problem, plan: Plan) -> FloatArray:
+    run_us = problem.time_us[np.arange(len(plan.device)), plan.device]
+    time_us: FloatArray = np.bincount(problem.unit, run_us).astype(np.float64)
+    return time_us
 
 
 def _cost(problem: Problem, plan: Plan) -> tuple[bool, float]:
@@ -98,3 +109,128 @@ def _cost(problem: Problem, plan: Plan) -> tuple[bool, float]:
         return not schedule.fits, schedule.makespan_us
     value_us = finite(check_claims(problem, plan).value_us)
     return False, np.inf if value_us is None else value_us
+
+
+@dataclass(frozen=True, eq=False)
+class _Repair:
+    """Moves the units of a plan; it looks at all budgets at once."""
+
+    problem: Problem
+    plan: Plan
+    budgets: list[Budget]
+
+    @cached_property
+    def start(self) -> IntArray:
+        """The device of each unit in the plan."""
+        device = np.zeros(self.problem.n_units, dtype=np.int64)
+        device[self.problem.unit] = self.plan.device
+        return device
+
+    @cached_property
+    def most(self) -> list[float]:
+        return [budget.most for budget in self.budgets]
+
+    @cached_property
+    def spends(self) -> FloatArray:
+        """What each unit spends on each device; shape (n_units, n_devices, n_budgets)."""
+        ops = np.stack([budget.spends for budget in self.budgets], axis=2)
+        units = np.zeros((self.problem.n_units, *ops.shape[1:]))
+        np.add.at(units, self.problem.unit, ops)
+        return units
+
+    @cached_property
+    def allowed(self) -> BoolArray:
+        """Where a unit may go: the first device of replicas, and only if it can run on all."""
+        allowed = self.problem.unit_allowed.copy()
+        for first, *copies in self.plan.replicas:
+            runs = np.isfinite(self.problem.time_us[:, copies]).all(axis=1)
+            allowed[self.problem.unit[~runs], first] = False
+            allowed[:, copies] = False
+        return allowed
+
+    @cached_property
+    def choices(self) -> dict[int, list[tuple[int, list[float]]]]:
+        """Where each unit that spends less elsewhere may go, and what it spends there."""
+        least = np.where(self.allowed[..., None], self.spends, np.inf).min(axis=1)
+        here = self.spends[np.arange(len(self.start)), self.start]
+        return {
+            unit: [
+                (there, self.spends[unit, there].tolist())
+                for there in np.flatnonzero(self.allowed[unit]).tolist()
+            ]
+            for unit in np.flatnonzero((here > least).any(axis=1)).tolist()
+        }
+
+    def moved(self, keep: FloatArray) -> Plan | None:
+        """Return the plan with the moves that are found one unit at a time; None if too few."""
+        device, spent = self._move(keep)
+        return None if self._over(spent) else self._with(device)
+
+    def _move(self, keep: FloatArray) -> tuple[IntArray, list[float]]:
+        """Move each unit to where the budgets are exceeded least, in the order of ``keep``."""
+        device, spent = self.start.copy(), self._spent(self.start)
+        order = [unit for unit in np.argsort(keep, kind="stable").tolist() if unit in self.choices]
+        for unit in order * PASSES:
+            over = self._over(spent)
+            if not over and keep[unit] >= 0:
+                break  # those that go anyway come first
+            rest = self.spends[unit, device[unit]].tolist()
+            rest = [used - own for used, own in zip(spent, rest, strict=True)]
+            least = (over, sum(spent) if keep[unit] < 0 else -np.inf)
+            for there, own in self.choices[unit]:
+                new = [used + more for used, more in zip(rest, own, strict=True)]
+                if (cost := (self._over(new), sum(new))) < least:
+                    least, spent, device[unit] = cost, new, there
+        return device, spent
+
+    def solved(self) -> Plan:
+        """Find the moves of least time that keep all budgets.
+
+        Raises
+        ------
+        PlanError
+            If there are none, or none were found.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to import
+        from scipy.sparse import coo_array
+
+        unit, device = np.nonzero(self.allowed)
+        column = np.arange(len(unit))
+        one = coo_array((np.ones(len(unit)), (unit, column))).tocsc()
+        time_us = _unit_us(self.problem, self.plan)
+        answer = milp(
+            (device != self.start[unit]) * (time_us[unit] / max(time_us.max(), 1.0) + 1e-3),
+            integrality=np.ones(len(unit)),
+            bounds=Bounds(0, 1),
+            constraints=[
+                LinearConstraint(one, 1, 1),
+                LinearConstraint(self.spends[unit, device].T, -np.inf, self.most),
+            ],
+            options={"node_limit": MOST_NODES, "mip_rel_gap": GAP},
+        )
+        found = self.start.copy()
+        if answer.x is not None:
+            found[unit[answer.x > 0.5]] = device[answer.x > 0.5]
+            if self._over(self._spent(found)) == 0:
+                return self._with(found)
+        _, spent = self._move(np.full(len(self.start), -1.0))
+        excess = next(
+            budget.says(used)
+            for budget, used in zip(self.budgets, spent, strict=True)
+            if used > budget.most
+        )
+        if answer.status != IMPOSSIBLE:
+            raise PlanError(f"{excess}; a search for other plans found none; change a constraint")
+        others = "replicas or other constraints" if self.plan.replicas else "other constraints"
+        raise PlanError(f"{excess}, and {others} keep them there; change one of the two")
+
+    def _spent(self, device: IntArray) -> list[float]:
+        spent: list[float] = self.spends[np.arange(len(device)), device].sum(axis=0).tolist()
+        return spent
+
+    def _over(self, spent: list[float]) -> float:
+        """Return by how much all budgets together are exceeded."""
+        return sum(max(0.0, used - most) for used, most in zip(spent, self.most, strict=True))
+
+    def _with(self, device: IntArray) -> Plan:
+        return replace(self.plan, device=device[self.problem.unit], subgraph=None)

@@ -11,6 +11,7 @@ from enplace.errors import EnplaceError
 from enplace.option import Option
 from enplace.placing.options import LOAD_OPTIONS, PlaceOptions
 from enplace.text import WORDS, instead, listed
+from enplace.values.constraints import KINDS
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
@@ -33,10 +34,10 @@ EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 """Objectives of a baseline that can be compared with others under any of them."""
 
 RESERVED = frozenset((
-    "as-json", "before", "cluster", "colocate", "constraints", "context", "forbid", "grain", "help",
-    "json", "lock", "method", "methods", "objective", "option", "option-texts", "output", "pin",
-    "pins", "profile", "scale-compute", "scale-links", "schedule", "schedule-file", "seed",
-    "start", "time-limit",
+    "as-json", "cluster", "constraints", "context", "grain", "help", "json", "method", "methods",
+    "objective", "option", "option-texts", "output", "profile", "scale-compute", "scale-links",
+    "schedule", "schedule-file", "seed", "start", "time-limit",
+    *(name.replace("_", "-") for kind in KINDS.values() for name in (kind.key, kind.keyword)),
 ))  # fmt: skip
 """Names that no option may have, because the commands have flags or arguments of these names."""
 

@@ -130,7 +130,8 @@ def _named_part(role: str, part: Any, row: Any, place: str) -> Any:
         return whole({"number": part}, "number", place)
     if role == PLACEMENT:
         pairs = is_object(part, place)
-        return tuple((op, take(pairs, op, str, place)) for op in pairs)
+        homes = ((op, at if isinstance(at, list) else [at]) for op, at in pairs.items())
+        return tuple((op, take({op: one}, op, str, place)) for op, at in homes for one in at)
     if not isinstance(part, str):
         raise FileError(f"{place}: must be a list of names, not {shown(row)}; correct it")
     return part

@@ -11,17 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from enplace.text import count
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, sum_at
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.values.cluster import Cluster
 from enplace.values.pins import FREE, Pins
-
-if TYPE_CHECKING:
-    from enplace.values.plan import Plan
-    from enplace.values.problem import Problem
 
 OP, DEVICE, PLACEMENT, NUMBER = "op", "device", "placement", "number"
 """What a part of a row may be; a placement is pairs of an op and its device."""
@@ -31,6 +28,44 @@ Row = Any
 
 Ends = Callable[[Any], Sequence[Any]]
 """What stands for an op or a device elsewhere, by number or by name: nothing, one or several."""
+
+
+class Constrained(Protocol):
+    """What a kind reads of a problem."""
+
+    @property
+    def constraints(self) -> Constraints: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def unit(self) -> IntArray: ...
+
+
+class Budget(NamedTuple):
+    """What all ops of a plan may spend together.
+
+    Attributes
+    ----------
+    spends : float array, shape (n_ops, n_devices)
+        What each op spends on each device.
+    most : float
+    excess : str
+        What is wrong with a plan that spends more; ``{}`` stands for what it spends.
+    """
+
+    spends: FloatArray
+    most: float
+    excess: str
+
+    def spent(self, device: IntArray) -> float:
+        """Return what the ops spend on their devices."""
+        return float(self.spends[np.arange(len(device)), device].sum())
+
+    def says(self, spent: float) -> str:
+        """Say that a plan spends too much."""
+        return self.excess.format(f"{spent:,.10g}")
 
 
 class Kind:
@@ -59,6 +94,8 @@ class Kind:
         A row, as a person writes it.
     help : str
         What the option of the command line does.
+    tried : str
+        What the studio tries to find what one costs: it gains nothing from that.
     """
 
     key: str
@@ -73,36 +110,36 @@ class Kind:
     sentence = "{}"
     example = ""
     help = ""
+    tried = "moving its ops"
 
     def __init_subclass__(cls) -> None:
+        if len(cls.roles) > (1 if cls.many else 2):
+            raise TypeError(f"'{cls.key}': a row has one part, two, or many with one role")
         plain = cls.key.replace("-", "_")
         cls.field, cls.keyword = cls.field or plain, cls.keyword or plain
 
     # What it demands
 
-    def restrict(self, problem: Problem, allowed: BoolArray) -> None:
+    def restrict(self, problem: Constrained, allowed: BoolArray) -> None:
         """Forbid devices to ops: set entries to false; shape (n_ops, n_devices)."""
 
-    def fault(self, problem: Problem, op: int, device: int) -> str:
+    def fault(self, problem: Constrained, op: int, device: int) -> str:
         """Say why an op must not run on a device, as a clause; "" if it may.
 
         It says the same as :meth:`restrict`, of one op, in plain and slow Python.
         """
         return ""
 
-    def check(self, problem: Problem, plan: Plan) -> str:
-        """Say what is wrong with a plan if devices for single ops cannot tell; "" if nothing is."""
+    def budgets(self, problem: Constrained) -> Iterator[Budget]:
+        """Yield what a whole plan may spend, if devices for single ops cannot tell."""
+        yield from ()
+
+    def check(self, problem: Constrained, device: IntArray) -> str:
+        """Say which budget is exceeded with these devices of all ops; "" if none is."""
+        for budget in self.budgets(problem):
+            if (spent := budget.spent(device)) > budget.most:
+                return budget.says(spent)
         return ""
-
-    def mend(self, problem: Problem, device: IntArray, keep: FloatArray) -> IntArray:
-        """Move ops, whole units at a time, to devices with which :meth:`check` is content.
-
-        Parameters
-        ----------
-        keep : float array, shape (n_units,)
-            Units with a higher number stay if others can move instead; below 0, they go anyway.
-        """
-        return device
 
     @property
     def is_mask(self) -> bool:
@@ -112,7 +149,7 @@ class Kind:
     @property
     def is_checked(self) -> bool:
         """Whether only a whole plan can be checked; placers need not know of such a kind."""
-        return type(self).check is not Kind.check
+        return type(self).budgets is not Kind.budgets
 
     # Its rows
 
@@ -187,7 +224,7 @@ class Kind:
         says: dict[str, Callable[[Any], str]] = {
             OP: lambda op: some([op]),
             DEVICE: where,
-            PLACEMENT: lambda pairs: some([op for op, _ in pairs]),
+            PLACEMENT: lambda pairs: some(list(dict(pairs))),
             NUMBER: str,
         }
         return [says[role](part) for role, part in self.parts(row)]
@@ -233,14 +270,15 @@ class Pin(Kind):
         "Keep the ops whose names match on a device (GPU:1, 1, or as shown: 'GPU 1'). The regex "
         "may match anywhere in a name; the full name of an op means only that op."
     )
+    tried = "moving it alone"
 
-    def restrict(self, problem: Problem, allowed: BoolArray) -> None:
+    def restrict(self, problem: Constrained, allowed: BoolArray) -> None:
+        pinned_to = problem.constraints[self.key].device
         for device in range(problem.cluster.n_devices):
-            pinned_to = problem.pinned_to
             allowed[:, device] &= (pinned_to == FREE) | (pinned_to == device)
 
-    def fault(self, problem: Problem, op: int, device: int) -> str:
-        there = problem.pins.get(op, device)
+    def fault(self, problem: Constrained, op: int, device: int) -> str:
+        there = problem.constraints[self.key].get(op, device)
         if there == device:
             return ""
         return f"it is pinned to {problem.cluster.devices[there].name}"
@@ -262,13 +300,14 @@ class Forbid(Kind):
     noun, phrase, label = "exclusion", "{} off {}", "not on"
     example = "decoder/.*=GPU:1"
     help = "Keep the ops whose names match off a device."
+    tried = "moving it there"
 
-    def restrict(self, problem: Problem, allowed: BoolArray) -> None:
-        ops, devices = np.array(list(problem.forbidden), dtype=np.int64).reshape(-1, 2).T
+    def restrict(self, problem: Constrained, allowed: BoolArray) -> None:
+        ops, devices = _as_arrays(problem.constraints[self.key])
         allowed[ops, devices] = False
 
-    def fault(self, problem: Problem, op: int, device: int) -> str:
-        return "it is forbidden there" if (op, device) in problem.forbidden else ""
+    def fault(self, problem: Constrained, op: int, device: int) -> str:
+        return "it is forbidden there" if (op, device) in problem.constraints[self.key] else ""
 
     def tally(self, n: int) -> str:
         return f"{count(n, 'op') if n else 'no ops'} kept off"
@@ -282,6 +321,7 @@ class Colocate(Kind):
     noun, phrase, label = "colocation", "{} together", "colocated"
     example = "decoder/.*"
     help = "Keep the ops whose names match together on one device."
+    tried = "moving one op"
 
     def collect(self, given: Iterable[Row]) -> Collection[Row]:
         return tuple(map(tuple, given))
@@ -303,6 +343,7 @@ class Before(Kind):
     noun, phrase, label, sentence = "order", "{} before {}", "in this order", "{}, then {}"
     example = "layer_0=layer_1"
     help = "Run the ops whose names match the first before those that match the second."
+    tried = "the other order"
 
     def collect(self, given: Iterable[Row]) -> Collection[Row]:
         return tuple(sorted(set(map(tuple, given))))
@@ -317,16 +358,16 @@ class Lock(Kind):
     sentence = "{}: runs only what is pinned to it"
     example = "GPU:0"
     help = "Run nothing on a device but what is pinned to it."
+    tried = "moving one group"
 
-    def restrict(self, problem: Problem, allowed: BoolArray) -> None:
-        for device in problem.locked:
-            holds = np.zeros(problem.n_units, dtype=bool)
-            holds[problem.unit[problem.pinned_to == device]] = True
-            allowed[:, device] &= holds[problem.unit]
+    def restrict(self, problem: Constrained, allowed: BoolArray) -> None:
+        pinned_to = problem.constraints[Pin.key].device
+        for device in problem.constraints[self.key]:
+            allowed[:, device] &= np.isin(problem.unit, problem.unit[pinned_to == device])
 
-    def fault(self, problem: Problem, op: int, device: int) -> str:
-        unit, pins = problem.unit, problem.pins
-        if device not in problem.locked or any(
+    def fault(self, problem: Constrained, op: int, device: int) -> str:
+        unit, pins = problem.unit, problem.constraints[Pin.key]
+        if device not in problem.constraints[self.key] or any(
             there == device and unit[other] == unit[op] for other, there in pins.items()
         ):
             return ""
@@ -338,43 +379,29 @@ class StayClose(Kind):
 
     key = "stay-close"
     roles = (PLACEMENT, NUMBER)
-    noun, phrase, label = "change limit", "{} as in a plan, but for {}", "close to a plan"
+    noun, label = "change limit", "close to a plan"
+    phrase = "{} as in a plan, but for {} of the ops"
     sentence = "of {}, at most {} elsewhere"
     example = "plan.json=20"
     help = "Run all ops but N where another plan has them."
 
-    def check(self, problem: Problem, plan: Plan) -> str:
+    def budgets(self, problem: Constrained) -> Iterator[Budget]:
         for placement, most in self.rows(problem.constraints[self.key]):
-            ops, home = _as_arrays(placement)
-            away = int(np.count_nonzero(plan.device[ops] != home))
-            if away > most:
-                return (
-                    f"{count(away, 'op')} of {len(ops):,} would run elsewhere than in the plan to "
-                    f"stay close to, where at most {most:,} may"
-                )
-        return ""
-
-    def mend(self, problem: Problem, device: IntArray, keep: FloatArray) -> IntArray:
-        device = device.copy()
-        unit_device, shape = np.zeros(problem.n_units, np.int64), problem.unit_allowed.shape
-        for placement, most in self.rows(problem.constraints[self.key]):
-            ops, home = _as_arrays(placement)
-            at_home = sum_at(problem.unit[ops], home, np.ones(len(ops)), shape)
-            back = np.where(problem.unit_allowed, at_home, -1).argmax(axis=1)
-            unit_device[problem.unit] = device
-            units = np.arange(problem.n_units)
-            gain = at_home[units, back] - at_home[units, unit_device]
-            away = int(np.count_nonzero(device[ops] != home))
-            for unit in np.argsort(keep, kind="stable").tolist():
-                if gain[unit] > 0 and (away > most or keep[unit] < 0):
-                    unit_device[unit], away = back[unit], away - int(gain[unit])
-            device = unit_device[problem.unit]
-        return device
+            (ops, home), n_ops = _as_arrays(placement), len(dict(placement))
+            away = np.zeros((len(problem.unit), problem.cluster.n_devices))
+            away[ops] = 1.0
+            away[ops, home] = 0.0
+            yield Budget(
+                away,
+                most,
+                f"{{}} of {count(n_ops, 'op')} would run elsewhere than in the plan to stay close "
+                f"to, where at most {most:,} may",
+            )
 
 
 @lru_cache(maxsize=4)  # every simulation checks its plan
-def _as_arrays(placement: tuple[tuple[int, int], ...]) -> IntArray:
-    return np.array(placement, dtype=np.int64).reshape(-1, 2).T
+def _as_arrays(pairs: Collection[tuple[int, int]]) -> IntArray:
+    return np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T
 
 
 KINDS: dict[str, Kind] = {

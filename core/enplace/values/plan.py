@@ -210,6 +210,20 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     PlanError
         The message names the op, the device and the constraint.
     """
+    check_devices(problem, plan)
+    for kind in problem.constraints:
+        if why := kind.check(problem, plan.device):
+            raise PlanError(why)
+
+
+def check_devices(problem: Problem, plan: Plan) -> None:
+    """Refuse a plan with a device that an op must not use, whatever the others do.
+
+    Raises
+    ------
+    PlanError
+        As for :func:`check_plan`.
+    """
     if plan.splits != problem.splits:
         raise PlanError("the splits of the plan are not those of the graph; use split_problem")
     if len(plan.device) != problem.profile.n_ops:
@@ -226,9 +240,6 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     wrong = np.flatnonzero(~allowed | find_separated(problem, plan))
     if len(wrong):
         raise PlanError(_why_wrong(problem, plan, int(wrong[0])))
-    for kind in problem.constraints:
-        if why := kind.check(problem, plan):
-            raise PlanError(why)
 
 
 def _check_replicas(problem: Problem, plan: Plan) -> None:

@@ -225,9 +225,10 @@ class Problem:
                     f"{self._name(op)} to {names[device]}, but they are colocated; pin both to "
                     f"one device"
                 )
+        kinds = [f"{kind.noun}s" for kind in self.constraints if kind.is_mask]
+        kinds += ["colocations"] if len(members) > 1 else []
         raise UnplaceableOpError(
-            f"{self._names(members)} no device left; remove a pin, a lock, a forbidden device or "
-            f"the colocation"
+            f"{self._names(members)} no device left; remove one of the {' or '.join(kinds)}"
         )
 
     def _check_memory(self) -> None:

@@ -30,9 +30,17 @@ def constraints_to_json(named: Mapping[str, Iterable[Row]]) -> dict[str, list[li
 def rows_to_json(key: str, rows: Iterable[Row]) -> list[list[Any]]:
     """Write the constraints of a kind, with names, as in their file."""
     return [
-        [dict(part) if role == PLACEMENT else part for role, part in KINDS[key].parts(row)]
+        [_homes(part) if role == PLACEMENT else part for role, part in KINDS[key].parts(row)]
         for row in rows
     ]
+
+
+def _homes(placement: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the device of each op by name; of an op that has several, a list."""
+    homes: dict[str, list[str]] = {}
+    for op, device in placement:
+        homes.setdefault(op, []).append(device)
+    return {op: at[0] if len(at) == 1 else at for op, at in homes.items()}
 
 
 def write_constraints(path: str | os.PathLike[str], problem: Problem) -> None:

@@ -376,12 +376,12 @@ CLOSE = Constraint("stay-close", (((("a", "GPU:0"), ("b", "GPU:0"), ("c", "GPU:1
 def test_a_limit_of_changes_is_listed_and_an_edit_beyond_it_is_refused(chain):
     chain.add_constraints(chain.problem.constrained(stay_close=[(HOME, 1)]))
     assert listed(chain) == [CLOSE]
-    assert describe(chain.project, CLOSE) == "3 groups as in a plan, but for 1"
+    assert describe(chain.project, CLOSE) == "3 groups as in a plan, but for 1 of the ops"
     assert chain.place([0], 1)
     refused = []
     chain.failed.connect(refused.append)
     assert not chain.place([1], 1)
-    assert "2 ops of 3 would run elsewhere than in the plan to stay close to" in refused[0]
+    assert "2 of 3 ops would run elsewhere than in the plan to stay close to" in refused[0]
 
 
 def test_a_plan_is_brought_back_to_the_limit_and_saved_with_it(chain, tmp_path):

@@ -118,7 +118,7 @@ class _Check:
                 if group and home.setdefault(group, device) != device:
                     yield f"{self.name(op)} is apart from an op it is colocated with"
         for kind in self.problem.constraints:
-            if why := kind.check(self.problem, self.schedule.plan):
+            if why := kind.check(self.problem, self.schedule.plan.device):
                 yield why
 
     def durations(self) -> Iterator[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import OptimizeResult
 from tests.core.placers.problems import gpus, line
 
 from enplace.errors import PlanError
@@ -64,13 +65,71 @@ def test_ops_go_back_together_with_their_unit():
 
 def test_a_plan_that_cannot_stay_close_is_refused_in_one_line():
     problem = close_to(most=1, pins={0: 1, 1: 1})
-    with pytest.raises(PlanError, match=r"2 ops of 8 would run elsewhere.*1 may, and other"):
+    with pytest.raises(PlanError, match=r"2 of 8 ops would run elsewhere.*1 may, and other"):
         place(problem, "heft")
+
+
+def close_to_both(first, then, most, n_devices=2, **others):
+    limits = [
+        (tuple(enumerate(home)), at_most) for home, at_most in zip((first, then), most, strict=True)
+    ]
+    return Problem(CHAIN, gpus(n_devices), Constraints(stay_close=limits, **others))
+
+
+@pytest.mark.parametrize("method", ["single", "heft", "expert", "m-etf", "enplace"])
+def test_a_plan_stays_close_to_two_plans_far_apart(method):
+    options = PlaceOptions(values={"rounds": 1} if method == "enplace" else {})
+    other = tuple(1 - device for device in HOME)
+    plan = place(close_to_both(HOME, other, (4, 4), 3), method, options=options).plan
+    assert moved(plan) == moved(plan, other) == 4
+
+
+THREES = {"together": ((0, 1, 2), (3, 4, 5), (6, 7))}
+ON_1 = (1, 1, 1, 1, 1, 1, 0, 0)
+
+
+def test_moves_that_help_only_together_are_found():
+    """Five ops must be on the second device: a unit of three goes, and that of two comes."""
+    problem = close_to_both((0,) * 8, (1,) * 8, (5, 3), **THREES)
+    plan = replace(place(known_to_placers(problem), "single").plan, device=np.array(ON_1))
+    assert np.count_nonzero(obey(problem, plan).device) == 5
+
+
+def test_a_search_that_ends_does_not_blame_other_constraints(monkeypatch):
+    problem = close_to_both((0,) * 8, (1,) * 8, (5, 3), **THREES)
+    plan = replace(place(known_to_placers(problem), "single").plan, device=np.array(ON_1))
+    ended = OptimizeResult(x=None, status=1)
+    monkeypatch.setattr("scipy.optimize.milp", lambda *_, **__: ended)
+    with pytest.raises(
+        PlanError, match=r"6 of 8 ops .* 5 may; a search for other plans found none"
+    ):
+        obey(problem, plan)
+
+
+def test_replicas_and_recomputation_stay_or_the_plan_is_refused():
+    device = np.array([0, 0, 2, 2, 2, 2, 2, 2])
+    home = (0, 0, 0, 0, 2, 2, 2, 2)
+    problem = close_to_both(home, home, (1, 1), 3)
+    plan = place(known_to_placers(problem), "single").plan
+    plan = replace(plan, device=device, replicas=((0, 1),), recompute=(2,))
+    made = obey(problem, plan)
+    assert moved(made, home) <= 1
+    assert (made.replicas, made.recompute) == (((0, 1),), (2,))
+    problem = close_to_both((1,) * 8, home, (0, 8), 3)
+    with pytest.raises(PlanError, match=r"8 of 8 ops .* and replicas or other constraints keep"):
+        obey(problem, plan)
+
+
+def test_what_was_said_of_the_plan_before_is_said_of_that_plan():
+    problem = close_to(most=0)
+    plan = place(known_to_placers(problem), "single").plan.with_notes("the best of 60 orders")
+    said = "4 ops moved back for the constraints on the whole plan; before that: the best of 60"
+    assert obey(problem, plan).note.startswith(said)
 
 
 def test_a_plan_that_moves_more_ops_is_no_plan_of_the_problem():
     problem = close_to(most=2)
     plan = place(problem, "heft").plan
     check_plan(problem, plan)
-    with pytest.raises(PlanError, match="8 ops of 8 would run elsewhere"):
+    with pytest.raises(PlanError, match="8 of 8 ops would run elsewhere"):
         simulate(problem, replace(plan, device=1 - np.array(HOME)))

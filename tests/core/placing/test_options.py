@@ -66,8 +66,11 @@ def test_a_switch_can_be_turned_off_only_if_it_is_usually_on(usual):
 
 @pytest.mark.parametrize("command", [place, compare])
 def test_names_of_other_flags_and_arguments_are_reserved(command):
-    flags = {flag.removeprefix("--") for each in command.params for flag in each.opts}
-    names = {each.name.replace("_", "-") for each in command.params}
+    kinds = [each for each in command.get_params(click.Context(command)) if each.multiple]
+    params = [*command.params, *kinds]
+    flags = {flag.removeprefix("--") for each in params for flag in each.opts}
+    names = {each.name.replace("_", "-") for each in params}
+    assert "stay-close" in flags
     assert (flags | names) - {"-o"} <= RESERVED
 
 

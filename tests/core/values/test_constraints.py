@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ from tests.core.placers.problems import gpus, line
 
 import enplace as ep
 from enplace.cli import run
-from enplace.errors import FileError, PlanError
+from enplace.errors import FileError, PlanError, UnplaceableOpError
 from enplace.machine import simulate
 from enplace.placers import place
 from enplace.processes.codecs import problem_from, problem_to_json
-from enplace.readers import read_constraints, read_plan, read_plan_alone, read_project
+from enplace.readers import read_constraints, read_plan, read_plan_alone, read_profile, read_project
 from enplace.readers.archive import Project
-from enplace.values.constraints import DEVICE, KINDS, Constraints, Kind
+from enplace.values.constraints import DEVICE, KINDS, OP, Constraints, Kind
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
 from enplace.values.result import Result
@@ -65,6 +66,13 @@ def test_placers_obey_a_new_kind_and_plans_are_checked(problem):
     plan = place(problem, "heft").plan
     with pytest.raises(PlanError, match="'op1' is placed on GPU:0, but it is odd; solve again"):
         check_plan(problem, replace(plan, device=np.zeros(4, dtype=np.int64)))
+
+
+def test_a_unit_without_a_device_names_a_new_kind(problem):
+    with pytest.raises(
+        UnplaceableOpError, match=r"'op1' has no device left; remove .* even devices"
+    ):
+        problem.constrained(even_only={0, 1})
 
 
 def test_files_and_messages_carry_a_new_kind(problem, tmp_path):
@@ -155,6 +163,54 @@ def test_a_limit_of_changes_that_cannot_be_read_is_refused(tmp_path, monkeypatch
     with pytest.raises(ep.EnplaceError, match=complaint) as caught:
         ep.place("p.json", "pesto", "single", stay_close=given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def vgg():
+    return read_profile(Path(__file__).parents[3] / "resources/samples/vgg-19.enplace")
+
+
+def test_a_split_op_is_at_home_on_the_devices_of_its_parts(vgg, tmp_path):
+    split = ep.place(vgg, "pesto", "os-dpos")
+    assert split.plan.splits
+    split.save(tmp_path / "split.json")
+    limits = []
+    for each in (split, tmp_path / "split.json"):
+        result = ep.place(vgg, "pesto", "heft", stay_close=[(each, 9)])
+        ((homes, most),) = result.schedule.problem.constraints["stay-close"]
+        assert {op for op, _ in homes} == set(range(vgg.n_ops))
+        assert len(homes) > vgg.n_ops
+        assert most == 9
+        limits.append(homes)
+    assert set(limits[0]) == set(limits[1])
+    result.save(tmp_path / "close.json")
+    cluster = result.schedule.problem.cluster
+    read = read_plan(tmp_path / "close.json", Problem(vgg, cluster))
+    names = {(vgg.op_names[op], cluster.devices[at].name) for op, at in homes}
+    assert set(read.constraints["stay-close"][0][0]) == names
+
+
+def test_a_plan_for_other_devices_or_another_graph_is_no_plan_to_stay_close_to(vgg, tmp_path):
+    on_four = ep.place(CHAIN, gpus(4), "single", pins="op3=GPU:3")
+    with pytest.raises(PlanError, match=r"the plan: cluster .* has no GPU:3; name a plan for this"):
+        ep.place(CHAIN, gpus(2), "heft", stay_close=[(on_four, 1)])
+    with pytest.raises(PlanError, match=r"does not place 475 ops .* places 4 ops not in"):
+        ep.place(vgg, gpus(4), "heft", stay_close=[(on_four, 1)])
+    on_four.save(tmp_path / "four.json")
+    longer = line([10.0] * 5, [(i, i + 1, 4) for i in range(4)])
+    for each in (on_four, tmp_path / "four.json"):
+        with pytest.warns(
+            ep.EnplaceWarning, match=r"1 op of the profile \(op4\); only ops of both"
+        ):
+            result = ep.place(longer, gpus(4), "heft", stay_close=[(each, 0)])
+        assert result.devices["op3"] == "GPU:3"
+
+
+def test_a_kind_with_three_parts_is_refused_when_it_is_made():
+    with pytest.raises(TypeError, match="'triple': a row has one part, two, or many with one role"):
+
+        class Triple(Kind):
+            key, roles = "triple", (OP, OP, DEVICE)
 
 
 @pytest.mark.parametrize(

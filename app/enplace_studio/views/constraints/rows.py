@@ -13,6 +13,7 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.text import count, ms
+from enplace.values.constraints import KINDS
 from enplace_studio.explain.shortened import brief
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.theme import theme
@@ -20,14 +21,6 @@ from enplace_studio.widgets.theme import theme
 HEIGHT, GAP = 40, 8
 NOTHING = 1e-9
 """A smaller share of the step time is an error of rounding."""
-TRIED = {
-    "pin": "moving it alone",
-    "forbid": "moving it there",
-    "colocate": "moving one op",
-    "before": "the other order",
-    "lock": "moving one group",
-}
-"""What is tried once a constraint of a kind is gone."""
 ABOUT_COST = "the change of the step time if only these ops move once the constraint is gone"
 ABOUT_NO_GAIN = (
     "Once it is gone, changing only these ops gains nothing; switch it off and solve again to see "
@@ -45,7 +38,7 @@ def cost_text(kind: str, now_us: float, step_us: float | None) -> str:
     if step_us is None:
         return UNKNOWN
     if now_us - step_us <= NOTHING * now_us:
-        return f"no gain from {TRIED.get(kind, 'moving its ops')}"
+        return f"no gain from {KINDS[kind].tried}"
     return f"{ms(step_us - now_us, signed=True)} without it"
 
 
@@ -53,7 +46,7 @@ def make_row(text: str, n_ops: int, on: bool) -> QListWidgetItem:
     """Make the row of a constraint; what it costs is not known yet."""
     made = QListWidgetItem(text)
     made.setCheckState(Qt.CheckState.Checked if on else Qt.CheckState.Unchecked)
-    made.setData(_OPS, count(n_ops, "op"))
+    made.setData(_OPS, count(n_ops, "op") if n_ops else "")
     show_cost(made, "" if on else "off")
     return made
 
@@ -66,7 +59,7 @@ def texts_of(row: QListWidgetItem) -> list[str]:
 def show_cost(row: QListWidgetItem, text: str) -> None:
     """Show what a constraint costs in its row."""
     row.setData(_COST, text)
-    parts = [row.text(), row.data(_OPS)]
+    parts = list(filter(None, [row.text(), row.data(_OPS)]))
     known = [text] if text.strip(UNKNOWN) else []
     row.setData(Qt.ItemDataRole.AccessibleTextRole, ", ".join([*parts, *known]))
     row.setToolTip(plain_tip("\n".join(filter(None, [*parts, _about(text)]))))

@@ -10,7 +10,14 @@ from documents import chain_document, document_of
 from enplace_studio.model.ordering import Slot
 from enplace_studio.views.constraints import constraints_view as module
 from enplace_studio.views.constraints.constraints_view import ConstraintsView
-from enplace_studio.views.constraints.rows import cost_text, fitted_cost, shortened, show_cost
+from enplace_studio.views.constraints.rows import (
+    cost_text,
+    fitted_cost,
+    make_row,
+    shortened,
+    show_cost,
+    texts_of,
+)
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
 
@@ -306,6 +313,12 @@ def test_costs_wait_until_edits_pause(document, opener, qtbot, monkeypatch):
     pane._pause.timeout.emit()
     pane._costs.wait()
     assert asked == pane.constraints
+
+
+def test_a_constraint_that_names_no_op_has_no_number_of_ops():
+    row = make_row("GPU 0 runs even ops", 0, on=True)
+    assert texts_of(row) == ["GPU 0 runs even ops", "", ""]
+    assert row.data(Qt.ItemDataRole.AccessibleTextRole) == "GPU 0 runs even ops"
 
 
 def test_the_number_of_ops_is_never_elided_for_what_was_tried():
