@@ -53,9 +53,12 @@ def framework_that_applies(path: str | os.PathLike[str]) -> Framework:
     Raises
     ------
     EnplaceError
-        If the file is damaged or not a plan, or names a framework that Enplace does not know.
+        If Enplace does not know the framework that it names.
     """
-    name = read_plan_framework(path)
+    try:
+        name = read_plan_framework(path)
+    except EnplaceError:
+        name = ""  # the framework says why, or needs no plan because the script is being profiled
     framework = _named(name) if name else framework_in_use()
     if not framework.module:
         raise EnplaceError(f"{os.fspath(path)}: {framework.state}")

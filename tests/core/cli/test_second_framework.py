@@ -180,6 +180,12 @@ def test_a_plan_is_applied_by_the_framework_that_it_names(monkeypatch, named, im
     assert apply("plan.json") == applies
 
 
+def test_a_plan_that_cannot_be_read_is_left_to_the_framework_in_use(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setitem(sys.modules, "torchlight", ModuleType("torchlight"))
+    assert apply("gone.json") == "gone.json lit"
+
+
 def test_a_plan_of_an_unknown_framework_is_not_applied():
     write_plan_of("pytorch")
     why = "^plan.json: Enplace does not know the framework pytorch; update Enplace.$"
