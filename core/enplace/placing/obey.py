@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from enplace.compiling import kernel
 from enplace.errors import PlanError
 from enplace.machine import simulate
 from enplace.machine.claims import check_claims
@@ -127,8 +128,8 @@ class _Repair:
         return device
 
     @cached_property
-    def most(self) -> list[float]:
-        return [budget.most for budget in self.budgets]
+    def most(self) -> FloatArray:
+        return np.array([budget.most for budget in self.budgets], dtype=np.float64)
 
     @cached_property
     def spends(self) -> FloatArray:
@@ -148,40 +149,16 @@ class _Repair:
             allowed[:, copies] = False
         return allowed
 
-    @cached_property
-    def choices(self) -> dict[int, list[tuple[int, list[float]]]]:
-        """Where each unit that spends less elsewhere may go, and what it spends there."""
-        least = np.where(self.allowed[..., None], self.spends, np.inf).min(axis=1)
-        here = self.spends[np.arange(len(self.start)), self.start]
-        return {
-            unit: [
-                (there, self.spends[unit, there].tolist())
-                for there in np.flatnonzero(self.allowed[unit]).tolist()
-            ]
-            for unit in np.flatnonzero((here > least).any(axis=1)).tolist()
-        }
-
     def moved(self, keep: FloatArray) -> Plan | None:
         """Return the plan with the moves that are found one unit at a time; None if too few."""
-        device, spent = self._move(keep)
-        return None if self._over(spent) else self._with(device)
+        device = self._move(keep)
+        return self._with(device) if (self._spent(device) <= self.most).all() else None
 
-    def _move(self, keep: FloatArray) -> tuple[IntArray, list[float]]:
-        """Move each unit to where the budgets are exceeded least, in the order of ``keep``."""
-        device, spent = self.start.copy(), self._spent(self.start)
-        order = [unit for unit in np.argsort(keep, kind="stable").tolist() if unit in self.choices]
-        for unit in order * PASSES:
-            over = self._over(spent)
-            if not over and keep[unit] >= 0:
-                break  # those that go anyway come first
-            rest = self.spends[unit, device[unit]].tolist()
-            rest = [used - own for used, own in zip(spent, rest, strict=True)]
-            least = (over, sum(spent) if keep[unit] < 0 else -np.inf)
-            for there, own in self.choices[unit]:
-                new = [used + more for used, more in zip(rest, own, strict=True)]
-                if (cost := (self._over(new), sum(new))) < least:
-                    least, spent, device[unit] = cost, new, there
-        return device, spent
+    def _move(self, keep: FloatArray) -> IntArray:
+        device = self.start.copy()
+        order = np.argsort(keep, kind="stable")
+        move_units(self.spends, self.allowed, device, order, keep < 0, self.most)
+        return device
 
     def solved(self) -> Plan:
         """Find the moves of least time that keep all budgets.
@@ -211,12 +188,12 @@ class _Repair:
         found = self.start.copy()
         if answer.x is not None:
             found[unit[answer.x > 0.5]] = device[answer.x > 0.5]
-            if self._over(self._spent(found)) == 0:
+            if (self._spent(found) <= self.most).all():
                 return self._with(found)
-        _, spent = self._move(np.full(len(self.start), -1.0))
+        spent = self._spent(self._move(np.full(len(self.start), -1.0)))
         excess = next(
             budget.says(used)
-            for budget, used in zip(self.budgets, spent, strict=True)
+            for budget, used in zip(self.budgets, spent.tolist(), strict=True)
             if used > budget.most
         )
         if answer.status != IMPOSSIBLE:
@@ -224,13 +201,57 @@ class _Repair:
         others = "replicas or other constraints" if self.plan.replicas else "other constraints"
         raise PlanError(f"{excess}, and {others} keep them there; change one of the two")
 
-    def _spent(self, device: IntArray) -> list[float]:
-        spent: list[float] = self.spends[np.arange(len(device)), device].sum(axis=0).tolist()
+    def _spent(self, device: IntArray) -> FloatArray:
+        spent: FloatArray = self.spends[np.arange(len(device)), device].sum(axis=0)
         return spent
-
-    def _over(self, spent: list[float]) -> float:
-        """Return by how much all budgets together are exceeded."""
-        return sum(max(0.0, used - most) for used, most in zip(spent, self.most, strict=True))
 
     def _with(self, device: IntArray) -> Plan:
         return replace(self.plan, device=device[self.problem.unit], subgraph=None)
+
+
+@kernel
+def move_units(
+    spends: FloatArray,
+    allowed: BoolArray,
+    device: IntArray,
+    order: IntArray,
+    anyway: BoolArray,
+    most: FloatArray,
+) -> None:  # pragma: no cover - compiled
+    """Move one unit after another to where all budgets together are exceeded least.
+
+    Parameters
+    ----------
+    device : int array, shape (n_units,)
+        Where each unit is; it is changed.
+    order : int array, shape (n_units,)
+        The units to move, those that go anyway first. The others move only while a budget is
+        exceeded.
+    anyway : bool array, shape (n_units,)
+        Units that also move to spend less if nothing is exceeded.
+    """
+    n_units, n_devices, n_budgets = spends.shape
+    spent = np.zeros(n_budgets)
+    for unit in range(n_units):
+        spent += spends[unit, device[unit]]
+    for _ in range(PASSES):
+        for unit in order:
+            here = best = device[unit]
+            least, least_spent = np.inf, np.inf
+            for i in range(-1, n_devices):  # first where it is
+                there = here if i < 0 else i
+                if i >= 0 and not allowed[unit, there]:
+                    continue
+                over = total = 0.0
+                for b in range(n_budgets):
+                    used = spent[b] - spends[unit, here, b] + spends[unit, there, b]
+                    over += max(0.0, used - most[b])
+                    total += used
+                if i < 0 and over == 0.0 and not anyway[unit]:
+                    return
+                if over < least or (over == least and total < least_spent):
+                    least, least_spent, best = over, total, there
+                if i < 0 and not anyway[unit]:
+                    least_spent = -np.inf
+            spent += spends[unit, best] - spends[unit, here]
+            device[unit] = best

@@ -10,7 +10,7 @@ from tests.core.placers.problems import gpus, line
 from enplace.errors import PlanError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.placing.obey import known_to_placers, obey
+from enplace.placing.obey import PASSES, known_to_placers, move_units, obey
 from enplace.values.constraints import Constraints
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
@@ -93,6 +93,36 @@ def test_moves_that_help_only_together_are_found():
     problem = close_to_both((0,) * 8, (1,) * 8, (5, 3), **THREES)
     plan = replace(place(known_to_placers(problem), "single").plan, device=np.array(ON_1))
     assert np.count_nonzero(obey(problem, plan).device) == 5
+
+
+def moved_in_turn(spends, allowed, device, order, anyway, most):
+    """Do what :func:`move_units` does, in short."""
+
+    def cost(unit, there):
+        spent = spends[range(len(device)), np.where(np.arange(len(device)) == unit, there, device)]
+        over = np.maximum(spent.sum(axis=0) - most, 0.0).sum()
+        stays = device[unit] == there and not anyway[unit]
+        return over, -np.inf if stays else spent.sum()
+
+    for unit in [*order] * PASSES:
+        if cost(unit, device[unit])[0] == 0 and not anyway[unit]:
+            return
+        there = [device[unit], *np.flatnonzero(allowed[unit])]
+        device[unit] = min(there, key=lambda each: cost(unit, each))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_units_move_to_where_all_limits_are_exceeded_least(seed):
+    draw = np.random.default_rng(seed)
+    spends = draw.integers(0, 4, (9, 3, 2)).astype(float)
+    allowed, device = draw.random((9, 3)) < 0.8, draw.integers(0, 3, 9)
+    n_anyway, most = seed % 4 * 3, draw.integers(5, 15, 2).astype(float)
+    order, anyway = draw.permutation(9), np.zeros(9, dtype=bool)
+    anyway[order[:n_anyway]] = True
+    expected = device.copy()
+    moved_in_turn(spends, allowed, expected, order, anyway, most)
+    move_units(spends, allowed, device, order, anyway, most)
+    assert device.tolist() == expected.tolist()
 
 
 def test_a_search_that_ends_does_not_blame_other_constraints(monkeypatch):
