@@ -83,8 +83,7 @@ def heft(problem: Problem, options: PlaceOptions) -> Plan:
     _improve(best, problem, *VARIANTS[0], options)
     for link_weight, tie in VARIANTS[1:]:
         next_s = MORE * (options.seconds - began_s)
-        ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time
-        if best.is_enough or not ends_in_time(next_s):
+        if best.is_enough or options.stop.with_grace(problem.profile.n_ops).left_s() < next_s:
             break
         began_s = options.seconds
         _improve(best, problem, link_weight, tie, options)

@@ -225,9 +225,10 @@ def run_scotch(graph: Weighted, options: PlaceOptions) -> IntArray:
     EnplaceError
         If the program fails, or needs longer than the time limit.
     """
-    limit_s = options.stop.left_s
     job = Message("solve", {"imbalance": SCOTCH_IMBALANCE}, graph._asdict())
-    for answer in ask_solver("scotch_process:solve", job, limit_s, options.stop.cancelled):
+    for answer in ask_solver(
+        "scotch_process:solve", job, options.stop.left_s(), options.stop.cancelled
+    ):
         if answer.details["status"] == "done":
             return answer.arrays["part"]
         raise EnplaceError(f"scotch: {answer.details['why']}; try another method")

@@ -143,8 +143,8 @@ def best_that_fits(
         best.offer(found)
         # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
         took_s = options.seconds - began_s
-        ends_in_time = options.stop.with_grace(problem.profile.n_ops).has_time(took_s)
-        is_late = options.stop() or not ends_in_time
+        left_s = options.stop.with_grace(problem.profile.n_ops).left_s()
+        is_late = options.stop() or left_s < took_s
         if is_late or (best.found.fits and shortest_us >= best.found.makespan_us):
             break
     assert first is not None

@@ -97,8 +97,8 @@ class GroupSearch:
         if self.best.kept is None:
             self.options.stop.check()
             return False
-        in_time = self._stop.has_time(share=1.0 if self.best.found.fits else SEARCH_SHARE)
-        return not in_time or self._stop()
+        share = 1.0 if self.best.found.fits else SEARCH_SHARE
+        return self._stop.left_s(share) < 0 or self._stop()
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""

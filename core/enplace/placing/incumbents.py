@@ -47,15 +47,6 @@ def find_proof(problem: Problem, options: PlaceOptions) -> Proof:
     return stop.interrupt(lambda flag: options.proofs.find(problem, flag))
 
 
-def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:
-    """Report a new incumbent, which part of the placer found it, and the bound if it is known."""
-    if options.is_quiet:
-        return
-    proof = options.proofs.known(schedule.problem)
-    bound_us = proof and proof.bound_us
-    report_plan(options, schedule.plan, schedule.makespan_us, bound_us, engine=engine)
-
-
 def report_plan(
     options: PlaceOptions,
     plan: Plan | None,
@@ -187,7 +178,7 @@ class BestSchedule(Best[Schedule]):
     """The shortest schedule that fits so far, and whether it is good enough."""
 
     def __init__(self, options: PlaceOptions, kept: Schedule | None = None) -> None:
-        super().__init__(kept, lambda found, engine: report(found, options, engine))
+        super().__init__(kept, self._tell)
         self._options = options
 
     @property
@@ -206,13 +197,21 @@ class BestSchedule(Best[Schedule]):
         stop = self._options.stop
         return stop() or stop.with_grace(self.found.problem.profile.n_ops)() or self.is_close
 
+    def _tell(self, found: Schedule, engine: str) -> None:
+        """Report a schedule, which part of the placer found it, and the bound if it is known."""
+        options = self._options
+        if not options.is_quiet:
+            proof = options.proofs.known(found.problem)
+            bound_us = proof and proof.bound_us
+            report_plan(options, found.plan, found.makespan_us, bound_us, engine=engine)
+
     def _gap(self) -> float:
         """Return how far the step time may be above the best possible, as a share of it.
 
         Infinite if the bound is not known and there is no time left to compute it.
         """
         problem, options = self.found.problem, self._options
-        if options.proofs.known(problem) is None and not options.stop.has_time(_bound_s(problem)):
+        if options.proofs.known(problem) is None and options.stop.left_s() < _bound_s(problem):
             return math.inf
         return find_gap(self.found.makespan_us, find_proof(problem, options).bound_us)
 

@@ -75,7 +75,9 @@ def improve_by_program(
             if program.bounds_all:
                 raise_bound((answer.bound - ROUNDING) * program.scale_us)
 
-        answer = solve_milp(program.model, program.start, stop.left_s, stopped, take, solver=solver)
+        answer = solve_milp(
+            program.model, program.start, stop.left_s(), stopped, take, solver=solver
+        )
         take(answer)
         far_off = program.scale_us > FAR_OFF * best.found.objective_us
         if answer.status != "optimal" or best.found.proven or not far_off:

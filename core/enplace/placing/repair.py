@@ -13,7 +13,7 @@ import numpy as np
 from enplace.coarsen import merge_batches
 from enplace.errors import CancelledError, ProblemError
 from enplace.machine import simulate
-from enplace.placing.incumbents import Best, report
+from enplace.placing.incumbents import Best, BestSchedule
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, state_of
 from enplace.placing.options import PlaceOptions
@@ -43,10 +43,9 @@ MOST_TRIED = 1000
 
 def relieve(schedule: Schedule, options: PlaceOptions) -> Schedule:
     """Move units until a plan fits, and report whether that helped; see :func:`try_relief`."""
-    relief = try_relief(schedule, options)
-    if relief is not schedule:
-        report(relief, options)
-    return relief
+    best = BestSchedule(options, schedule)
+    best.offer(try_relief(schedule, options))
+    return best.found
 
 
 def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
@@ -96,7 +95,7 @@ def place_afresh(schedule: Schedule, options: PlaceOptions) -> Schedule:
 def has_time_to_rearrange(problem: Problem, options: PlaceOptions) -> bool:
     """Whether the first block of ops would be moved soon after the time limit at the latest."""
     n_ops = problem.profile.n_ops
-    return options.stop.with_grace(n_ops).has_time(MERGE_OP_S * n_ops)
+    return options.stop.with_grace(n_ops).left_s() >= MERGE_OP_S * n_ops
 
 
 def _best_of_repairs(

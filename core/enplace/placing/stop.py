@@ -54,16 +54,11 @@ class Stop:
     clock: Stopwatch = field(default_factory=Stopwatch)
 
     def __call__(self) -> bool:
-        return not self.has_time() or self.cancelled()
+        return self.left_s() < 0 or self.cancelled()
 
-    def has_time(self, needed_s: float = 0.0, share: float = 1.0) -> bool:
-        """Whether work that takes so long would end within a share of the time limit."""
-        return self.limit_s is None or self.clock.seconds + needed_s <= share * self.limit_s
-
-    @property
-    def left_s(self) -> float:
-        """The seconds that are left; negative after the time limit, infinite without one."""
-        return math.inf if self.limit_s is None else self.limit_s - self.clock.seconds
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the seconds left of a share of the time limit; infinite without one."""
+        return math.inf if self.limit_s is None else share * self.limit_s - self.clock.seconds
 
     def check(self) -> None:
         """Leave the placer if the run was cancelled.
@@ -88,7 +83,7 @@ class Stop:
         """Return a stop after a share of the time that is left now."""
         if self.limit_s is None:
             return self
-        return self.until(self.limit_s - (1 - share) * self.left_s)
+        return self.until(self.limit_s - (1 - share) * self.left_s())
 
     def when(self, met: Callable[[], bool]) -> Stop:
         """Return a stop that also cancels once a further condition is met."""

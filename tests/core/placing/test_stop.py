@@ -99,11 +99,10 @@ def test_parts_of_a_run_stop_earlier_and_with_it():
     now_s, asked = iter([0.0]), []
     clock = Stopwatch(lambda: next(now_s, 4.0))
     stop = Stop(10.0, cancelled=lambda: bool(asked), clock=clock)
-    assert [stop.left_s, stop.within(0.5).left_s, stop.until(5.0).left_s] == [6.0, 3.0, 1.0]
+    assert [stop.left_s(), stop.within(0.5).left_s(), stop.until(5.0).left_s()] == [6.0, 3.0, 1.0]
     assert stop.limited(60.0) is stop
-    assert Stop(clock=clock).limited(60.0).left_s == 56.0
-    assert stop.has_time(6.0)
-    assert not stop.has_time(2.0, share=0.5)
+    assert Stop(clock=clock).limited(60.0).left_s() == 56.0
+    assert stop.left_s(share=0.5) == 1.0
     assert not stop()
     assert stop.when(lambda: True)()
     asked.append("now")

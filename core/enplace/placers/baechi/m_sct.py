@@ -187,7 +187,7 @@ def _solve(
     builder.sums(len(edges_in), [(of_child, 1.0, x)], lower=edges_in - 1)
     left_s = LONGEST_S
     if options.stop.limit_s is not None:
-        left_s = PROGRAMS_SHARE * options.stop.limit_s - options.seconds
+        left_s = options.stop.left_s(PROGRAMS_SHARE)
     answer = solve_milp(
         builder.model(), None, left_s, options.stop.cancelled, report=lambda answer: None
     )

@@ -39,7 +39,7 @@ def prove(
     bound_us = find_proof(problem, options).bound_us
     nothing_fits = False
     left_out: list[str] = []
-    for found in solve_cp(problem, incumbent.found, bound_us, stop.left_s, stop, THREADS):
+    for found in solve_cp(problem, incumbent.found, bound_us, stop.left_s(), stop, THREADS):
         options.proofs.add(problem, Proof(found.bound_us, ENGINE))
         nothing_fits |= found.status == "infeasible" and not incumbent.found.fits
         if found.why:

@@ -96,7 +96,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
             # Merging a large graph takes long.
-            if options.stop.has_time(PHASE_S * problem.profile.n_ops**2):
+            if options.stop.left_s() >= PHASE_S * problem.profile.n_ops**2:
                 nothing_fits, failures = _search(problem, incumbent, start.plans, options)
                 left_out += failures
             else:

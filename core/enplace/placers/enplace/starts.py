@@ -154,7 +154,7 @@ def _quickest_s(problem: Problem) -> float:
 
 def _check_limit(problem: Problem, options: PlaceOptions) -> None:
     n_ops, least_s = problem.profile.n_ops, _quickest_s(problem)
-    if n_ops > LARGE and options.start is None and not options.stop.has_time(least_s):
+    if n_ops > LARGE and options.start is None and options.stop.left_s() < least_s:
         raise EnplaceError(
             f"a plan for {count(n_ops, 'op')} takes about {seconds(math.ceil(least_s))}; raise the "
             f"time limit, or choose a method that only places, such as m-topo"
@@ -226,17 +226,17 @@ def _try_methods(
 def _has_time_for(name: str, problem: Problem, options: PlaceOptions) -> bool:
     n_ops = problem.profile.n_ops
     if name == LP_START:
-        return options.stop.has_time(LP_OP_S * n_ops, LP_SHARE)
+        return options.stop.left_s(LP_SHARE) >= LP_OP_S * n_ops
     unchecked_s = UNCHECKED_OP_S.get(name, 0.0) * n_ops
-    return options.stop.has_time(0.0, STARTS_SHARE) and options.stop.has_time(unchecked_s)
+    return options.stop.left_s(STARTS_SHARE) >= 0 and options.stop.left_s() >= unchecked_s
 
 
 def _has_time_left(method: str, problem: Problem, options: PlaceOptions) -> bool:
     """Whether a method that is running may go on."""
     n_ops = problem.profile.n_ops
     if method == LP_START:  # some programs take far longer than most of their size
-        return options.stop.has_time(0.0, LP_SHARE)
-    return options.stop.has_time(LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
+        return options.stop.left_s(LP_SHARE) >= 0
+    return options.stop.left_s() >= (LAST_OP_S * n_ops if n_ops > LARGE else 0.0)
 
 
 def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) -> Iterator[Plan]:
@@ -248,7 +248,7 @@ def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) 
     gpus = problem.cluster.gpus
     if len(gpus) < 2 or best.is_enough:
         return
-    if options.stop.has_time(STACK_OP_S * problem.profile.n_ops, STARTS_SHARE):
+    if options.stop.left_s(STARTS_SHARE) >= STACK_OP_S * problem.profile.n_ops:
         stacked = (
             Plan(device, by_placed_rank(problem, device), "enplace", links="priority")
             for device in stacks(problem)
@@ -256,7 +256,7 @@ def _on_fewer_gpus(problem: Problem, best: BestSchedule, options: PlaceOptions) 
         yield best_of(problem, stacked, options.quiet).plan
     for quarters in (1, 2, 3):
         n_gpus = len(gpus) * quarters // 4
-        if n_gpus < 2 or not options.stop.has_time(_quickest_s(problem), FEWER_SHARE):
+        if n_gpus < 2 or options.stop.left_s(FEWER_SHARE) < _quickest_s(problem):
             continue
         narrowed = _narrow(problem, gpus[:n_gpus], gpus[n_gpus:])
         if narrowed is not None:

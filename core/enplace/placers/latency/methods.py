@@ -18,7 +18,7 @@ from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.table.caveats import ONE_CHIP, explain_failure, simplify
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.candidates import unordered
-from enplace.placing.incumbents import PROVEN_GAP, Incumbent, report_plan
+from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.placing.settle import settle
@@ -64,10 +64,9 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     problem, _, about = _simplify(problem)
     device = place_greedily(problem)
     n_subgraphs = int(find_pass_subgraphs(problem, device).max()) + 1
-    found = Incumbent(device, latency_us(problem, device), 0.0)
-    plan, us = _plan(problem, found, "greedy-latency", n_subgraphs)
-    plan = plan.with_notes(*about, separator="; ")
-    options.progress(Progress(options.seconds, "a placement", None, plan, us))
+    found = _settled(problem, Incumbent(device, latency_us(problem, device), 0.0), n_subgraphs)
+    plan = _plan(problem, found, "greedy-latency").with_notes(*about, separator="; ")
+    options.progress(Progress(options.seconds, "a placement", None, plan, found.objective_us))
     return plan
 
 
@@ -147,18 +146,16 @@ class _Plans:
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
         self.problem, self._same, self._about = _simplify(problem)
         self._method, self._q, self._options = method, q, options
-        self._found_us, self._us = np.inf, np.inf
-        self._plan: Plan | None = None
+        self._best, self._found_us = Best[Incumbent](), np.inf
 
     def make(self, found: Incumbent) -> Plan:
         """Make the best plan so far, with everything known about it by now."""
-        plan, us = self._plan, self._us
-        if plan is None:
-            plan, us = _plan(self.problem, found, self._method, self._q)
+        best = self._best.kept or _settled(self.problem, found, self._q)
+        plan = _plan(self.problem, best, self._method)
         about = list(self._about)
         if np.isinf(found.objective_us):
             about.append(explain_failure(self.problem, plan.device))
-        bound_us, proven = _prove(found, us)
+        bound_us, proven = _prove(found, best.objective_us)
         plan = replace(
             plan,
             bound_us=finite(bound_us),
@@ -169,32 +166,28 @@ class _Plans:
 
     def report(self, found: Incumbent) -> None:
         plan = self.make(found) if self._is_better(found) else None
-        report_plan(self._options, plan, self._us, min(found.bound_us, self._us))
+        us = self._best.kept.objective_us if self._best.kept else np.inf
+        report_plan(self._options, plan, us, min(found.bound_us, us))
 
     def _is_better(self, found: Incumbent) -> bool:
         """Keep the placement of an incumbent, once settled, if it is better."""
         if found.objective_us >= self._found_us:
             return False
         self._found_us = found.objective_us
-        plan, us = _plan(self.problem, found, self._method, self._q)
-        better = us < self._us
-        if better:
-            self._plan, self._us = plan, us
-        return better
+        return self._best.offer(_settled(self.problem, found, self._q))
 
 
-def _settle_free_ops(
-    problem: Problem, device: IntArray, us: float, n_subgraphs: int
-) -> tuple[IntArray, float]:
-    """Move free ops to their consumers if that makes nothing worse; also return the latency.
+def _settled(problem: Problem, found: Incumbent, n_subgraphs: int) -> Incumbent:
+    """Move free ops to their consumers if that makes nothing worse.
 
     The result must respect the pins, need no more memory, have at most ``n_subgraphs`` subgraphs in
     each pass of an accelerator, and be no slower; otherwise the placement stays unchanged.
     """
+    device, us = found.device, found.objective_us
     settled = settle(problem, device)
     settled_us = latency_us(problem, settled)
     if np.isinf(us) or not problem.unit_allowed[problem.unit, device].all():
-        return settled, settled_us
+        return replace(found, device=settled, objective_us=settled_us)
     # The cheapest check comes first; the last one simulates a step of each placement.
     as_good = (
         settled_us <= us * (1 + 1e-9)
@@ -202,7 +195,7 @@ def _settle_free_ops(
         and find_static_excess(problem, settled) <= find_static_excess(problem, device)
         and _step_excess_bytes(problem, settled) <= _step_excess_bytes(problem, device)
     )
-    return (settled, settled_us) if as_good else (device, us)
+    return replace(found, device=settled, objective_us=settled_us) if as_good else found
 
 
 def _step_excess_bytes(problem: Problem, device: IntArray) -> int:
@@ -217,11 +210,11 @@ def _prove(found: Incumbent, us: float) -> tuple[float, bool]:
     return (us if proven else bound_us), proven
 
 
-def _plan(problem: Problem, found: Incumbent, method: str, n_subgraphs: int) -> tuple[Plan, float]:
-    """Make the plan of an incumbent with its free ops settled; also return its latency."""
-    device, us = _settle_free_ops(problem, found.device, found.objective_us, n_subgraphs)
+def _plan(problem: Problem, found: Incumbent, method: str) -> Plan:
+    """Make the plan of an incumbent."""
     # Usually the fewest subgraphs have the same latency, and need not be kept.
-    (plan,) = unordered(problem, device, method)
-    is_split = us < latency_us(problem, device) * (1 - 1e-9)
+    (plan,) = unordered(problem, found.device, method)
+    us = found.objective_us
+    is_split = us < latency_us(problem, found.device) * (1 - 1e-9)
     subgraph = found.subgraph if is_split else None
-    return replace(plan, objective=LATENCY, value_us=finite(us), subgraph=subgraph), us
+    return replace(plan, objective=LATENCY, value_us=finite(us), subgraph=subgraph)

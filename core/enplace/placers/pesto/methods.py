@@ -35,7 +35,7 @@ from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
-from enplace.placing.repair import relieve
+from enplace.placing.repair import try_relief
 from enplace.solvers.milp import MilpAnswer, installed, keeps_to, solve_milp
 from enplace.text import ms
 from enplace.values.plan import POLICIES, Plan
@@ -108,7 +108,7 @@ def _solve(
     starts = [heft(coarse, options.quiet)]
     if best.kept:
         starts.append(nearest(level, best.kept.plan))
-    best.offer(relieve(_spread(problem, vertex, starts[0]), options))
+    best.offer(try_relief(_spread(problem, vertex, starts[0]), options))
     details: dict[str, Any] = {"solver": solver, "vertices": coarse.profile.n_ops}
     if _is_small(coarse):
         searches = free and problem.profile.n_ops > coarse.profile.n_ops
