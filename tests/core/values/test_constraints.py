@@ -16,7 +16,7 @@ from enplace.placers import place
 from enplace.processes.codecs import problem_from, problem_to_json
 from enplace.readers import read_constraints, read_plan, read_plan_alone, read_profile, read_project
 from enplace.readers.archive import Project
-from enplace.values.constraints import DEVICE, KINDS, OP, Constraints, Kind
+from enplace.values.constraints import DEVICE, KINDS, NUMBER, OP, Budget, Constraints, Kind
 from enplace.values.plan import check_plan
 from enplace.values.problem import Problem
 from enplace.values.result import Result
@@ -66,6 +66,29 @@ def test_placers_obey_a_new_kind_and_plans_are_checked(problem):
     plan = place(problem, "heft").plan
     with pytest.raises(PlanError, match="'op1' is placed on GPU:0, but it is odd; solve again"):
         check_plan(problem, replace(plan, device=np.zeros(4, dtype=np.int64)))
+
+
+class Few(Kind):
+    """A device runs few ops."""
+
+    key, roles = "few-ops", (DEVICE, NUMBER)
+    noun, phrase, label = "limit of ops", "{} runs at most {} ops", "limited"
+
+    def budgets(self, problem):
+        for device, most in self.rows(problem.constraints[self.key]):
+            yield Budget(np.eye(2)[[device] * 4], most, f"{{}} ops on device {device}")
+
+
+def test_every_plan_keeps_the_budgets_of_a_new_kind(monkeypatch):
+    monkeypatch.setitem(KINDS, Few.key, Few())
+    problem = Problem(CHAIN, gpus(2), Constraints(few_ops={(0, 2), (1, 3)}))
+    for method in ("heft", "single", "expert", "enplace"):
+        plan = place(problem, method).plan
+        assert np.count_nonzero(plan.device == 0) in (1, 2)
+    with pytest.raises(PlanError, match="4 ops on device 1"):
+        check_plan(problem, replace(plan, device=np.ones(4, dtype=np.int64)))
+    with pytest.raises(PlanError, match="3 ops on device 0, and other constraints keep them"):
+        place(problem.constrained(pins={0: 0, 1: 0, 2: 0}), "single")
 
 
 def test_a_unit_without_a_device_names_a_new_kind(problem):
