@@ -13,7 +13,7 @@ from PySide6.QtCore import QSettings
 
 from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.machine import simulate
-from enplace.machine.claims import check_claims
+from enplace.machine.check_claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.cluster_json import cluster_from_json
@@ -240,7 +240,8 @@ def _entry_from(
 def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
     """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
-    A file may claim what is not true of its plans (:func:`~enplace.machine.claims.check_claims`).
+    A file may claim what is not true of its plans, see
+    :func:`~enplace.machine.check_claims.check_claims`.
 
     Raises
     ------

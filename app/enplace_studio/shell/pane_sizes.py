@@ -74,7 +74,7 @@ def share(
     return heights
 
 
-class Sharing(QObject):
+class PaneSizes(QObject):
     """Sets the sizes of the docks whenever the window, or what they show, has changed.
 
     Sizes that the user sets by dragging a separator stay, until the layout is reset.

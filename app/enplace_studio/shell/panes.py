@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.shell.docks import Dock
-from enplace_studio.shell.pane_sizes import Sharing
+from enplace_studio.shell.pane_sizes import PaneSizes
 from enplace_studio.views import all_views
 from enplace_studio.views.view import Pictured, View, Zoomable
 from enplace_studio.widgets.pictures import Drawing
@@ -52,7 +52,7 @@ class Panes(QObject):
         self._open_docks = {view.id for view in self._docked}
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
-        self._sharing: Sharing | None = None
+        self._sharing: PaneSizes | None = None
         self._steps: list[Callable[[], object]] = [
             *(view.load for view in self._table),
             *(partial(self._make, view) for view in self._table),
@@ -82,7 +82,7 @@ class Panes(QObject):
             return
         while self._steps:
             self._steps.pop(0)()
-        self._sharing = Sharing(self._window, self._docked, self.docks, self._settings)
+        self._sharing = PaneSizes(self._window, self._docked, self.docks, self._settings)
         self.built.emit()
         # Sizes take effect only after the panes have been laid out; until then, none is painted.
         self._window.setUpdatesEnabled(False)

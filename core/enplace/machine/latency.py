@@ -17,8 +17,8 @@ import numpy as np
 
 from enplace.compiling import kernel
 from enplace.machine.host_links import send_us
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.subgraphs import find_subgraphs
-from enplace.machine.way_back import backward_ops
 from enplace.values.arrays import adjacency
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray

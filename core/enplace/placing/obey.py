@@ -11,7 +11,7 @@ import numpy as np
 from enplace.compiling import kernel
 from enplace.errors import PlanError
 from enplace.machine import simulate
-from enplace.machine.claims import check_claims
+from enplace.machine.check_claims import check_claims
 from enplace.text import count, finite
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 from enplace.values.constraints import Budget

@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.machine.claims import SAME, check_claims
+from enplace.machine.check_claims import SAME, check_claims
 from enplace.option import Value
 from enplace.placing.incumbents import find_proof
 from enplace.placing.obey import known_to_placers, obey

@@ -19,7 +19,7 @@ from enplace.errors import FileError
 from enplace.files.fields import check_format, is_object, number, shown, take, whole
 from enplace.files.json_text import parse_json
 from enplace.files.reading import naming, read_bytes
-from enplace.machine.claims import check_claims
+from enplace.machine.check_claims import check_claims
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.constraints import constrain, rows_by_name
 from enplace.readers.measurement import measurement_from_json

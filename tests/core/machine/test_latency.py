@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.placers.latency import reference
 
 from enplace.machine.latency import find_pass_subgraphs, latency_us
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of

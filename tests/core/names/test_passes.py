@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from enplace.machine.way_back import backward_ops, optimiser_ops, return_ops
+from enplace.machine.op_passes import backward_ops, optimiser_ops, return_ops
 from enplace.names import layers, passes, titles
 from enplace.names.passes import (
     is_gradient_of_loss,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.machine import critical_path
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.stages import stages_of
 from enplace.machine.subgraphs import find_subgraphs
-from enplace.machine.way_back import backward_ops
 from enplace.names.group_facts import device_shares
 from enplace.names.groups import Grouping
 from enplace.values.arrays import sum_at

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine.host_links import machine_of
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from enplace.machine.host_links import machine_of, network_us, send_us
+from enplace.machine.op_passes import backward_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
-from enplace.machine.way_back import backward_ops, recomputing
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray

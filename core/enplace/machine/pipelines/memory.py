@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.machine.op_passes import backward_ops, recomputing, returns_to
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.pipelines.stages import FORWARD, Stage
-from enplace.machine.way_back import backward_ops, recomputing, returns_to
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -59,7 +59,7 @@ def forward_bytes(problem: Problem) -> IntArray:
 
     They are its outputs that backward ops read; any device keeps them where both passes need them.
     In the inputs of 2020, whose backward nodes may read none, they are all outputs of a forward
-    node, on a device to which samples return (:func:`~enplace.machine.way_back.returns_to`).
+    node, on a device to which samples return (:func:`~enplace.machine.op_passes.returns_to`).
     Outputs that differ only in their cost are one.
     """
     profile, backward = problem.profile, backward_ops(problem)

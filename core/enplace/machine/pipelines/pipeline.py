@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import ProblemError
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.interleaving import order_interleaved
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.pipelines.memory import find_memory
@@ -42,7 +43,6 @@ from enplace.machine.pipelines.patterns import (
     wait_for_room,
 )
 from enplace.machine.pipelines.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
-from enplace.machine.way_back import backward_ops
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.machine.host_links import send_us
+from enplace.machine.op_passes import backward_ops, optimiser_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.subgraphs import find_subgraphs
-from enplace.machine.way_back import backward_ops, optimiser_ops, recomputing
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray

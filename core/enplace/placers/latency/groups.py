@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
 from enplace.placers.max_load.table.orders import order_depth_first
 from enplace.values.arrays import inverse

@@ -13,7 +13,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.machine.latency import find_pass_subgraphs, latency_us
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.table.caveats import ONE_CHIP, explain_failure, simplify
 from enplace.placers.max_load.table.contract import find_static_excess

@@ -13,7 +13,7 @@ import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import send_us
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency.groups import cpu_us
 from enplace.placers.max_load.search.program import add_contiguity
 from enplace.placers.max_load.table.hyperedges import find_cut_costs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.machine.way_back import backward_ops, optimiser_ops
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 

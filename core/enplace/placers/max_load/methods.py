@@ -15,9 +15,9 @@ import numpy as np
 from enplace.machine.host_links import machine_of
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.contiguity import is_contiguous
-from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
 from enplace.placers.max_load.memory.fitting import find_fitting
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
+from enplace.placers.max_load.settle_partition import find_allowed, settle_free_ops
 from enplace.placers.max_load.table.caveats import (
     NONE_IN_TIME,
     NOT_CONTIGUOUS,

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QToolTip
 
 from documents import document_of
 from enplace.machine import simulate
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.pipeline import simulate_pipeline
-from enplace.machine.way_back import backward_ops
 from enplace.text import count
 from enplace.values.plan import Plan
 from enplace_studio.model.document import Document, PlanEntry

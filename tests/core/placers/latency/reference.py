@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.machine.host_links import send_us
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 

@@ -11,7 +11,7 @@ from tests.core.placers.latency.drawn import least_us, small_problems
 from tests.core.solvers.warm import warm_solvers
 
 from enplace.machine.latency import latency_us
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places

@@ -38,8 +38,8 @@ from enplace.frameworks.tensorflow.split.microbatches import (
     outputs_of,
 )
 from enplace.frameworks.tensorflow.step import Step
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
-from enplace.machine.way_back import backward_ops, optimiser_ops
 from enplace.names.passes import is_in_backward_scope
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan

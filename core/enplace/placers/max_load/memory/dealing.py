@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.memory.in_flight import samples_matter
-from enplace.placers.max_load.memory.pace import slow_down
+from enplace.placers.max_load.memory.partition_at_pace import slow_down
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.table.dp import Partition
 from enplace.values.load_rule import LoadRule

@@ -13,7 +13,11 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers.max_load.memory.dealing import deal_out
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
-from enplace.placers.max_load.memory.pace import keeps_pace, partition_at_pace, slow_down
+from enplace.placers.max_load.memory.partition_at_pace import (
+    keeps_pace,
+    partition_at_pace,
+    slow_down,
+)
 from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
     Partition,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.memory import forward_bytes
 from enplace.machine.pipelines.pipeline import (
@@ -14,7 +15,6 @@ from enplace.machine.pipelines.pipeline import (
     simulate_pipeline,
     time_with_room_us,
 )
-from enplace.machine.way_back import backward_ops
 from enplace.placers.max_load.table.stages import Replicas
 from enplace.placing.candidates import unordered
 from enplace.values.load_rule import LoadRule

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.memory import forward_bytes
-from enplace.machine.way_back import backward_ops
 from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedges, prices_us
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem

@@ -21,8 +21,8 @@ from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import send_us
+from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.all_reduce import slowest_sync_us
-from enplace.machine.way_back import backward_ops, optimiser_ops
 from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedges, find_held
 from enplace.text import size

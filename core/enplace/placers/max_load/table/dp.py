@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.machine.op_passes import links_passes
 from enplace.machine.pipelines.loads import busiest_us
 from enplace.machine.pipelines.memory import forward_bytes
-from enplace.machine.way_back import links_passes
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.table.contract import Nodes, contract, merge_light_ends
 from enplace.placers.max_load.table.dp_table import (

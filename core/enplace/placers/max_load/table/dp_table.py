@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
+from enplace.machine.op_passes import return_ops
 from enplace.machine.pipelines.patterns import CLOSE, wait_for_room
-from enplace.machine.way_back import return_ops
 from enplace.placers.max_load.table.contract import Nodes
 from enplace.placers.max_load.table.hyperedges import (
     KEPT,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from enplace.machine.host_links import send_us
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import BACKWARD, FORWARD, IN, OUT
 from enplace.machine.pipelines.memory import counts_whole_nodes, forward_bytes
-from enplace.machine.way_back import backward_ops
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem

@@ -17,7 +17,7 @@ from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.measure.profile import graph_profile
 from enplace.frameworks.tensorflow.open.load import load
 from enplace.machine import simulate
-from enplace.machine.way_back import backward_ops
+from enplace.machine.op_passes import backward_ops
 from enplace.names.passes import split_pass
 from enplace.placers import place
 from enplace.values.plan import Plan, follow_graph

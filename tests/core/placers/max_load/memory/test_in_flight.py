@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline, time_with_room_us
-from enplace.machine.way_back import backward_ops
 from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us
 from enplace.placing.candidates import unordered

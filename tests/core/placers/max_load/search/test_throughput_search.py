@@ -12,8 +12,8 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
+from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.machine.way_back import backward_ops
 from enplace.placers.max_load.search.anneal import anneal
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes, loads_us
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.stages import stages_of
-from enplace.machine.way_back import optimiser_ops
 from enplace.placers.max_load.table.dp import partition_along_order
 from enplace.placers.max_load.table.orders import (
     find_leading,

@@ -28,6 +28,7 @@ from itertools import islice, product
 
 import numpy as np
 
+from enplace.machine.op_passes import backward_ops, links_passes
 from enplace.machine.pipelines.loads import (
     BACKWARD,
     FORWARD,
@@ -36,7 +37,6 @@ from enplace.machine.pipelines.loads import (
     shared_parts_us,
 )
 from enplace.machine.pipelines.memory import counts_whole_nodes
-from enplace.machine.way_back import backward_ops, links_passes
 from enplace.placers.max_load.memory.in_flight import SAME, find_pace_us
 from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
