@@ -25,7 +25,7 @@ class DeviationPlot(Plot):
     def __init__(self, found: Deviations) -> None:
         super().__init__("Deviation of ops between steps")
         self._found = found
-        self._most = most = max(float(np.quantile(found.deviation, SHOWN_SHARE)), 0.05)
+        most = max(float(np.quantile(found.deviation, SHOWN_SHARE)), 0.05)
         step = round_up(most / 5)
         ticks = [(x, f"{x * 100:g} %") for x in np.arange(0, most + step / 2, step).tolist()]
         self.across = Axis(-0.02 * most, 1.02 * most, ticks)

@@ -94,11 +94,15 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
         If it is not a model, or nobody allowed its code to run.
     """
     from enplace.files.reading import naming
+    from enplace.frameworks.registry import frameworks
     from enplace.frameworks.source import source_from_json, source_of
 
     options = {key: value for key, value in model.items() if key != "model" and value}
     profiled = problem.profile.measured.source if problem else {}
     wanted = options.get("framework_name", "")
+    named = problem.profile.measured.framework_name if problem else ""
+    if named and named not in frameworks() and not wanted:
+        raise FileError(f"the profile: no framework is called '{named}'; update Enplace")
     found = source_of(model["model"], framework_name=wanted)
     # Another framework may have a kind of this name, with other options.
     is_other = wanted and (profiled.get("framework_name") or wanted) != wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -144,7 +145,8 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
 class _Watch:
     """Runs a placer on the graph that it sees, and keeps the last incumbent that it reports.
 
-    A placer reports only what is better (:class:`~enplace.placing.incumbents.Best`).
+    A placer reports only what is better (:class:`~enplace.placing.incumbents.Best`). Repaired for
+    constraints that it does not know, its plans may rank otherwise, so they are compared again.
     """
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
@@ -154,6 +156,8 @@ class _Watch:
         self._graph = replace(known, splits=()) if known.splits else known
         self._given: Plan | None = None
         self._last: Plan | None = None
+        self._may_change = any(kind.is_checked for kind in problem.constraints)
+        self._rank = math.inf, math.inf
 
     def run(self, chosen: Placer) -> Plan:
         """Return the placer's plan for the problem and the objective; if cancelled, its last one.
@@ -190,8 +194,21 @@ class _Watch:
                 "the ops of this graph are split already; use a method that does not split ops"
             )
         own = replace(plan, splits=splits or plan.splits)
-        self._given, self._last = plan, _evaluate(self._problem, own, self._asked)
+        found = _evaluate(self._problem, own, self._asked)
+        self._given = plan
+        if not self._may_change or self._is_better(found) or self._last is None:
+            self._last = found
         return self._last
+
+    def _is_better(self, plan: Plan) -> bool:
+        """Whether a repaired plan has less excess than those before it, or as much in less time."""
+        schedule = simulate(split_problem(self._problem, plan.splits), plan)
+        value_us = schedule.makespan_us if plan.value_us is None else plan.value_us
+        rank = schedule.excess_bytes, value_us
+        if rank >= self._rank:
+            return False
+        self._rank = rank
+        return True
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:

@@ -201,3 +201,14 @@ def test_a_script_applies_a_plan_with_the_framework_that_it_imported(monkeypatch
     assert apply("plan.json", brightness=3) == "plan.json lit!!"
     with pytest.raises(EnplaceError, match="Torchlight's apply takes no 'pipeline'"):
         apply("plan.json", pipeline="1f1b")
+
+
+def test_a_model_of_an_unknown_framework_is_not_run_by_another(enplace):
+    profile_script(enplace, "torchlight")
+    enplace("place", "S.enplace", "--cluster", "c.json", "-o", "p.json", "--method", "round-robin")
+    plan = json.loads(Path("p.json").read_text())
+    plan["profile"]["framework"] = "jax"
+    Path("p.json").write_text(json.dumps(plan))
+    done = enplace("run", "train.py", "p.json", "--trust")
+    assert (done.status, done.out) == (2, "")
+    assert "the profile: no framework is called 'jax'; update Enplace" in done.err

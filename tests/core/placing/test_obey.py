@@ -42,6 +42,17 @@ def test_every_method_stays_close(method, most):
     assert all(moved(plan) <= most for plan in reports if plan is not None)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_returns_the_best_of_its_repaired_plans(seed):
+    """Repaired, a plan that the search found better may be worse than one before it."""
+    reports = []
+    options = PlaceOptions(seed=seed, values={"rounds": 3}, progress=reports.append)
+    result = place(close_to((0, 1) * 4, most=3), "local-search", options=options)
+    reported = [each.objective_us for each in reports if each.incumbent is not None]
+    assert sorted(reported, reverse=True) == reported
+    assert result.schedule.makespan_us == pytest.approx(min(reported))
+
+
 @pytest.mark.parametrize("method", ["max-load-dp", "greedy-latency"])
 def test_other_objectives_stay_close(method):
     objective = "throughput" if method == "max-load-dp" else "latency"
