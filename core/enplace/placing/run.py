@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import SAME, check_claims
 from enplace.option import Value
-from enplace.placing.incumbents import find_proof
+from enplace.placing.incumbents import Best, Incumbent, find_proof
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, Placer, find_placer, placers
@@ -157,7 +156,7 @@ class _Watch:
         self._given: Plan | None = None
         self._last: Plan | None = None
         self._may_change = any(kind.is_checked for kind in problem.constraints)
-        self._rank = math.inf, math.inf
+        self._best = Best[Incumbent]()
 
     def run(self, chosen: Placer) -> Plan:
         """Return the placer's plan for the problem and the objective; if cancelled, its last one.
@@ -196,19 +195,16 @@ class _Watch:
         own = replace(plan, splits=splits or plan.splits)
         found = _evaluate(self._problem, own, self._asked)
         self._given = plan
-        if not self._may_change or self._is_better(found) or self._last is None:
+        if not self._may_change or self._best.offer(self._measured(found)):
             self._last = found
+        assert self._last is not None, "the first plan is the best so far"
         return self._last
 
-    def _is_better(self, plan: Plan) -> bool:
-        """Whether a repaired plan has less excess than those before it, or as much in less time."""
+    def _measured(self, plan: Plan) -> Incumbent:
+        """Measure a plan that may have been repaired, to compare it with those before."""
         schedule = simulate(split_problem(self._problem, plan.splits), plan)
         value_us = schedule.makespan_us if plan.value_us is None else plan.value_us
-        rank = schedule.excess_bytes, value_us
-        if rank >= self._rank:
-            return False
-        self._rank = rank
-        return True
+        return Incumbent(plan.device, value_us, 0.0, excess_bytes=schedule.excess_bytes)
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:
@@ -216,11 +212,8 @@ class _Watch:
             self.has_reported = True
             if best.objective != given.objective:
                 progress = replace(progress, objective_us=best.value_us, bound_us=None)
-            elif best.device is not given.device:  # it was changed to obey
-                step_us = best.value_us
-                if best.objective == STEP_TIME:
-                    step_us = simulate(self._problem, best).makespan_us
-                progress = replace(progress, objective_us=step_us)
+            elif self._may_change:  # it may have been repaired
+                progress = replace(progress, objective_us=self._best.found.objective_us)
             progress = replace(progress, incumbent=best)
         self._asked.progress(progress)
 
