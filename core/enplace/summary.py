@@ -6,7 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size, table
+from enplace.text import (
+    AS_FAST,
+    change_text,
+    count,
+    finite,
+    gap_text,
+    listed,
+    ms,
+    percent,
+    seconds,
+    size,
+    table,
+)
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
@@ -33,18 +45,20 @@ class Others(NamedTuple):
     shared: Replicas | None = None
 
 
-def worth_it(step_us: float, others: Others) -> str:
+def worth_it(schedule: Schedule, others: Others) -> str:
     """Say whether a plan is predicted to be faster than one device, and than data parallelism.
 
-    What does not fit in memory does not count.
+    What does not fit in memory does not count: empty for a plan that does not.
     """
     from enplace.placers.references import verdict
 
+    if not schedule.fits:
+        return ""
     _, alone, shared = others
     alone_us = alone.makespan_us if alone and alone.fits else math.nan
     shared_us = shared.step_time_us if shared and shared.fits else math.nan
     inside = shared is not None and shared.gpus_each > 1
-    return verdict(step_us, alone_us, replicas_us=shared_us, inside=inside)
+    return verdict(schedule.makespan_us, alone_us, replicas_us=shared_us, inside=inside)
 
 
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
@@ -72,6 +86,7 @@ def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
         "step_time_us": schedule.makespan_us,
         "estimated": schedule.problem.measured_profile.measured.estimated or None,
         "expert_step_time_us": expert.makespan_us if expert else None,
+        "expert_feasible": expert.fits if expert else None,
         "lower_bound": result.bound_us,
         "gap": result.gap,
         "solve_seconds": plan.solve_seconds,
@@ -161,10 +176,15 @@ def _describe_rivals(plan: Plan) -> str:
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
-    """Compare a step time with the expert's: ``"−19.8 %"``."""
+    """Compare a step time with the expert's: ``"−19.8 %"``.
+
+    Empty if one of them does not fit.
+    """
     if expert is None or expert.makespan_us <= 0:
         return ""
-    return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
+    if not (schedule.fits and expert.fits):
+        return ""
+    return change_text(schedule.makespan_us / expert.makespan_us - 1)
 
 
 def describe(result: Result, others: Others) -> str:
@@ -188,7 +208,7 @@ def describe(result: Result, others: Others) -> str:
     about_times = problem.measured_profile.measured.about_times
     note = [*filter(None, [plan.note, about_times, _about_speeds(problem)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
-    first = worth_it(schedule.makespan_us, others)
+    first = worth_it(schedule, others)
     return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
 
 
@@ -209,15 +229,27 @@ def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
     """Show the step time against the expert's, and its gap if it is the objective."""
     schedule = result.schedule
     title = schedule.problem.measured_profile.measured.title_of("step time")
-    line = [title, ms(schedule.makespan_us), ""]
-    change = against_expert(schedule, expert)
-    if expert is not None and change and schedule.plan.method != "expert":
-        line[2] = f"{change} against the expert's {ms(expert.makespan_us)}"
+    line = [title, ms(schedule.makespan_us), _beside_expert(schedule, expert)]
     if result.plan.value_us is not None or result.bound_us is None:
         return [line]
     what = "" if schedule.fits else "any plan that fits is "
     proof = f"{what}proven not below {ms(result.bound_us)}"
     return [line, ["gap", gap_text(result.gap, schedule.fits), proof]]
+
+
+def _beside_expert(schedule: Schedule, expert: Schedule | None) -> str:
+    """Say how a step compares with that of the expert's plan; empty if it is the expert's."""
+    if expert is None or expert.makespan_us <= 0 or schedule.plan.method == "expert":
+        return ""
+    if not expert.fits:
+        return "the expert's plan does not fit"
+    theirs = ms(expert.makespan_us)
+    if not schedule.fits:
+        return f"the expert's plan fits, with {theirs}"
+    change = against_expert(schedule, expert)
+    if change == AS_FAST:
+        return "as fast as the expert's plan"
+    return f"{change} against the expert's {theirs}"
 
 
 def device_table(schedule: Schedule) -> str:
@@ -352,7 +384,13 @@ def _lacking(problem: Problem, peak_bytes: IntArray) -> list[str]:
 def _objective_change(result: Result, expert: Schedule | None) -> str:
     """Compare the plan's value with the expert's, where that is known."""
     ours, theirs = result.plan.value_us, expert and expert.plan.value_us
-    return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
+    if expert is None or not (ours and theirs and expert.fits and result.schedule.fits):
+        return ""
+    return change_text(ours / theirs - 1)
+
+
+def _step_change(result: Result, expert: Schedule | None) -> str:
+    return against_expert(result.schedule, expert)
 
 
 def comparison(
@@ -368,11 +406,14 @@ def comparison(
     times = [measured.title_of(name), "vs expert", step] if name else [step, "vs expert"]
     head = ["method", *times, "gap", "transfers", "sent", "peak memory", "fits", "solved in"]
 
+    compare = _objective_change if name else _step_change
+
     def times_of(result: Result) -> list[str]:
         step = ms(result.schedule.makespan_us)
-        if name is None:
-            return [step, against_expert(result.schedule, expert)]
-        return [ms(result.plan.value_us or 0.0), _objective_change(result, expert), step]
+        change = compare(result, expert)
+        if result.schedule is expert and change:
+            change = "reference"
+        return [ms(result.plan.value_us or 0.0), change, step] if name else [step, change]
 
     rows = [
         [
@@ -389,17 +430,20 @@ def comparison(
         for schedule in (result.schedule,)
     ]
     rows += [_replicas_row(shared, expert) for shared in rivals]
-    return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")
+    shown = table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")
+    if expert is None or expert.fits:
+        return shown
+    return f"{shown}\n\nThe expert's plan does not fit, so no plan is compared with it."
 
 
 def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
     """Show data parallelism among methods whose objective is the step time."""
-    known = expert is not None and expert.makespan_us > 0
+    known = expert is not None and expert.makespan_us > 0 and expert.fits and shared.fits
     change = shared.step_time_us / expert.makespan_us - 1 if expert and known else None
     return [
         shared.name,
         ms(shared.step_time_us),
-        "" if change is None else percent(change, signed=True),
+        "" if change is None else change_text(change),
         "",
         "",
         size(float(shared.sent_bytes)),

@@ -19,6 +19,9 @@ WORDS = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
 """A regex of names that people type: lower-case words joined by hyphens."""
 
 MINUS = "−"
+AS_FAST = "as fast"
+"""What a time is called whose change from another shows as 0.0 %."""
+
 MAX_WORD = 120
 MOST_OPS = 3
 MAX_LISTED = 24
@@ -113,6 +116,16 @@ def size(n_bytes: float, signed: bool = False) -> str:
 def percent(fraction: float, signed: bool = False) -> str:
     """Show a fraction in percent with one decimal: ``8.1 %``; with ``signed``, ``−19.8 %``."""
     return f"{_number(fraction * 100, 1, signed)} %"
+
+
+def shows_tie(change: float) -> bool:
+    """Return whether a change of a time shows as 0.0 %: nobody calls that faster or slower."""
+    return float(f"{change * 100:.1f}") == 0
+
+
+def change_text(change: float) -> str:
+    """Show the change of a time from another: ``−19.8 %``; :data:`AS_FAST` for a tie."""
+    return AS_FAST if shows_tie(change) else percent(change, signed=True)
 
 
 def gap_text(gap: float | None, fits: bool) -> str:

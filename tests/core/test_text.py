@@ -67,6 +67,14 @@ def test_a_change_too_small_to_show_has_no_sign():
 
 
 @pytest.mark.parametrize(
+    ("change", "shown"),
+    [(0.0, "as fast"), (-4.9e-4, "as fast"), (5.1e-4, "+0.1 %"), (-0.198, "−19.8 %")],
+)
+def test_a_change_that_shows_as_nothing_is_a_tie(change, shown):
+    assert text.change_text(change) == shown
+
+
+@pytest.mark.parametrize(
     ("speed", "shown"), [(25e9, "25 GB/s"), (850e6, "850 MB/s"), (12.5e9, "12.5 GB/s")]
 )
 def test_bandwidth_uses_decimal_units(speed, shown):

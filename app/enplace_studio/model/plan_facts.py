@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import critical_path
-from enplace.text import count, gap_text, ms, percent, size
+from enplace.text import AS_FAST, change_text, count, gap_text, ms, percent, shows_tie, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
@@ -36,6 +36,11 @@ MOST_MEMORY_LINES = 4
 
 PER = {THROUGHPUT: "/sample", LATENCY: "/query"}
 """Suffix of a plan's time if it is not the time of a step."""
+
+_VS_EXPERT = " vs expert"
+AS_FAST_AS_EXPERT = f"{AS_FAST} as expert"
+UNFIT_EXPERT = "expert does not fit"
+"""Standings of a plan, where there is no change to show."""
 
 
 def headline(plan: Plan, schedule: Schedule) -> str:
@@ -65,18 +70,28 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
     if entry is project.expert:
         return "reference", "dim"
     if change is None:
-        return "", "dim"
+        return ("" if project.expert is None else UNFIT_EXPERT), "dim"
     role = role_of(change)
     if role == "good" and entry.run is not None and project.expert is not None:
         # The measurement may have refuted the gain.
         shorter = entry.run.step_time_us < project.expert.schedule.makespan_us
         role = "good" if shorter else "dim"
-    return f"{percent(change, signed=True)} vs expert", role
+    return vs_expert(change), role
+
+
+def vs_expert(change: float) -> str:
+    """Show the change of a step time from the expert's."""
+    return AS_FAST_AS_EXPERT if shows_tie(change) else f"{change_text(change)}{_VS_EXPERT}"
+
+
+def brief_standing(text: str) -> str:
+    """Leave the expert out of a standing, where nothing else is compared with."""
+    return AS_FAST if text == AS_FAST_AS_EXPERT else text.removesuffix(_VS_EXPERT)
 
 
 def role_of(change: float) -> str:
-    """Return the role of a label for a change of the step time; one that shows as 0.0 % is dim."""
-    return "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
+    """Return the role of a label for a change of the step time; a tie is dim."""
+    return "dim" if shows_tie(change) else "good" if change < 0 else "bad"
 
 
 def why_stale(problem: Problem, entry: PlanEntry, locks: Sequence[Constraint] = ()) -> str:
@@ -220,7 +235,7 @@ def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:
 
 
 def _against(project: OpenProject, entry: PlanEntry) -> str:
-    return standing(project, entry)[0].removesuffix(" vs expert") or "–"
+    return brief_standing(standing(project, entry)[0]) or "–"
 
 
 def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:

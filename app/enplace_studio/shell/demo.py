@@ -15,11 +15,12 @@ from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.files.writing import write_atomically
 from enplace.readers.samples import samples
-from enplace.text import gap_text, ms, percent
+from enplace.text import gap_text, ms
 from enplace.writers import write_plan
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject, PlanEntry
+from enplace_studio.model.plan_facts import vs_expert
 from enplace_studio.shell.application import make_application
 from enplace_studio.shell.window import MainWindow
 from enplace_studio.widgets.pictures import write_picture
@@ -166,7 +167,7 @@ def plan_line(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     if entry is project.expert:
         parts.append("reference")
     elif against is not None:
-        parts.append(f"{percent(against, signed=True)} vs expert")
+        parts.append(vs_expert(against))
     if not entry.schedule.fits:
         parts.append("does not fit")
     return "   ".join(parts)

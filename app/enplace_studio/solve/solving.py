@@ -14,7 +14,7 @@ from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.option import Value
 from enplace.placing.options import STAGE_OPTIONS, load_values
-from enplace.text import count, percent, seconds
+from enplace.text import count, seconds
 from enplace.values.constraints import DEVICE, KINDS, OP, look_up, same
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
@@ -26,7 +26,7 @@ from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.model.plan_facts import headline, why_stale
+from enplace_studio.model.plan_facts import headline, vs_expert, why_stale
 from enplace_studio.model.previews import lack
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.widgets.part import Part
@@ -333,7 +333,7 @@ class Solving(Part):
         is_expert = project is not None and entry is project.expert
         if project is not None and entry.plan.value_us is None and not is_expert:
             change = project.against_expert(entry.schedule)
-        against = "" if change is None else f", {percent(change, signed=True)} vs expert"
+        against = "" if change is None else f", {vs_expert(change)}"
         if lacking := lack(entry.schedule):
             against = f", but it does not fit: {lacking}"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")

@@ -170,8 +170,7 @@ class Result(PlainResult):
 
     def _verdict(self, shared: Replicas | None) -> str:
         """Like :attr:`verdict`, with another prediction for data parallelism."""
-        others = summary.Others(None, self._alone, shared)
-        return summary.worth_it(self.step_time_us, others) if self.fits else ""
+        return summary.worth_it(self.schedule, summary.Others(None, self._alone, shared))
 
     def __str__(self) -> str:
         return summary.describe(self, summary.Others(None, self._alone, self._shared))

@@ -13,7 +13,7 @@ from enplace.cli.answer import Answer, command
 from enplace.cli.options import FILE
 from enplace.errors import PlanError
 from enplace.inputs import read_problem_and_plan
-from enplace.text import count, listed, ms, percent, size, table
+from enplace.text import change_text, count, listed, ms, size, table
 from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _facts(data: Mapping[str, Any]) -> list[list[str]]:
         rows.append(["cluster", one["cluster"], other["cluster"], ""])
     start_us, end_us = one["step_time_us"], other["step_time_us"]
     if start_us is not None and end_us is not None:
-        change = percent(end_us / start_us - 1, signed=True) if start_us else ""
+        change = change_text(end_us / start_us - 1) if start_us else ""
         rows.append(["step time", ms(start_us), ms(end_us), change])
     for row in data["memory"]:
         start, end, capacity = (row[f"{key}_bytes"] for key in ("before", "after", "capacity"))

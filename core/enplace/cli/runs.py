@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enplace.text import count, finite, listed_ops, ms, percent, size, table
+from enplace.text import change_text, count, finite, listed_ops, ms, percent, size, table
 
 if TYPE_CHECKING:
     from enplace.frameworks.measured import MeasuredRun
@@ -144,8 +144,7 @@ def _rivals(run: MeasuredRun) -> list[list[str]]:
         rows.append([itself, "out of memory", "the model fits only with a plan"])
     for name, (us, quartiles) in rivals.items():
         if math.isfinite(us):
-            change = percent(run.step_time_us / us - 1, signed=True)
-            rows.append([name, ms(us), f"the plan: {change}"])
+            rows.append([name, ms(us), f"the plan: {change_text(run.step_time_us / us - 1)}"])
             rows += [["", *_spread(quartiles)]] if quartiles else []
     if math.isfinite(run.predicted_replicas_us):
         rows.append(["data parallel", ms(run.predicted_replicas_us), "predicted, not timed"])

@@ -264,6 +264,7 @@ def compare(
             "objective": objective,
             "lower_bound": max(known, default=None),
             "expert_step_time_us": expert.makespan_us if expert else None,
+            "expert_feasible": expert.fits if expert else None,
             **worth,
             "data_parallel": [summary.replicas_numbers(each) for each in rivals],
             "methods": [
@@ -346,7 +347,7 @@ def _worth(result: Result | None, others: Others) -> dict[str, Any]:
     return {
         "one_device_step_time_us": alone.makespan_us if alone else None,
         "data_parallel_step_time_us": shared.step_time_us if shared else None,
-        "verdict": summary.worth_it(result.schedule.makespan_us, others) if result else "",
+        "verdict": summary.worth_it(result.schedule, others) if result else "",
     }
 
 

@@ -11,7 +11,7 @@ from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
 from enplace.placing.stop import Stop
-from enplace.text import ms, percent
+from enplace.text import change_text, ms, shows_tie
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
@@ -100,17 +100,32 @@ def verdict(
     """
     shared = "Data parallelism" + " with a plan inside" * inside
     least = min((each for each in one_device_us if math.isfinite(each)), default=math.nan)
-    if replicas_us < step_us and not replicas_us >= least:
-        change = percent(step_us / replicas_us - 1, signed=True)
-        first = f"{shared} is faster: it takes {ms(replicas_us)}, the plan {change}."
+    if _is_faster(replicas_us, step_us) and not (
+        math.isfinite(least) and not _is_faster(replicas_us, least)
+    ):
+        first = f"{shared} is faster: it takes {ms(replicas_us)}, {_plan(step_us, replicas_us)}."
         return f"{first} One device takes {ms(least)}." if math.isfinite(least) else first
     ends = f" {shared} takes {ms(replicas_us)}." if math.isfinite(replicas_us) else ""
     if math.isnan(least):
         return ends.strip()
-    if step_us == least:
+    if _is_faster(step_us, least):
+        if _is_tie(replicas_us, step_us):
+            ends = f" {shared} is as fast as the plan."
+        return f"One device takes {ms(least)}, {_plan(step_us, least)}.{ends}"
+    if _is_tie(step_us, least):
         return f"One device is as fast: nothing to split. Both take {ms(least)}.{ends}"
-    change = percent(step_us / least - 1, signed=True)
-    if step_us < least:
-        return f"One device takes {ms(least)}, the plan {change}.{ends}"
-    first = f"One device is faster: nothing to split. It takes {ms(least)}, the plan {change}."
-    return f"{first}{ends}"
+    first = f"One device is faster: nothing to split. It takes {ms(least)}"
+    return f"{first}, {_plan(step_us, least)}.{ends}"
+
+
+def _plan(step_us: float, other_us: float) -> str:
+    return f"the plan {change_text(step_us / other_us - 1)}"
+
+
+def _is_tie(time_us: float, other_us: float) -> bool:
+    return math.isfinite(time_us) and shows_tie(time_us / other_us - 1)
+
+
+def _is_faster(time_us: float, other_us: float) -> bool:
+    """Return whether a time that may be unknown is less by more than a tie."""
+    return time_us < other_us and not _is_tie(time_us, other_us)

@@ -13,7 +13,7 @@ from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import busy_fraction, timeline_svg
 from enplace.pictures.web_page import chip, fact, page, pairs, section
-from enplace.text import count, gap_text, ms, percent, size
+from enplace.text import change_text, count, gap_text, ms, percent, size
 from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
 from enplace.values.plan_facts import facts_to_json
@@ -107,7 +107,7 @@ def _compared(result: Result) -> str:
 def _compared_row(title: str, schedule: Schedule, ours: Schedule) -> str:
     change = ""
     if schedule is not ours and schedule.fits and schedule.makespan_us > 0:
-        change = percent(ours.makespan_us / schedule.makespan_us - 1, signed=True)
+        change = change_text(ours.makespan_us / schedule.makespan_us - 1)
     capacity = schedule.problem.cluster.capacity_bytes
     fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
     memory = f"{size(int(schedule.peak_bytes[fullest]))} of {size(int(capacity[fullest]))}"

@@ -289,6 +289,27 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert f"Data parallelism takes {ms(shared['step_time_us'])}." in first
 
 
+@pytest.mark.parametrize("command", ["place", "compare"])
+def test_an_experts_plan_that_does_not_fit_is_no_reference(enplace, folder, command):
+    """One op holds all weights of a decoder, and no card has room for it; only the host does."""
+    heavy = model()
+    for op in heavy["ops"]:
+        op["persistent_bytes"] = 90 * MIB if "loss" in op["name"] else 0
+    small = machine(60 * MIB)
+    small["devices"].append({"name": "CPU:0", "kind": "cpu", "capacity_bytes": 900 * MIB})
+    slow = {"b0_us": 5.0, "b1_us_per_byte": 1e-4}
+    small["default_links"] |= {"gpu-cpu": slow, "cpu-gpu": slow}
+    (folder / "p.json").write_text(json.dumps(heavy))
+    (folder / "c.json").write_text(json.dumps(small))
+    options = ("--methods", "heft") if command == "compare" else ()
+    done = enplace(command, "p.json", "--cluster", "c.json", *options)
+    assert done.status == 0
+    assert "he expert's plan does not fit" in done.out
+    assert not re.search(r"[+−][\d,.]+ %", done.out)
+    found = enplace(command, "p.json", "--cluster", "c.json", *options, "--json").document
+    assert found["expert_feasible"] is False
+
+
 @pytest.mark.parametrize(
     ("objective", "column", "figure"),
     [
@@ -303,8 +324,8 @@ def test_compare_includes_baselines_that_do_not_minimise_the_objective(
     done = enplace("compare", "p.json", "--cluster", "c.json", *words)
     head, dp, expert_row = (re.split(r"  +", line) for line in done.out.splitlines()[:3])
     assert head[:4] == ["method", column, "vs expert", "step time"]
-    assert expert_row[2] == "0.0 %"
-    assert dp[2].startswith("−") == (dp[1] != expert_row[1])
+    assert expert_row[2] == "reference"
+    assert dp[2] == "as fast" if dp[1] == expert_row[1] else dp[2].startswith("−")
     found = enplace("compare", "p.json", "--cluster", "c.json", *words, "--json").document
     assert all(method[figure] > 0 for method in found["methods"])
     expert = found["methods"][1]

@@ -14,6 +14,7 @@ from enplace.placers.references import (
     result_for,
     verdict,
 )
+from enplace.text import ms
 from enplace.values.constraints import Constraints
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -60,6 +61,18 @@ def test_a_plan_is_compared_with_the_fastest_way_to_use_one_device():
     slower = "One device is faster: nothing to split. It takes 0.080 ms, the plan +12.5 %."
     assert verdict(90.0, 80.0, 100.0) == slower
     assert verdict(90.0, 90.0) == "One device is as fast: nothing to split. Both take 0.090 ms."
+
+
+def test_what_shows_as_no_change_is_a_tie():
+    """Nothing is faster by 0.0 %, whichever side the digits that nobody sees are on."""
+    for near in (89.97, 90.0, 90.03):
+        tie = f"One device is as fast: nothing to split. Both take {ms(near)}."
+        assert verdict(90.0, near) == tie
+        assert verdict(90.0, near, replicas_us=90.01).startswith(tie)
+        found = verdict(90.0, 120.0, replicas_us=near)
+        assert found.endswith("the plan −25.0 %. Data parallelism is as fast as the plan.")
+        slow = verdict(120.0, 90.0, replicas_us=near)
+        assert slow.startswith("One device is faster: nothing to split.")
 
 
 def test_a_plan_is_compared_with_data_parallelism():

@@ -8,7 +8,7 @@ from functools import partial
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from enplace.machine.pipelines.pipeline import PipelineSchedule, planned_rule
-from enplace.text import count, ms, percent, size
+from enplace.text import change_text, count, ms, size
 from enplace_studio.explain.pipelines import MOST_SAMPLES, SAMPLES, kinds_of, simulate_kind
 from enplace_studio.jobs.background import Background
 from enplace_studio.model.open_project import PlanEntry
@@ -139,7 +139,7 @@ def describe(found: PipelineSchedule, reference: PipelineSchedule | None) -> str
     """Sum up a pipeline in a line, with its change from another."""
     change = ""
     if reference is not None and reference.makespan_us:
-        change = f" ({percent(found.makespan_us / reference.makespan_us - 1, signed=True)})"
+        change = f" ({change_text(found.makespan_us / reference.makespan_us - 1)})"
     peak = size(int(found.peak_bytes.max()))
     parts = [
         f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}{change}",

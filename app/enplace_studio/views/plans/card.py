@@ -13,7 +13,7 @@ from enplace_studio.explain.differences import sent_bytes
 from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
-from enplace_studio.model.plan_facts import headline, standing, tooltip, why_stale
+from enplace_studio.model.plan_facts import brief_standing, headline, standing, tooltip, why_stale
 from enplace_studio.model.previews import lack
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import plain_tip
@@ -207,7 +207,7 @@ class PlanCard(QAbstractButton):
         right, tint = (self.step, theme.tokens.text) if usable else (self.standing, color)
         inner.setWidth(self._right(painter, inner, right, _name_font(), tint))
         name = self.brief_name(inner.width())
-        change = self.standing.removesuffix(" vs expert")
+        change = brief_standing(self.standing)
         own = QFontMetricsF(theme.font(12)).horizontalAdvance(name)
         other = QFontMetricsF(_standing_font()).horizontalAdvance(change)
         if usable and own + other + GAP <= inner.width():

@@ -13,14 +13,14 @@ from PySide6.QtWidgets import QFrame, QProgressBar, QWidget
 
 from enplace.bounds import Proof
 from enplace.placing.incumbents import PROVEN_GAP
-from enplace.text import ms, percent, seconds
+from enplace.text import ms, seconds
 from enplace.values.measurement import ESTIMATED
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
 from enplace_studio.model.document import Document
-from enplace_studio.model.plan_facts import PER, other_machine, role_of
+from enplace_studio.model.plan_facts import PER, other_machine, role_of, vs_expert
 from enplace_studio.views.plans.waiting import WaitingJobs
 from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox
@@ -146,13 +146,13 @@ class LiveCard(QFrame):
         self.show()
 
     def _expert_us(self, job: Job) -> float | None:
-        """Return the step time of the expert's plan, if it can be compared with the search's."""
+        """Return the step time of the expert's plan, if the search's can be compared with it."""
         project = self._document.project
         expert = project.expert if project is not None else None
         if expert is None or self._solver.aim(job.method, job.objective) != STEP_TIME:
             return None
         same = job.problem.cluster == expert.schedule.problem.cluster
-        return expert.schedule.makespan_us if same else None
+        return expert.schedule.makespan_us if same and expert.schedule.fits else None
 
     def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
@@ -170,7 +170,7 @@ class LiveCard(QFrame):
             return
         change = best_us / expert_us - 1
         set_role(self.standing, role_of(change))
-        self.standing.setText(f"{percent(change, signed=True)} vs expert")
+        self.standing.setText(vs_expert(change))
 
     def _show_share(self, job: Job, report: Report) -> None:
         """Show the share of time spent; without a known limit the bar just moves."""

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
 
 from enplace.frameworks.measured import MeasuredRun
-from enplace.text import count, ms, percent
+from enplace.text import change_text, count, ms, percent
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.prediction import step_error
 from enplace_studio.model.document import Document
@@ -157,7 +157,7 @@ def _rival(name: str, run: MeasuredRun, step_us: float, tip: str) -> list[Fact]:
     if not step_us > 0:
         return []
     slower = run.step_time_us / step_us - 1
-    text = f"{ms(step_us)}; plan {percent(slower, signed=True)}"
+    text = f"{ms(step_us)}; plan {change_text(slower)}"
     return [Fact(name, text, "bad" if slower > CLOSE else "plain", tip)]
 
 

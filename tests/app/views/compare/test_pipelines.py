@@ -43,7 +43,7 @@ def test_pipelines_zoom_together_and_follow_the_choice_of_a_kind(view):
     second.kind.activated.emit(0)
     finish_work(view)
     assert second.canvas.pipeline.kind == "gpipe"
-    assert "%" in second.facts.toolTip() + second.facts.text()
+    assert "(as fast)" in second.facts.toolTip() + second.facts.text()
 
 
 def test_the_button_leads_back_to_the_plans_of_one_step(view):

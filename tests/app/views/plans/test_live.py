@@ -44,7 +44,7 @@ def card_after(qtbot, document):
     [
         (10.0, "−50.0 % vs expert", "good"),
         (30.0, "+50.0 % vs expert", "bad"),
-        (20.000001, "0.0 % vs expert", "dim"),
+        (20.000001, "as fast as expert", "dim"),
     ],
 )
 def test_a_search_is_compared_with_the_expert(card_after, step_us, text, role):

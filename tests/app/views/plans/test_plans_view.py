@@ -11,7 +11,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.document import Document
-from enplace_studio.model.plan_facts import compare, standing, tooltip, why_stale
+from enplace_studio.model.plan_facts import brief_standing, compare, standing, tooltip, why_stale
 from enplace_studio.views.plans.plans_view import CROWD, PlansView
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
@@ -64,6 +64,14 @@ def test_a_card_compares_the_plan_with_the_expert(open_view):
     assert (card.step, card.standing) == ("0.010 ms", "−50.0 % vs expert")
     assert card.notes[0] == "optimal"
     assert standing(document.project, document.project.expert) == ("reference", "dim")
+
+
+def test_a_tie_with_the_expert_is_no_percentage():
+    document = three_plans()
+    mine = next(e for e in document.plans if e.name not in ("both", "expert"))
+    assert standing(document.project, mine) == ("as fast as expert", "dim")
+    assert brief_standing("as fast as expert") == "as fast"
+    assert brief_standing("−50.0 % vs expert") == "−50.0 %"
 
 
 def test_a_plan_for_a_pipeline_is_listed_last_with_its_own_number(open_view):
@@ -250,7 +258,7 @@ def test_nothing_is_compared_with_an_expert_plan_that_does_not_fit():
     document.open(replace(document.project, plans=(expert, document.plans[1])))
     assert document.project.expert is not None
     assert standing(document.project, document.project.expert) == ("does not fit", "bad")
-    assert standing(document.project, document.plans[1]) == ("", "dim")
+    assert standing(document.project, document.plans[1]) == ("expert does not fit", "dim")
 
 
 def test_a_starred_plan_comes_first_and_undo_takes_the_star_back(open_view, qtbot):
