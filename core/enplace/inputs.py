@@ -76,6 +76,7 @@ def make_problem(
     scale_links: float = 1.0,
     constraints: PathLike | None = None,
     grain: str = "",
+    whole: Iterable[str] = (),
     dashes: str = "",
     **given: Any,
 ) -> Problem:
@@ -87,6 +88,8 @@ def make_problem(
         A file of constraints.
     grain : str
         What stays whole, as the model's framework knows it, such as ``module``.
+    whole : iterable of str
+        Regexes; ops with the same match of one stay together.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
     **given : iterables
@@ -99,6 +102,7 @@ def make_problem(
         If a file, a name or a constraint cannot be used.
     """
     from enplace.frameworks.registry import framework_of
+    from enplace.names.whole import find_layers
     from enplace.readers.clusters import cluster_from
     from enplace.values.constraints import KINDS, Constraints
     from enplace.values.problem import Problem
@@ -110,7 +114,10 @@ def make_problem(
         for key, kind in KINDS.items()
     }
     if grain:
-        rows["colocate"] = [*rows["colocate"], *framework_of(profile).grain(grain, profile)]
+        rows["colocate"] += framework_of(profile).grain(grain, profile)
+    for pattern in whole:
+        layers = find_layers(pattern, profile, f"{dashes}whole")
+        rows["colocate"] += [tuple(ops) for ops in layers.values() if len(ops) > 1]
     problem = Problem(profile, machine, Constraints.of(rows))
     return problem if constraints is None else _with_constraints(problem, constraints)
 

@@ -23,6 +23,7 @@ from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.machine.pipelines.pipeline import PipelineSchedule
+    from enplace.names.whole import LayerCount
     from enplace.placers.data_parallel import Replicas
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -61,8 +62,8 @@ def worth_it(schedule: Schedule, others: Others) -> str:
     return verdict(schedule.makespan_us, alone_us, replicas_us=shared_us, inside=inside)
 
 
-def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
-    """Return a result as plain data; times in µs."""
+def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a result as plain data; times in µs. ``whole`` has the regexes of whole layers."""
     import numpy as np
 
     schedule, plan = result.schedule, result.plan
@@ -83,6 +84,7 @@ def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
         "links": plan.links,
         **_objective_numbers(plan),
         **_replicas(schedule),
+        **_layer_numbers(schedule, whole),
         "step_time_us": schedule.makespan_us,
         "estimated": schedule.problem.measured_profile.measured.estimated or None,
         "expert_step_time_us": expert.makespan_us if expert else None,
@@ -142,6 +144,45 @@ def _replicas(schedule: Schedule) -> dict[str, Any]:
     return {"replicas": groups} if groups else {}
 
 
+def _count_layers(schedule: Schedule, whole: Sequence[str]) -> LayerCount | None:
+    """Count the layers on each device, as the person tells them apart or, for stages, guessed."""
+    from enplace.names.whole import count_layers, find_layers, guess_pattern
+    from enplace.values.problem import THROUGHPUT
+
+    plan, profile = schedule.plan, schedule.problem.profile
+    if not whole and plan.objective == THROUGHPUT:
+        whole = list(filter(None, [guess_pattern(profile)]))
+    layers = {key: ops for each in whole for key, ops in find_layers(each, profile, "").items()}
+    return count_layers(profile, layers, plan.device) if layers else None
+
+
+def _layer_numbers(schedule: Schedule, whole: Sequence[str]) -> dict[str, Any]:
+    """Return how many layers are whole on each device; empty if the model shows none."""
+    found = _count_layers(schedule, whole)
+    if found is None:
+        return {}
+    names = [device.name for device in schedule.problem.cluster.devices]
+    on = {names[device]: number for device, number in found.on.items()}
+    return {"layers": {"count": found.n_layers, "cut": found.n_cut, "on": on}}
+
+
+def _layer_lines(schedule: Schedule, whole: Sequence[str]) -> list[list[str]]:
+    """Show the layers of each stage in their order, or how to keep them whole."""
+    from enplace.names.whole import guess_pattern
+
+    found = _count_layers(schedule, whole)
+    if found is None:
+        return []
+    if found.n_cut:
+        pattern = guess_pattern(schedule.problem.profile)
+        many = f"{found.n_cut:,} cut between devices; --whole '{pattern}' keeps them whole"
+        return [["layers", f"{found.n_layers:,}", many]]
+    devices = schedule.problem.cluster.devices
+    shares = ", ".join(f"{number:,}" for number in found.on.values())
+    where = listed([device_label(devices[device].name) for device in found.on])
+    return [["layers", f"{found.n_layers:,}", f"{shares} on {where}"]]
+
+
 def _objective_lines(result: Result) -> list[list[str]]:
     """Show the value of an objective other than the step time, and what is proven about it."""
     plan = result.plan
@@ -187,8 +228,11 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return change_text(schedule.makespan_us / expert.makespan_us - 1)
 
 
-def describe(result: Result, others: Others) -> str:
-    """Show a headline, whether the plan is worth it, the figures, and a line for each device."""
+def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
+    """Show a headline, whether the plan is worth it, the figures, and a line for each device.
+
+    ``whole`` has the regexes by which layers were kept whole.
+    """
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
@@ -198,6 +242,7 @@ def describe(result: Result, others: Others) -> str:
         head += f", after {seconds(result.compile_seconds)} of compiling"
     lines = _objective_lines(result)
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
+    lines += _layer_lines(schedule, whole)
     lines += _step_lines(result, others.expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))

@@ -295,6 +295,14 @@ class Document(QObject):
         """Keep ops on one device from now on."""
         return self._edit_ops("colocate “{ops}”", edits.colocate, ops)
 
+    def keep_whole(self, pattern: str) -> bool:
+        """Keep each layer on one device; a regex tells the layers apart."""
+        return self._edit(
+            "keep layers whole",
+            lambda project: edits.keep_whole(project, pattern),
+            "Kept layers whole",
+        )
+
     def separate(self, ops: Collection[int]) -> bool:
         """Remove ops from the groups that the user colocated."""
         return self._edit_ops("separate “{ops}”", edits.separate, ops)

@@ -12,9 +12,10 @@ import numpy as np
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import group_ops
+from enplace.names.whole import find_layers
 from enplace.placing.obey import obey
 from enplace.values.cluster import Cluster
-from enplace.values.constraints import same
+from enplace.values.constraints import KINDS, Colocate, same
 from enplace.values.pins import FREE, Pins
 from enplace.values.plan import Plan, check_plan, follow_graph
 from enplace.values.problem import Problem
@@ -264,6 +265,14 @@ def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
     if len(ops) < 2:
         raise EnplaceError("colocating takes at least two ops; select more of them")
     return constrain(project, together=(*project.problem.together, tuple(sorted(map(int, ops)))))
+
+
+def keep_whole(project: OpenProject, pattern: str) -> OpenProject:
+    """Keep the ops of each layer on one device; a regex tells the layers apart."""
+    layers = find_layers(pattern, project.problem.profile, "keep whole")
+    groups = [tuple(ops) for ops in layers.values() if len(ops) > 1]
+    together = KINDS[Colocate.key].add(project.problem.together, groups)
+    return constrain(project, together=together)
 
 
 def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:

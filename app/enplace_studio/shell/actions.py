@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QInputDialog
 
 from enplace import writers
 from enplace.frameworks.registry import exporters, why_no_export
+from enplace.names.whole import guess_pattern
 from enplace.values.result import Result
 from enplace_studio.model.document import Document
 from enplace_studio.model.queries import find_ops
@@ -24,6 +25,10 @@ from enplace_studio.widgets.panel import SAVE_PICTURE
 from enplace_studio.widgets.theme import MODES, theme
 
 MENUS = ("File", "Edit", "Select", "Plan", "View", "Help")
+ABOUT_WHOLE = (
+    "Ops stay together on one device if their names or scopes have\n"
+    "the same match of this regex, such as layers/\\d+:"
+)
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 EXPORTS = {
@@ -230,6 +235,19 @@ def _rename_plan(studio: Studio) -> None:
             studio.document.rename_plan(current, name)
 
 
+def _keep_whole(studio: Studio) -> None:
+    project = studio.document.project
+    if project is not None:
+        pattern, accepted = QInputDialog.getText(
+            studio.window,
+            "Keep layers whole",
+            ABOUT_WHOLE,
+            text=guess_pattern(project.problem.profile),
+        )
+        if accepted and pattern:
+            studio.document.keep_whole(pattern)
+
+
 def _remove_plan(studio: Studio) -> None:
     if studio.document.current is not None:
         studio.document.remove_plan(studio.document.current)
@@ -273,6 +291,7 @@ _ACTIONS: tuple[Action, ...] = (
            _edit(Document.colocate), _several, 1),
     Action("separate", "Separate selection", "Edit", ("Shift+G",),
            _edit(Document.separate), _selected, 1),
+    Action("keep-whole", "Keep layers whole…", "Edit", (), _keep_whole, _open, 1),
     Action("stamp", "Apply to all layers like the selection", "Edit", ("L",),
            _edit(Document.offer_stamp), _selected_ops, 1),
     Action("earlier", "Run selection earlier", "Edit", ("Alt+Left",),

@@ -190,12 +190,13 @@ def place(
     seed: int = 0,
     constraints: PathLike | None = None,
     grain: str = "",
+    whole: str | Iterable[str] = (),
     start: Result | PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
     **given: Demand,
 ) -> Result:
-    """Decide where every op of a profile runs, and in what order.
+    r"""Decide where every op of a profile runs, and in what order.
 
     Parameters
     ----------
@@ -218,6 +219,9 @@ def place(
         A file of constraints that the studio exported; those given here go before it.
     grain : str, optional
         Keep together what the model's framework knows as one, such as ``"module"``.
+    whole : str or iterable of str, optional
+        Regexes; ops whose names or scopes have the same match stay together: ``r"layers/\d+"``
+        keeps each layer whole.
     start : Result, str or path, optional
         A plan to improve; not every method can.
     options : mapping of str to value, optional
@@ -264,7 +268,10 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    problem = make_problem(profile, cluster, constraints=constraints, grain=grain, **demands(given))
+    layers = texts(whole, "whole")
+    problem = make_problem(
+        profile, cluster, constraints=constraints, grain=grain, whole=layers, **demands(given)
+    )
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -281,6 +288,7 @@ def compare(
     seed: int = 0,
     constraints: PathLike | None = None,
     grain: str = "",
+    whole: str | Iterable[str] = (),
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
     **given: Demand,
@@ -296,7 +304,7 @@ def compare(
         The limit of each method, in seconds.
     options : mapping of str to value, optional
         Options of methods by name; each applies to the methods that have it.
-    profile, cluster, objective, seed, progress, constraints, grain, **given
+    profile, cluster, objective, seed, progress, constraints, grain, whole, **given
         As for :func:`place`.
 
     Returns
@@ -312,7 +320,10 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    problem = make_problem(profile, cluster, constraints=constraints, grain=grain, **demands(given))
+    layers = texts(whole, "whole")
+    problem = make_problem(
+        profile, cluster, constraints=constraints, grain=grain, whole=layers, **demands(given)
+    )
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},

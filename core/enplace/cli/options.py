@@ -219,6 +219,13 @@ constraints_option = all_of(
         metavar="NAME",
         help="Keep together what the model's framework knows as one, such as 'module'.",
     ),
+    click.option(
+        "--whole",
+        multiple=True,
+        metavar="REGEX",
+        help=r"Keep layers whole: ops whose names, or scopes, have the same match, such as "
+        r"'layers/\d+', stay together on one device. Can be repeated.",
+    ),
 )
 
 solver_options = all_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ def place(
             stop = Stop(left_s, stopped, clock)
             others = _find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, others, written, seed=seed, **files)
+    answer = _answer(result, others, written, given["whole"], seed=seed, **files)
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)
@@ -179,7 +179,7 @@ def simulate(
     others = _find_others(problem, chosen.objective, result.schedule)
     if chosen.splits:  # the expert places the model; a plan with splits is for another graph
         others = others._replace(expert=None)
-    return _answer(result, others, written, **files)
+    return _answer(result, others, written, (), **files)
 
 
 def _pipeline_answer(
@@ -351,12 +351,14 @@ def _worth(result: Result | None, others: Others) -> dict[str, Any]:
     }
 
 
-def _answer(result: Result, others: Others, written: list[str], **more: Any) -> Answer:
+def _answer(
+    result: Result, others: Others, written: list[str], whole: Sequence[str] = (), **more: Any
+) -> Answer:
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    text = summary.describe(result, others)
+    text = summary.describe(result, others, whole)
     return Answer(
-        document | summary.numbers(result, others.expert) | _worth(result, others) | more,
+        document | summary.numbers(result, others.expert, whole) | _worth(result, others) | more,
         "\n".join([text, *([""] if written else []), *written]),
         YES if result.schedule.fits else NO,
     )

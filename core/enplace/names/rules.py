@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import re2
@@ -107,8 +108,6 @@ def find_matching(
 ) -> list[int]:
     """Find ops whose names a regex matches anywhere; a full op name means only that op.
 
-    The regex may come from a stranger. RE2 takes time linear in each name, and bounded memory.
-
     Parameters
     ----------
     among : sequence of int, optional
@@ -122,11 +121,7 @@ def find_matching(
     if pattern in profile.index:
         named = profile.index[pattern]
         return [named] if among is None or named in among else []
-    try:
-        re2.compile(pattern, _SMALL)
-        expression = re2.compile(pattern, _OPTIONS)
-    except (re2.error, UnicodeEncodeError) as error:
-        raise ProblemError(f"{option} {pattern!r}: not a regex ({_why(error)})") from None
+    expression = compile_regex(pattern, option)
     names = profile.op_names
     among = range(profile.n_ops) if among is None else among
     found = [op for op in among if expression.search(names[op])]
@@ -136,6 +131,23 @@ def find_matching(
             f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"
         )
     return found
+
+
+def compile_regex(pattern: str, option: str) -> Any:
+    """Compile a regex that may come from a stranger.
+
+    RE2 takes time linear in each name, and bounded memory.
+
+    Raises
+    ------
+    ProblemError
+        If RE2 does not accept it.
+    """
+    try:
+        re2.compile(pattern, _SMALL)
+        return re2.compile(pattern, _OPTIONS)
+    except (re2.error, UnicodeEncodeError) as error:
+        raise ProblemError(f"{option} {pattern!r}: not a regex ({_why(error)})") from None
 
 
 def _why(error: Exception) -> str:

@@ -511,3 +511,20 @@ def test_fewer_edits_of_a_larger_model_can_be_undone(monkeypatch):
     assert len(document.undo_stack.states()) == 41
     document.place([1], 1)
     assert [state.title for state in document.undo_stack.states()][:-1] == ["earlier"]
+
+
+def test_layers_are_kept_whole_in_one_step_of_undo():
+    times = {f"layer_{i}/{part}": 10.0 for i in range(3) for part in ("MatMul", "Relu")}
+    document = document_of(profile_of(times), cluster_of(2))
+    assert document.keep_whole(r"layer_\d")
+    assert document.problem.together == ((0, 1), (2, 3), (4, 5))
+    assert not document.keep_whole(r"layer_\d")
+    document.undo_stack.undo()
+    assert document.problem.together == ()
+
+
+def test_layers_that_no_op_has_change_nothing(qtbot):
+    document = chain_document()
+    with qtbot.waitSignal(document.failed) as failed:
+        assert not document.keep_whole("block")
+    assert "'block' matches none of the 3 ops" in failed.args[0]

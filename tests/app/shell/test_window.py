@@ -502,3 +502,13 @@ def test_escape_clears_the_selection_wherever_the_focus_is(window):
     window.header.solve_button.setFocus()
     QTest.keyClick(window.header.solve_button, Qt.Key.Key_Escape)
     assert window.document.selection == frozenset()
+
+
+def test_layers_are_kept_whole_by_the_guessed_regex(window, monkeypatch):
+    from PySide6.QtWidgets import QInputDialog
+
+    layers = {f"layer_{i}/{part}": 10.0 for i in range(2) for part in ("MatMul", "Relu")}
+    window.document.open(start_project(profile_of(layers), cluster_of(2)))
+    monkeypatch.setattr(QInputDialog, "getText", lambda *_, text: (text, True))
+    trigger(window, "keep-whole")
+    assert window.document.problem.together == ((0, 1), (2, 3))

@@ -575,3 +575,28 @@ def test_a_damaged_start_plan_is_named(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "c.json", "--start", "bad.json")
     assert done.status == 2
     assert "bad.json" in done.err
+
+
+def test_whole_layers_stay_on_one_device_and_are_counted(enplace, folder):
+    options = ("p.json", "--cluster", "c.json", "--objective", "throughput", "-o", "plan.json")
+    done = enplace("place", *options, "--pin", "layer_1/MatMul=0", "--pin", "layer_1/Relu=1")
+    assert re.search(r"\nlayers +3  1 cut between devices; --whole 'encoder/layer_.d\+'", done.out)
+    done = enplace("place", *options, "--whole", r"layer_\d", "--pin", "layer_1/Relu=1")
+    assert "3  2, 1 on GPU 1, GPU 0\n" in done.out
+    done = enplace("simulate", "p.json", "plan.json", "--json")
+    assert done.document["layers"] == {"count": 3, "cut": 0, "on": {"GPU:1": 2, "GPU:0": 1}}
+
+
+def test_step_time_says_nothing_of_layers_unless_asked(enplace, folder):
+    options = ("p.json", "--cluster", "c.json", "--method", "single")
+    assert "layers" not in enplace("place", *options, "--json").document
+    asked = enplace("place", *options, "--whole", r"layer_\d", "--json").document
+    assert asked["layers"] == {"count": 3, "cut": 0, "on": {"GPU:0": 3}}
+
+
+def test_layers_that_no_op_has_are_refused_with_some_that_it_has(enplace, folder):
+    done = enplace("place", "p.json", "--cluster", "c.json", "--whole", "block")
+    assert done.status == 2
+    assert (
+        "--whole 'block' matches none of the 7 ops of 'tiny'; try 'encoder/layer_\\d+'" in done.err
+    )

@@ -1,0 +1,106 @@
+"""Layers that stay whole."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from enplace.errors import ProblemError
+from enplace.names.whole import LayerCount, count_layers, find_layers, guess_pattern
+from problems import profile_of
+
+
+def stack(scopes, *, parts=("attention/MatMul", "mlp/MatMul"), **columns):
+    """Return a chain of two ops for each scope, then a head of little work."""
+    names = [f"{scope}/{part}" for scope in scopes for part in parts]
+    times = dict.fromkeys(names, 100.0) | {"head/MatMul": 10.0}
+    return profile_of(times, [(a, b, 4) for a, b in pairwise(times)], **columns)
+
+
+def names_of(profile, layers):
+    return {layer: [profile.op_names[op] for op in ops] for layer, ops in layers.items()}
+
+
+def test_each_different_match_is_a_layer():
+    profile = stack(["model/layers/1", "model/layers/12", "model/layers/2"])
+    found = find_layers(r"layers/\d+", profile, "--whole")
+    assert list(found) == ["layers/1", "layers/12", "layers/2"]
+    assert names_of(profile, found)["layers/12"] == [
+        "model/layers/12/attention/MatMul",
+        "model/layers/12/mlp/MatMul",
+    ]
+
+
+def test_backward_ops_belong_to_their_layer():
+    profile = stack(["layer_0", "layer_1", "gradients/layer_1", "gradients/layer_0"])
+    found = find_layers(r"layer_\d+", profile, "--whole")
+    assert {layer: len(ops) for layer, ops in found.items()} == {"layer_0": 4, "layer_1": 4}
+
+
+def test_a_scope_counts_where_the_name_says_nothing():
+    from dataclasses import replace
+
+    profile = profile_of({"a": 1.0, "b": 1.0, "c": 1.0})
+    profile = replace(profile, scopes=("cell_0", "cell_0/gate", "cell_1"))
+    found = find_layers(r"cell_\d", profile, "--whole")
+    assert names_of(profile, found) == {"cell_0": ["a", "b"], "cell_1": ["c"]}
+
+
+def test_ops_that_only_a_cpu_can_run_are_in_no_layer():
+    profile = stack(["layer_0", "layer_1"], cpu={"layer_0/ids": 1.0})
+    found = find_layers(r"layer_\d", profile, "--whole")
+    assert "layer_0/ids" not in names_of(profile, found)["layer_0"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"block/\d", r"matches none of the 5 ops of 'hand'; try 'layer_\\d\+'"),
+        ("layer_(", "not a regex"),
+        ("x*", "matches none"),
+    ],
+)
+def test_a_pattern_that_finds_no_layer_is_refused_with_one_that_does(pattern, words):
+    with pytest.raises(ProblemError, match=words):
+        find_layers(pattern, stack(["layer_0", "layer_1"]), "--whole")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "pattern"),
+    [
+        (["model/layers/0", "model/layers/1"], r"model/layers/\d+"),
+        (["bert.encoder.layer.0", "bert.encoder.layer.1"], r"bert\.encoder\.layer\.\d+"),
+        (["bert_1/layer_0", "bert_1/layer_1"], r"bert_1/layer_\d+"),
+        (["encoder/layer_0", "encoder/layer_1", "decoder/layer_0", "decoder/layer_1"],
+         r"(encoder/layer_|decoder/layer_)\d+"),
+        (["Mixed_5b", "Mixed_5c", "Mixed_6a"], r"Mixed_\d+[a-z]?"),
+        (["layers/0/experts/0", "layers/0/experts/1", "layers/1/experts/0"], r"layers/\d+"),
+        (["lstm0/t0", "lstm0/t1", "lstm1/t0"], r"lstm\d+"),
+        (["rnn/t0", "rnn/t1", "rnn/t2"], ""),
+        (["encoder", "decoder"], ""),
+    ],
+)  # fmt: skip
+def test_the_outermost_numbered_scopes_are_guessed(scopes, pattern):
+    profile = stack(scopes)
+    assert guess_pattern(profile) == pattern
+    if pattern:
+        layers = find_layers(pattern, profile, "--whole")
+        assert not any(
+            "head" in name for names in names_of(profile, layers).values() for name in names
+        )
+
+
+def test_scopes_in_which_little_happens_are_not_guessed():
+    profile = stack(["layer_0", "layer_1"], parts=("MatMul",))
+    times = dict.fromkeys(profile.op_names, 100.0) | {"head/dense_0/x": 1.0, "head/dense_1/x": 1.0}
+    assert guess_pattern(profile_of(times)) == r"layer_\d+"
+
+
+def test_layers_are_counted_from_the_device_with_the_first_one():
+    profile = stack([f"layer_{number}" for number in range(3)])
+    layers = find_layers(r"layer_\d", profile, "--whole")
+    device = np.array([1, 1, 1, 1, 0, 0, 0])
+    assert count_layers(profile, layers, device) == LayerCount(3, 0, {1: 2, 0: 1})
+    assert list(count_layers(profile, layers, device).on) == [1, 0]
+    device[0] = 0
+    assert count_layers(profile, layers, device) == LayerCount(3, 1, {1: 1, 0: 1})
