@@ -15,6 +15,9 @@ FIXES = {
 """What to do about a fault of the system, by its number."""
 
 
+NO_MEMORY = "not enough memory; choose a smaller input"
+
+
 class EnplaceError(Exception):
     """Base of all errors that are caused by the input, not by a fault of the program."""
 

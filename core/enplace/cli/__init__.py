@@ -33,6 +33,7 @@ from enplace.cli import (
 )
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, INTERRUPTED_LINE, NO, PIPE_CLOSED, cli
 from enplace.errors import (
+    NO_MEMORY,
     CancelledError,
     DeadlockError,
     DoesNotFitError,
@@ -127,13 +128,14 @@ def run(arguments: Sequence[str]) -> int:
     except ANSWER_IS_NO as error:
         return _refuse(error, str(error), NO, as_json)
     except EnplaceError as error:
-        return _refuse(error, str(error), BAD_INPUT, as_json)
+        status = FAULT if getattr(error, "is_fault", False) else BAD_INPUT
+        return _refuse(error, str(error), status, as_json)
     except click.ClickException as error:
         return _refuse(error, _usage(error), BAD_INPUT, as_json)
     except OSError as error:
         return _refuse(error, str(file_error(error, "output")), BAD_INPUT, False)
     except MemoryError as error:
-        return _refuse(error, "not enough memory; choose a smaller input", BAD_INPUT, as_json)
+        return _refuse(error, NO_MEMORY, BAD_INPUT, as_json)
     except Exception as error:
         if os.environ.get("ENPLACE_DEBUG"):
             raise

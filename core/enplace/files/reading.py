@@ -130,4 +130,6 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except EnplaceError as error:
         if str(error).startswith(f"{path}: "):
             raise
-        raise type(error)(f"{path}: {error}") from None
+        named = type(error)(f"{path}: {error}")
+        named.__dict__.update(error.__dict__)  # such as the last lines of a worker
+        raise named from None

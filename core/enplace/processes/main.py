@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
-from enplace.errors import EnplaceError
+from enplace.errors import NO_MEMORY, EnplaceError
 from enplace.processes import wire
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError
 
@@ -88,11 +88,15 @@ def done(**details: object) -> Message:
 def failure(error: BaseException) -> Message:
     """Make an error the answer of a job, and print it unless it is an EnplaceError.
 
-    If an error's ``printed`` is true, the output before it explains it.
+    An exception that is none is a fault of the program itself. If an error's ``printed`` is true,
+    the output before it explains it.
     """
+    if isinstance(error, MemoryError):
+        return Message(FAILED, {"why": NO_MEMORY, "kind": EnplaceError.__name__})
     if not isinstance(error, EnplaceError):
         traceback.print_exception(error)
-        return Message(FAILED, {"why": f"{type(error).__name__}: {error}", "kind": "WorkerError"})
+        why = f"a fault in Enplace, {type(error).__name__}: {error}; please report it"
+        return Message(FAILED, {"why": why, "kind": "WorkerFaultError"})
     if getattr(error, "printed", False):
         print(getattr(error, "last_lines", ""), file=sys.stderr)
         return Message(FAILED, {"why": str(error), "kind": "WorkerError"})

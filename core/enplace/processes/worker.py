@@ -76,6 +76,12 @@ class WorkerError(EnplaceError):
         return {"last_lines": self.last_lines.splitlines()}
 
 
+class WorkerFaultError(WorkerError):
+    """A worker failed because of a fault of the program itself."""
+
+    is_fault = True
+
+
 def _explain_nothing(code: int, last_lines: str) -> str:
     return ""
 
@@ -296,10 +302,12 @@ def failed(why: str, last_lines: str = "") -> Message:
 
 def error_of(message: Message) -> EnplaceError:
     """Return the error in a ``failed`` message."""
-    kind = getattr(errors, str(message.details.get("kind")), None)
+    name = message.details.get("kind")
+    kind = getattr(errors, str(name), None)
     if isinstance(kind, type) and issubclass(kind, EnplaceError):
         return kind(message.details["why"])
-    return WorkerError(message.details["why"], message.details.get("last_lines", ""))
+    failed_by = WorkerFaultError if name == WorkerFaultError.__name__ else WorkerError
+    return failed_by(message.details["why"], message.details.get("last_lines", ""))
 
 
 def why_it_ended(program: WorkerProgram, code: int, last_lines: str) -> str:

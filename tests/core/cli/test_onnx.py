@@ -1,13 +1,18 @@
 """ONNX models on the command line: imported by a worker, their times labelled as estimated."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import onnx_models
+from enplace.frameworks.onnx import framework
 from enplace.frameworks.onnx.framework import FRAMEWORK, explain_end
 from enplace.frameworks.registry import exporters, framework_in_use, usual_framework
+from enplace.processes.worker import handler_program
 from enplace.readers import read_profile
 from enplace.values.measurement import Measurement
 from onnx_models import save
@@ -170,6 +175,45 @@ def test_a_file_that_takes_far_more_memory_than_its_size_is_refused(folder, enpl
     done = enplace("import", path, "-o", "m.enplace")
     assert done.status == 2
     assert done.err.splitlines()[-1].startswith(f"enplace: {path.resolve()}: ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place"),
+    [
+        (lambda model: model.graph.node[1], "node 2: its name"),
+        (lambda model: model.graph.initializer[0], "weight 1: its name"),
+        (lambda model: model.opset_import[0], "the model: its domain"),
+    ],
+)
+def test_a_text_that_is_not_utf8_is_named(folder, enplace, spoil, place):
+    made = onnx_models.bert(layers=1, hidden=64, heads=2, vocabulary=500)
+    part = spoil(made)
+    field = "name" if hasattr(part, "name") else "domain"
+    setattr(part, field, "SPOILT")
+    path = save(made.SerializeToString().replace(b"SPOILT", b"\xffPOILT"), folder / "m.onnx")
+    done = enplace("import", path, "-o", "m.enplace")
+    assert done.status == 2
+    expected = f"enplace: {path.resolve()}: {place} is not UTF-8; export it again"
+    assert done.err.strip() == expected
+
+
+def test_a_lower_limit_of_the_shell_is_kept(bert):
+    code = (
+        "import resource, sys; from enplace.frameworks.onnx.limits import limit_worker\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (30, 40)); limit_worker(sys.argv[1])\n"
+        "print(resource.getrlimit(resource.RLIMIT_CPU))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, bert], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("(30, 30)", 0)
+
+
+def test_a_fault_of_the_worker_is_one_of_enplace_and_not_of_the_file(bert, enplace, monkeypatch):
+    faulty = replace(FRAMEWORK, worker=handler_program("builtins:len", "ONNX"))
+    monkeypatch.setattr(framework, "FRAMEWORK", faulty)
+    done = enplace("import", bert, "-o", "b.enplace")
+    assert done.status == 70
+    assert "a fault in Enplace, TypeError: object of type 'Connection'" in done.err
+    assert "Traceback" in done.err
 
 
 def test_a_library_that_crashes_or_hangs_on_a_file_ends_its_worker_only():

@@ -73,7 +73,10 @@ def recognise(path: Path) -> tuple[Path, str]:
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if hostile files end it so."""
     if signal_name(code) == "SIGXCPU":
-        return "reading it takes minutes, unlike any real model; do not trust it"
+        return (
+            "reading it takes minutes, or longer than the limit of this shell (ulimit -t), unlike "
+            "any real model; do not trust it"
+        )
     if signal_name(code) in CRASHES:
         return "the ONNX library crashed on it; export the model again, or do not trust it"
     return ""

@@ -19,6 +19,7 @@ from enplace.files.reading import naming, read_bytes
 from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
 from enplace.frameworks.onnx.shapes import infer
+from enplace.frameworks.onnx.texts import check_texts
 from enplace.text import instead
 from enplace.values.limits import MAX_BYTES
 
@@ -170,6 +171,7 @@ def _parse(content: bytes) -> ModelProto:
         raise FileError("damaged or not an ONNX model; export or copy it again") from None
     if not model.graph.node:
         raise FileError("holds no graph; export the model again")
+    check_texts(model)
     return model
 
 

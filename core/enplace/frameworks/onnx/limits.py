@@ -37,8 +37,10 @@ def limit_worker(path: str) -> None:
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + SPARE_BYTES + GROWTH * _size(path)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    for kind, limit in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, CPU_S)):
+        own = [each for each in resource.getrlimit(kind) if each != resource.RLIM_INFINITY]
+        least = min([limit, *own])  # a lower limit cannot be raised, or is meant
+        resource.setrlimit(kind, (least, least))
 
 
 def _size(path: str) -> int:

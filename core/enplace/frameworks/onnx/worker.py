@@ -47,4 +47,7 @@ def profile_of(source: Source) -> Profile:
             )
             return estimated_profile(source.name, graph, GPUS[source.text("gpu") or DEFAULT_GPU])
         except MemoryError:
-            raise FileError("takes far more memory than its size; do not trust it") from None
+            raise FileError(
+                "takes far more memory than its size, or than the limit of this shell (ulimit -v); "
+                "do not trust it"
+            ) from None
