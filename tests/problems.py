@@ -102,7 +102,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     chip = draw(st.sampled_from(["", "", "chip"]))
     speeds = st.sampled_from([0.5, 1.0, 2.0])
     devices = [
-        Device(f"GPU:{d}", "gpu", GIB, draw(speeds), chip=chip if d < 2 else "")
+        Device(f"GPU:{d}", "gpu", GIB, draw(speeds), chip=chip if d < 2 else "", reserve_bytes=d)
         for d in range(n_gpus)
     ]
     if lanes:

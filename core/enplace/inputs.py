@@ -77,6 +77,7 @@ def make_problem(
     constraints: PathLike | None = None,
     grain: str = "",
     whole: Iterable[str] = (),
+    reserve: str = "",
     dashes: str = "",
     **given: Any,
 ) -> Problem:
@@ -90,6 +91,9 @@ def make_problem(
         What stays whole, as the model's framework knows it, such as ``module``.
     whole : iterable of str
         Regexes; ops with the same match of one stay together.
+    reserve : str
+        Memory of each GPU that no plan may use, as for
+        :meth:`~enplace.values.cluster.Cluster.reserving`.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
     **given : iterables
@@ -108,7 +112,7 @@ def make_problem(
     from enplace.values.problem import Problem
 
     profile = find_profile(profile)
-    machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
+    machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links).reserving(reserve)
     rows = {
         key: _read_rows(kind, given.get(kind.keyword, ()), profile, machine, f"{dashes}{key}")
         for key, kind in KINDS.items()
@@ -160,6 +164,7 @@ def read_problem_and_plan(
     scale_links: float = 1.0,
     complete: bool | None = None,
     complete_by: str = "--complete",
+    reserve: str = "",
 ) -> tuple[Problem, Plan]:
     """Read a profile and a plan for it; without a cluster, the one the plan was made for.
 
@@ -169,6 +174,8 @@ def read_problem_and_plan(
         Whether to place ops missing in the plan; None if the caller does not offer it.
     complete_by : str
         How the caller's user asks for it.
+    reserve : str
+        As for :func:`make_problem`.
 
     Raises
     ------
@@ -184,7 +191,7 @@ def read_problem_and_plan(
 
     profile = find_profile(profile)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
-    problem = Problem(profile, machine.scaled(scale_compute, scale_links))
+    problem = Problem(profile, machine.scaled(scale_compute, scale_links).reserving(reserve))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
         fix = "make a new plan"

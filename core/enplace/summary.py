@@ -104,6 +104,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
                 "idle_us": max(idle, 0.0),
                 "peak_bytes": peak,
                 "capacity_bytes": int(device.capacity_bytes),
+                "reserve_bytes": int(device.reserve_bytes),
             }
             for device, n_ops, busy, idle, peak in columns
         ],
@@ -254,7 +255,8 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     note = [*filter(None, [plan.note, about_times, _about_speeds(problem)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
-    return "\n\n".join([head, *filter(None, [first]), *tables, *overfull(schedule)])
+    about = about_memory(problem, schedule.peak_bytes)
+    return "\n\n".join([head, *filter(None, [first]), *tables, *about])
 
 
 def _about_speeds(problem: Problem) -> str:
@@ -369,7 +371,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         in_flight = str(found.in_flight[device])
         devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
-    about = [describe_pace(problem, plan, found), *_lacking(problem, found.peak_bytes)]
+    about = [describe_pace(problem, plan, found), *about_memory(problem, found.peak_bytes)]
     return "\n\n".join(filter(None, [head, *tables, *about]))
 
 
@@ -411,9 +413,13 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
     return f"{head}\n\n{table(rows, 'rrrlrl')}\n\n{about}once the pipeline is full, {full}."
 
 
-def overfull(schedule: Schedule) -> list[str]:
-    """Name the devices that exceed their memory; empty if the plan fits."""
-    return _lacking(schedule.problem, schedule.peak_bytes)
+def about_memory(problem: Problem, peak_bytes: IntArray) -> list[str]:
+    """Name the reserves, the devices that exceed their memory, and those that are nearly full."""
+    from enplace.values.spare_memory import about_full, about_reserves
+
+    cluster = problem.cluster
+    lines = [about_reserves(cluster), *_lacking(problem, peak_bytes)]
+    return [*filter(None, [*lines, about_full(cluster, peak_bytes)])]
 
 
 def _lacking(problem: Problem, peak_bytes: IntArray) -> list[str]:

@@ -27,6 +27,8 @@ MOST_OPS = 3
 MAX_LISTED = 24
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE = re.compile(r"(?i)(\d+(?:\.\d+)?) ?([KMGT])(i?)B")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _CELL_START = r"(?:^|(?<=[,;|:\s]))"
 """A cell of a spreadsheet may start here: its separators include what a person may choose."""
 
@@ -111,6 +113,22 @@ def size(n_bytes: float, signed: bool = False) -> str:
     limit = 100 if _SIZES[unit] in ("GiB", "TiB", "PiB") else 9.95
     digits = 1 if unit and abs(value) < limit else 0
     return f"{_number(value, digits, signed)} {_SIZES[unit]}"
+
+
+def read_size(text: str) -> int:
+    """Return the bytes of a size such as ``12GiB`` or ``800 MB``; 0 if it is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return 0
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** (1 + "KMGT".index(found[2].upper())))
+
+
+def read_percent(text: str) -> float | None:
+    """Return the share that a text such as ``5%`` means, from 0 to 1; None if it is none."""
+    found = _PERCENT.fullmatch(text.strip())
+    share = float(found[1]) / 100 if found else math.inf
+    return share if share <= 1 else None
 
 
 def percent(fraction: float, signed: bool = False) -> str:

@@ -32,7 +32,7 @@ from enplace_studio.widgets.messages import DialogButtons, button
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip")
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip", "Reserve, MiB")
 EACH_ITS_OWN = "{from}->{to}"
 """The channel of a pattern that gives each link one of its own."""
 LINK_HELP = (
@@ -225,11 +225,12 @@ def _rows(table: QTableWidget) -> list[list[str]]:
 def _device_row(device: dict[str, Any]) -> list[str]:
     memory, speed = f"{device['capacity_bytes'] / MIB:.12g}", f"{device['speed']:g}"
     lanes, chip = str(device["lanes"]), device.get("chip", "")
-    return [device["name"], device["kind"], memory, speed, lanes, chip]
+    reserve = f"{device.get('reserve_bytes', 0) / MIB:.12g}"
+    return [device["name"], device["kind"], memory, speed, lanes, chip, reserve]
 
 
 def _device_of(row: Sequence[str]) -> dict[str, Any]:
-    name, kind, memory, speed, lanes, chip = row
+    name, kind, memory, speed, lanes, chip, reserve = row
     where = f"device '{name}'"
     return {
         "name": name,
@@ -238,6 +239,7 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
         "speed": _number(speed, where, "speed"),
         "lanes": round(_number(lanes, where, "lanes")),
         "chip": chip,
+        "reserve_bytes": round(_number(reserve or "0", where, "reserve", low=0) * MIB),
     }
 
 

@@ -14,6 +14,7 @@ from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
+from enplace.values.spare_memory import about_full
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.explain.differences import (
     are_alike,
@@ -149,6 +150,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
         lines.append(f"does not fit: {lack(schedule)}")
+    lines += filter(None, [about_full(schedule.problem.cluster, schedule.peak_bytes)])
     if stale:
         lines.append(f"made {stale}")
         if entry.cluster is not None:

@@ -9,11 +9,12 @@ import numpy as np
 from PySide6.QtCore import QObject, Signal
 
 from enplace.errors import EnplaceError
-from enplace.text import size
+from enplace.text import percent, size
 from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
+from enplace.values.spare_memory import is_nearly_full
 from enplace_studio.explain.reasons import Why, why_not, why_there
 from enplace_studio.explain.start_times import explain_step
 from enplace_studio.jobs.background import Background
@@ -112,6 +113,17 @@ def lack(schedule: Schedule) -> str:
     over = schedule.peak_bytes - cluster.capacity_bytes
     worst = int(np.argmax(over))
     return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
+
+
+def full_text(schedule: Schedule) -> str:
+    """Name the device that a schedule nearly fills: ``GPU 0 99.6 % full``; empty if none."""
+    devices = schedule.problem.cluster.devices
+    full = [
+        (peak / device.memory_bytes, device_label(device.name))
+        for device, peak in zip(devices, schedule.peak_bytes.tolist(), strict=True)
+        if is_nearly_full(device, peak)
+    ]
+    return f"{max(full)[1]} {percent(max(full)[0])} full" if full else ""
 
 
 def peak_text(project: OpenProject, peak_bytes: IntArray, device: int | None = None) -> str:

@@ -191,6 +191,7 @@ def place(
     constraints: PathLike | None = None,
     grain: str = "",
     whole: str | Iterable[str] = (),
+    reserve: str = "",
     start: Result | PathLike | None = None,
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -222,6 +223,9 @@ def place(
     whole : str or iterable of str, optional
         Regexes; ops whose names or scopes have the same match stay together: ``r"layers/\d+"``
         keeps each layer whole.
+    reserve : str, optional
+        Memory of each GPU that no plan may use: ``"1GiB"``, or ``"5%"`` of each; by default, what
+        the cluster says.
     start : Result, str or path, optional
         A plan to improve; not every method can.
     options : mapping of str to value, optional
@@ -270,7 +274,13 @@ def place(
     chosen = choose_method(method, objective, values)
     layers = texts(whole, "whole")
     problem = make_problem(
-        profile, cluster, constraints=constraints, grain=grain, whole=layers, **demands(given)
+        profile,
+        cluster,
+        constraints=constraints,
+        grain=grain,
+        whole=layers,
+        reserve=reserve,
+        **demands(given),
     )
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
@@ -289,6 +299,7 @@ def compare(
     constraints: PathLike | None = None,
     grain: str = "",
     whole: str | Iterable[str] = (),
+    reserve: str = "",
     options: Mapping[str, Value] | None = None,
     progress: Callable[[Progress], None] | None = None,
     **given: Demand,
@@ -304,7 +315,7 @@ def compare(
         The limit of each method, in seconds.
     options : mapping of str to value, optional
         Options of methods by name; each applies to the methods that have it.
-    profile, cluster, objective, seed, progress, constraints, grain, whole, **given
+    profile, cluster, objective, seed, progress, constraints, grain, whole, reserve, **given
         As for :func:`place`.
 
     Returns
@@ -322,7 +333,13 @@ def compare(
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
     layers = texts(whole, "whole")
     problem = make_problem(
-        profile, cluster, constraints=constraints, grain=grain, whole=layers, **demands(given)
+        profile,
+        cluster,
+        constraints=constraints,
+        grain=grain,
+        whole=layers,
+        reserve=reserve,
+        **demands(given),
     )
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
@@ -342,6 +359,7 @@ def simulate(
     complete: bool = False,
     scale_compute: float = 1.0,
     scale_links: float = 1.0,
+    reserve: str = "",
 ) -> Result:
     """Predict the step time of a plan.
 
@@ -362,6 +380,8 @@ def simulate(
         plan is refused.
     scale_compute, scale_links : float
         Make every device, or every link, faster by this factor.
+    reserve : str, optional
+        As for :func:`place`.
 
     Returns
     -------
@@ -375,10 +395,17 @@ def simulate(
         other.
     """
     if isinstance(plan, Result):
-        problem, chosen = _replayed(profile, plan, cluster, scale_compute, scale_links)
+        problem, chosen = _replayed(profile, plan, cluster, scale_compute, scale_links, reserve)
     else:
         problem, chosen = read_problem_and_plan(
-            profile, plan, cluster, scale_compute, scale_links, complete, "complete=True"
+            profile,
+            plan,
+            cluster,
+            scale_compute,
+            scale_links,
+            complete,
+            "complete=True",
+            reserve,
         )
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)
@@ -439,11 +466,13 @@ def _replayed(
     cluster: ClusterChoice | None,
     scale_compute: float,
     scale_links: float,
+    reserve: str,
 ) -> tuple[Problem, Plan]:
     """Return the problem of other costs or of another cluster, and the plan of a result for it."""
     old = result.schedule.problem
     machine = old.cluster if cluster is None else cluster
-    problem = _like(make_problem(profile, machine, scale_compute, scale_links), result)
+    made = make_problem(profile, machine, scale_compute, scale_links, reserve=reserve)
+    problem = _like(made, result)
     return problem.constrained(before=old.before), result.plan
 
 

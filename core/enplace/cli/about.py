@@ -90,7 +90,7 @@ class _SizeType(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> int:
-        from enplace.frameworks.devices import read_size
+        from enplace.text import read_size
 
         return read_size(value) or self.fail(f"'{value}' is not a size such as 24GiB", param, ctx)
 

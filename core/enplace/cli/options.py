@@ -163,7 +163,7 @@ def whole_option(
 
 
 def cluster_option(required: bool, default: str = "") -> Decorator:
-    """``--cluster``, and ``--scale-compute`` and ``--scale-links`` for it."""
+    """``--cluster``, and ``--scale-compute``, ``--scale-links`` and ``--reserve`` for it."""
     also = f" [default: {default}]" if default else ""
     return all_of(
         click.option(
@@ -187,6 +187,13 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
             default=1.0,
             metavar="FACTOR",
             help="Make every link faster by this factor.",
+        ),
+        click.option(
+            "--reserve",
+            default="",
+            metavar="SIZE",
+            help="Memory of each GPU that no plan may use: 1GiB, or 5%. [default: what the cluster "
+            "says]",
         ),
     )
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from enplace.errors import ClusterError
 from enplace.frameworks.nvml import visible_cards
+from enplace.text import read_size
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.measurement import Measurement
 
 LOCAL = re.compile(r"(?i)(gpu|cpu):(\d+|all|#\d+(?:,\d+)*)(?:@(\d+(?:\.\d+)?[KMGT]i?B))?")
 """Devices of this machine: a kind, how many or (after ``#``) which, and the memory of each."""
-
-_SIZE = re.compile(r"(?i)(\d+(?:\.\d+)?) ?([KMGT])(i?)B")
 
 _NVIDIA_DRIVERS = (
     Path("/proc/driver/nvidia/version"),
@@ -80,15 +79,6 @@ def choose_gpus(devices: str | None, gpus: str, memory: str) -> str | None:
     if not devices.lower().startswith("gpu:") or "@" in devices:
         raise ClusterError(f"--gpu-memory is for GPUs of this machine, not for '{devices}'")
     return f"{devices}@{memory.replace(' ', '')}"
-
-
-def read_size(text: str) -> int:
-    """Return the bytes of a size such as ``12GiB`` or ``800 MB``; 0 if it is none."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        return 0
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** (1 + "KMGT".index(found[2].upper())))
 
 
 def cuda_visible(devices: str, shown: str | None) -> str | None:

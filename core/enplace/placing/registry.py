@@ -35,8 +35,8 @@ EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 
 RESERVED = frozenset((
     "as-json", "cluster", "constraints", "context", "grain", "help", "json", "method", "methods",
-    "objective", "option", "option-texts", "output", "profile", "scale-compute", "scale-links",
-    "schedule", "schedule-file", "seed", "start", "time-limit", "whole",
+    "objective", "option", "option-texts", "output", "profile", "reserve", "scale-compute",
+    "scale-links", "schedule", "schedule-file", "seed", "start", "time-limit", "whole",
     *(name.replace("_", "-") for kind in KINDS.values() for name in (kind.key, kind.keyword)),
 ))  # fmt: skip
 """Names that no option may have, because the commands have flags or arguments of these names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from enplace.errors import ClusterError, FileError
@@ -97,7 +97,9 @@ def _device(value: Any, where: str) -> Device:
     obj = is_object(value, where)
     only(obj, {each.name for each in fields(Device)}, where)
     try:
-        return read_record(Device, obj, where)
+        device = read_record(Device, obj, where)
+        # In a file, as on a data sheet, the memory includes the reserve.
+        return replace(device, reserve_bytes=0).reserving(device.reserve_bytes)
     except ClusterError as error:
         raise ClusterError(f"{where}: {error}") from None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from enplace.errors import ClusterError
-from enplace.text import factor, listed, rate, size, table
+from enplace.text import factor, listed, rate, read_percent, read_size, size, table
 from enplace.values.arrays import FloatArray, IntArray, offsets
 from enplace.values.device_names import device_label
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_DEVICE_NAME
@@ -36,7 +36,7 @@ class Device:
     kind : {"gpu", "cpu"}
         Decides which column of the profile's times applies.
     capacity_bytes : int
-        Memory available to a model.
+        Memory available to a model: what the device has, without its reserve.
     speed : float
         The profile's times are divided by it.
     lanes : int
@@ -44,6 +44,8 @@ class Device:
     chip : str
         Devices with the same chip share its lanes: only one of the logical GPUs of a GPU runs at a
         time. Empty for a device with lanes of its own.
+    reserve_bytes : int
+        Further memory of the device, which no plan may use.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Device:
     speed: float = 1.0
     lanes: int = 1
     chip: str = ""
+    reserve_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_DEVICE_NAME:
@@ -64,10 +67,34 @@ class Device:
             raise ClusterError(
                 f"device '{self.name}': capacity_bytes is {self.capacity_bytes}; use 1 to 2^62"
             )
+        if not 0 <= self.reserve_bytes <= MAX_BYTES:
+            raise ClusterError(
+                f"device '{self.name}': reserve_bytes is {self.reserve_bytes}; use 0 or more"
+            )
         if not (math.isfinite(self.speed) and 1e-6 <= self.speed <= 1e6):
             raise ClusterError(f"device '{self.name}': speed is {self.speed}; use 1e-6 to 1e6")
         if not 1 <= self.lanes <= 1024:
             raise ClusterError(f"device '{self.name}': lanes is {self.lanes}; use 1 to 1024")
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of its memory, with the reserve."""
+        return self.capacity_bytes + self.reserve_bytes
+
+    def reserving(self, n_bytes: int) -> Device:
+        """Return the same device with another reserve.
+
+        Raises
+        ------
+        ClusterError
+            If that leaves nothing for plans.
+        """
+        if n_bytes >= self.memory_bytes:
+            raise ClusterError(
+                f"device '{self.name}': a reserve of {size(n_bytes)} leaves nothing of its "
+                f"{size(self.memory_bytes)}; reserve less"
+            )
+        return replace(self, capacity_bytes=self.memory_bytes - n_bytes, reserve_bytes=n_bytes)
 
 
 class LinkCost(NamedTuple):
@@ -150,9 +177,15 @@ class Cluster:
     def __str__(self) -> str:
         """Describe the devices and the links, a line each."""
         label = [device_label(device.name) for device in self.devices]
-        devices = [["device", "memory", "speed", "lanes"]]
+        devices = [["device", "memory", "reserve", "speed", "lanes"]]
         devices += [
-            [name, size(device.capacity_bytes), factor(device.speed), str(device.lanes)]
+            [
+                name,
+                size(device.memory_bytes),
+                size(device.reserve_bytes) if device.reserve_bytes else "",
+                factor(device.speed),
+                str(device.lanes),
+            ]
             for name, device in zip(label, self.devices, strict=True)
         ]
         links = [["link", "latency", "bandwidth", "channels"]]
@@ -162,7 +195,7 @@ class Cluster:
             ends = f"{label[link.source]} → {label[link.target]}"
             links.append([ends, f"{link.b0_us:.3g} µs", speed, channels])
         head = f"{self.name}: {self.description}"
-        return "\n\n".join([head, table(devices, "lrrr"), table(links, "lrrl")])
+        return "\n\n".join([head, table(devices, "lrrrr"), table(links, "lrrl")])
 
     def _check_link(self, link: Link) -> None:
         n = len(self.devices)
@@ -309,6 +342,34 @@ class Cluster:
                 for k in self.links
             ),
         )
+
+    def reserving(self, reserve: str) -> Cluster:
+        """Return the same cluster whose GPUs have another reserve.
+
+        Parameters
+        ----------
+        reserve : str
+            A size such as ``1GiB``, or a share of each GPU's memory such as ``5%``. Empty: the
+            reserves stay.
+
+        Raises
+        ------
+        ClusterError
+            If it is neither, or leaves nothing of a GPU.
+        """
+        if not reserve:
+            return self
+        share, n_bytes = read_percent(reserve), read_size(reserve)
+        if not n_bytes and share is None:
+            raise ClusterError(
+                f"reserve '{reserve}': write a size such as 1GiB, or a share of each GPU's memory "
+                f"such as 5%"
+            )
+        devices = list(self.devices)
+        for gpu in self.gpus:
+            kept = n_bytes if share is None else round(share * devices[gpu].memory_bytes)
+            devices[gpu] = devices[gpu].reserving(kept)
+        return replace(self, devices=tuple(devices))
 
 
 def _first_double(values: Iterable[_T]) -> _T | None:

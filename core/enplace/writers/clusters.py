@@ -7,7 +7,7 @@ from typing import Any
 
 from enplace.files.json_text import dump_json
 from enplace.readers.cluster_json import NAME, VERSION
-from enplace.values.cluster import Cluster
+from enplace.values.cluster import Cluster, Device
 
 
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
@@ -17,10 +17,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
         "format": f"{NAME}/{VERSION}",
         "name": cluster.name,
         "description": cluster.description,
-        "devices": [
-            {key: value for key, value in asdict(device).items() if value != ""}
-            for device in cluster.devices
-        ],
+        "devices": [_device_to_json(device) for device in cluster.devices],
         "channels": list(cluster.channels),
         "links": [
             {
@@ -34,6 +31,13 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
         ],
         **({"hosts": dict(cluster.hosts)} if cluster.hosts else {}),
     }
+
+
+def _device_to_json(device: Device) -> dict[str, Any]:
+    written = asdict(device) | {"capacity_bytes": device.memory_bytes}
+    if not device.reserve_bytes:
+        del written["reserve_bytes"]
+    return {key: value for key, value in written.items() if value != ""}
 
 
 def cluster_text(cluster: Cluster) -> str:

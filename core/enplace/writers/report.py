@@ -20,6 +20,7 @@ from enplace.values.plan_facts import facts_to_json
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
+from enplace.values.spare_memory import about_full, about_reserves
 from enplace.values.splits import whole_names
 from enplace.writers.registry import exporter
 
@@ -36,7 +37,7 @@ def report_html(result: Result) -> str:
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     measured = schedule.problem.measured_profile.measured
     sections = {
-        "Devices": _devices(schedule),
+        "Devices": _devices(schedule) + _about_memory(schedule),
         "Constraints": _constraints(schedule.problem),
         **({"Split ops": _splits(schedule.problem)} if schedule.problem.splits else {}),
         "How to apply it": _how_to_apply(schedule),
@@ -134,6 +135,12 @@ def _devices(schedule: Schedule) -> str:
         )
     head = "<tr><th>device<th>ops<th>busy<th><th>peak memory<th></tr>"
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _about_memory(schedule: Schedule) -> str:
+    cluster = schedule.problem.cluster
+    about = [about_reserves(cluster), about_full(cluster, schedule.peak_bytes)]
+    return "".join(f"<p>{escape(text)}</p>" for text in about if text)
 
 
 def _constraints(problem: Problem) -> str:

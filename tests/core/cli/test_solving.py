@@ -600,3 +600,21 @@ def test_layers_that_no_op_has_are_refused_with_some_that_it_has(enplace, folder
     assert (
         "--whole 'block' matches none of the 7 ops of 'tiny'; try 'encoder/layer_\\d+'" in done.err
     )
+
+
+def test_a_reserve_is_kept_free_shown_and_remembered(enplace, folder):
+    (folder / "tight.json").write_text(json.dumps(machine(31 * MIB)))
+    arguments = ("place", "p.json", "--cluster", "tight.json", "-o", "plan.json")
+    alone = enplace(*arguments, "--method", "single")
+    assert (alone.status, alone.out.count("Nearly full: GPU 0 (96.8 %)")) == (0, 1)
+    assert enplace(*arguments, "--method", "single", "--reserve", "2MiB").status == 1
+    both = enplace(*arguments, "--reserve", "2MiB", "--json")
+    assert both.status == 0
+    for found in (both.document, enplace("simulate", "p.json", "plan.json", "--json").document):
+        for device in found["devices"]:
+            assert (device["capacity_bytes"], device["reserve_bytes"]) == (29 * MIB, 2 * MIB)
+            assert device["peak_bytes"] <= device["capacity_bytes"]
+    shown = enplace("simulate", "p.json", "plan.json").out
+    assert "In reserve, and not counted above: 2.0 MiB on GPU 0, GPU 1." in shown
+    refused = enplace(*arguments, "--reserve", "2")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from enplace.errors import ClusterError
-from enplace.frameworks.devices import choose_gpus, cuda_visible, devices_for, read_size
+from enplace.frameworks.devices import choose_gpus, cuda_visible, devices_for
+from enplace.text import read_size
 from enplace.values.measurement import Measurement
 from problems import cluster_of
 

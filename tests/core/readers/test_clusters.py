@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 
-from enplace.errors import EnplaceError
+from enplace.errors import ClusterError, EnplaceError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.clusters import cluster_from, presets, read_cluster
 from enplace.readers.measurement import measurement_from_json
@@ -180,3 +180,14 @@ def test_a_cluster_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path
 def test_a_damaged_cluster_inside_a_profile_is_named() -> None:
     with pytest.raises(EnplaceError, match=r"measured\.cluster\.devices: must be a list"):
         measurement_from_json({"cluster": {"devices": 5}})
+
+
+def test_the_memory_of_a_device_in_a_file_includes_its_reserve() -> None:
+    data = cluster_file()
+    data["devices"][0] |= {"capacity_bytes": 1000, "reserve_bytes": 300}
+    cluster = cluster_from_json(data)
+    assert cluster.devices[0].capacity_bytes == 700
+    assert cluster_to_json(cluster)["devices"][0]["capacity_bytes"] == 1000
+    data["devices"][0]["reserve_bytes"] = 1000
+    with pytest.raises(ClusterError, match=r"devices\[0\].*leaves nothing"):
+        cluster_from_json(data)

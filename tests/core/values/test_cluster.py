@@ -84,3 +84,22 @@ def test_scaling_divides_times_only() -> None:
 def test_an_impossible_scale_is_refused(factor: Any) -> None:
     with pytest.raises(ClusterError, match="scale of links"):
         make(THERE, BACK).scaled(links=factor)
+
+
+def test_a_reserve_takes_memory_from_plans_and_stays_part_of_the_device() -> None:
+    cluster = make(THERE, BACK, devices=(Device("GPU:0", "gpu", 10_000), GPUS[1])).reserving("5%")
+    assert cluster.capacity_bytes.tolist() == [9500, 10]  # half a byte is nothing
+    assert [device.memory_bytes for device in cluster.devices] == [10_000, 10]
+    assert cluster.reserving("") is cluster
+
+
+def test_only_gpus_get_a_reserve_where_there_are_any() -> None:
+    devices = (Device("GPU:0", "gpu", 4000), Device("CPU:0", "cpu", 4000))
+    links = (Link(0, 1, 5.0, 0.1, (0,)), Link(1, 0, 5.0, 0.1, (1,)))
+    assert make(*links, devices=devices).reserving("1KB").capacity_bytes.tolist() == [3000, 4000]
+
+
+@pytest.mark.parametrize("reserve", ["1G", "5", "half", "101%", "-5%", "100%", "1TiB"])
+def test_an_impossible_reserve_is_refused(reserve: str) -> None:
+    with pytest.raises(ClusterError, match="reserve"):
+        make(THERE, BACK).reserving(reserve)

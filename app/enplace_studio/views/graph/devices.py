@@ -20,6 +20,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from enplace.text import size
+from enplace.values.cluster import Device
 from enplace_studio.model.document import Document
 from enplace_studio.views.graph.colours import Legend
 from enplace_studio.views.graph.paint import fitted
@@ -259,12 +260,16 @@ class DeviceBar(TipWidget):
         )
         key = f"; press {device + 1}" if device < DEVICE_KEYS else ""
         lines = [
-            f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
+            f"{one.name}, {one.kind.upper()} with {size(one.memory_bytes)}{_reserve_of(one)}",
             *(meaning.tip for meaning in self._meanings if meaning.device == device),
             f"Click, or drop a group here, to run it on this device{key}",
             f"Right-click to {locking}",
         ]
         return "\n".join(lines)
+
+
+def _reserve_of(device: Device) -> str:
+    return f", of which {size(device.reserve_bytes)} in reserve" if device.reserve_bytes else ""
 
 
 def _is_chip(item: _Item) -> bool:

@@ -23,6 +23,7 @@ from enplace.text import count, elide_middle, ms, size
 from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
+from enplace.values.spare_memory import is_nearly_full
 from enplace_studio.views.memory.holdings import Holding, holdings_at, split_at_peak
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import TipWidget
@@ -70,7 +71,8 @@ class DeviceMemory(TipWidget):
         if pipeline is None:
             self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.split = split_at_peak(self.curve)
-        self.capacity_bytes = schedule.problem.cluster.devices[device].capacity_bytes
+        self.owner = schedule.problem.cluster.devices[device]
+        self.capacity_bytes = self.owner.capacity_bytes
         self.curve_px = CURVE_PX[0]
         """Height of the curve; 0 if there is only the bar."""
         self._pointer_us: float | None = None
@@ -80,7 +82,7 @@ class DeviceMemory(TipWidget):
 
     @property
     def title(self) -> str:
-        return device_label(self.schedule.problem.cluster.devices[self.device].name)
+        return device_label(self.owner.name)
 
     @property
     def over_bytes(self) -> int:
@@ -99,6 +101,8 @@ class DeviceMemory(TipWidget):
             short = f"does not fit: {size(self.over_bytes)} over"
             return [f"{short}{self._flying}", short]
         short = _of(self.split.peak_bytes, self.capacity_bytes)
+        if is_nearly_full(self.owner, self.split.peak_bytes):
+            short = f"nearly full: {short}"
         return [f"{short} at the peak{self._flying}", f"{short}{self._flying}", short]
 
     @property
@@ -107,6 +111,11 @@ class DeviceMemory(TipWidget):
         if self.pipeline is None:
             return ""
         return f", {count(self.pipeline.in_flight[self.device], 'sample')} in flight"
+
+    @property
+    def _reserve(self) -> list[str]:
+        reserve_bytes = self.owner.reserve_bytes
+        return [f"in reserve   {size(reserve_bytes)}"] if reserve_bytes else []
 
     @property
     def is_compact(self) -> bool:
@@ -311,6 +320,7 @@ class DeviceMemory(TipWidget):
                 f"activations   {size(split.activation_bytes)}",
                 f"received from other devices   {size(split.received_bytes)}",
                 f"capacity   {size(self.capacity_bytes)}",
+                *self._reserve,
                 *hint,
             ]
         )

@@ -14,7 +14,7 @@ from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
 from enplace_studio.model.plan_facts import brief_standing, headline, standing, tooltip, why_stale
-from enplace_studio.model.previews import lack
+from enplace_studio.model.previews import full_text, lack
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.messages import button
@@ -86,6 +86,7 @@ class PlanCard(QAbstractButton):
         if self.entry.plan.value_us is not None:
             first = [f"one step {ms(schedule.makespan_us)}"]
         unfit = [] if schedule.fits else [lack(schedule)]
+        full = list(filter(None, [full_text(schedule)]))
         stale = [self.stale] if self.stale else []
         run = self.entry.run
         measured = [f"measured {ms(run.step_time_us)}"] if run is not None else []
@@ -99,6 +100,7 @@ class PlanCard(QAbstractButton):
             *remark,
             *measured,
             *first,
+            *full,
             *note,
             f"{size(sent_bytes(schedule))} sent",
             peak,

@@ -17,13 +17,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.devices import LOCAL, read_size
+from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.nvml import Card, matched, visible_cards
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.clusters import read_cluster
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.system import count_cores
+from enplace.text import read_size
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.device_names import task_of
 

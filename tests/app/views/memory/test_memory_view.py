@@ -40,6 +40,11 @@ def test_a_device_that_is_too_small_shows_the_excess(open_view):
     view.grab()
 
 
+def test_a_device_that_is_nearly_full_says_so(open_view):
+    (device,) = open_view(big_document(1)).devices
+    assert device.verdict == "nearly full: 1,000 MiB of 1 GiB at the peak"
+
+
 def test_unused_devices_are_left_out(open_view, qtbot):
     document = big_document(2)
     view = open_view(document)
