@@ -251,8 +251,9 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     if plan.splits:
         parts = sum(split.parts for split in plan.splits)
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
-    about_times = problem.measured_profile.measured.about_times
-    note = [*filter(None, [plan.note, about_times, _about_speeds(problem)])]
+    measured = problem.measured_profile.measured
+    notes = plan.note, measured.about_times, _about_speeds(problem), measured.about_passes
+    note = [*filter(None, notes)]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
     about = about_memory(problem, schedule.peak_bytes)

@@ -59,6 +59,8 @@ class ProfilePage(QDialog):
             panel.body.addWidget(paragraph(about))
         elif not self.lines:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
+        if passes := profile.measured.about_passes:
+            panel.body.addWidget(paragraph(passes))
         return panel
 
     def _deviation_panel(self) -> Panel:

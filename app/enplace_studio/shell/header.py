@@ -96,7 +96,8 @@ class Header(QWidget):
         self._name.setToolTip(plain_tip(profile.name))
         times = ", estimated times" if profile.measured.estimated else ""
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}{times}")
-        self._size.setToolTip(plain_tip(profile.measured.about_times))
+        about = (profile.measured.about_times, profile.measured.about_passes)
+        self._size.setToolTip(plain_tip(" ".join(filter(None, about))))
         self._show_cluster(project.cluster)
         self.method_button.setText(f"{self._chosen.text}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))

@@ -10,6 +10,7 @@ import numpy as np
 
 from enplace.api.checks import checked
 from enplace.errors import ProfileError
+from enplace.names.guessed_passes import with_guessed_passes
 from enplace.text import elide_middle
 from enplace.values.columns import Column
 from enplace.values.measurement import Measurement
@@ -139,13 +140,14 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         label: [node[each.key] for node in nodes] for label, each in OP_COLUMNS.items()
     }
     columns["time_us"] = np.array(columns["time_us"], dtype=np.float64).reshape(-1, 2)
-    return make_profile(
+    profile = make_profile(
         name or str(graph.graph.get("name") or "model"),
         op_names=[node["name"] for node in nodes],
         **columns,
         **edge_columns(edges),
         measured=_measurement(graph.graph),
     )
+    return with_guessed_passes(profile)
 
 
 def _measurement(attributes: Attributes) -> Measurement:

@@ -106,6 +106,7 @@ def import_(
             [
                 f"{profile}.",
                 *describe_estimate(profile),
+                *filter(None, [profile.measured.about_passes]),
                 f"Written to {' and '.join(files)}.",
             ]
         ),

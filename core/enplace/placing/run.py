@@ -10,6 +10,8 @@ import numpy as np
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import SAME, check_claims
+from enplace.machine.op_passes import backward_ops
+from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.incumbents import Best, Incumbent, find_proof
 from enplace.placing.obey import known_to_placers, obey
@@ -118,13 +120,26 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
     plan = schedule.plan
     if plan.objective != STEP_TIME:
-        return Result(schedule, plan.bound_us)
+        hint = _hint_at_passes(schedule, options.objective)
+        plan = plan.with_notes(plan.note, hint, separator="; ")
+        return Result(replace(schedule, plan=plan), plan.bound_us)
     proof = find_proof(schedule.problem, options)
     if schedule.fits and proof.bound_us > schedule.makespan_us * (1 + SAME):
         options.proofs.drop(schedule.problem)
         plan = plan.with_notes(plan.note, DISPROVEN)
         return Result(replace(schedule, plan=plan))
     return Result(schedule, proof.bound_us, proof.by)
+
+
+def _hint_at_passes(schedule: Schedule, objective: str) -> str:
+    """Say how a training step tells its passes, if this may be one and is planned as none."""
+    problem, profile = schedule.problem, schedule.problem.measured_profile
+    if objective != THROUGHPUT or backward_ops(problem).any():
+        return ""
+    held, room = int(profile.persistent_bytes.sum()), int(problem.cluster.capacity_bytes.sum())
+    if not may_have_backward(profile) and (schedule.fits or held > room):
+        return ""
+    return f"planned without a backward pass: {backward_hint(profile)}"
 
 
 def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:

@@ -12,6 +12,7 @@ import pkgutil
 from enplace.errors import FileError
 from enplace.files.fields import shown
 from enplace.files.reading import MAX_ARCHIVE_BYTES, MAX_FILE_BYTES, naming, read_bytes
+from enplace.names.guessed_passes import with_guessed_passes
 from enplace.readers.archive import Project, read_project
 from enplace.readers.constraints import constrain, read_constraints
 from enplace.readers.plans import (
@@ -79,7 +80,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
                 f"the reader '{found[0].name}' returned {profile!r}, which is not a profile; "
                 f"correct the reader"
             )
-        return profile
+        return with_guessed_passes(profile)
 
 
 def _no_graph(content: Content) -> FileError:

@@ -129,6 +129,8 @@ class Measurement:
         Settings of the model; plain data.
     backward : tuple of int, or None
         Numbers of the backward ops, in the inputs of Tarnawski et al. 2020.
+    guessed_backward : str
+        An op of the backward pass, if that was guessed from names because no op says its pass.
     split_lengths : mapping
         By op name and dimension, the largest number of equal parts. An op in this mapping cannot be
         split along any other dimension.
@@ -168,6 +170,7 @@ class Measurement:
     tf32: bool | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     backward: tuple[int, ...] | None = None
+    guessed_backward: str = ""
     split_lengths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_shapes: tuple[tuple[int, ...], ...] = ()
     evaluation: Evaluation | None = None
@@ -181,6 +184,16 @@ class Measurement:
         if not self.estimated:
             return ""
         return f"Op times are estimated from a roofline of the {self.estimated}, not measured."
+
+    @property
+    def about_passes(self) -> str:
+        """A sentence that says how the backward pass was guessed; empty if it was not."""
+        if not self.guessed_backward:
+            return ""
+        return (
+            f"The backward pass is guessed from names such as '{self.guessed_backward}'; "
+            f'if that is wrong, say the "pass" of the ops.'
+        )
 
     def title_of(self, time: str) -> str:
         """Name a time that is predicted from op times: ``estimated step time`` if these are."""

@@ -172,7 +172,8 @@ class Profile:
     op_passes: tuple[str, ...] = column(
         "pass",
         str,
-        "The pass of a training step that it belongs to; if absent, its scope tells.",
+        "The pass of a training step that it belongs to; if absent, its scope tells: gradients/ "
+        "and update/ begin those of backward ops and updates.",
         choices=tuple(map(str, OpPass)),
         label="pass",
     )

@@ -48,7 +48,7 @@ def report_html(result: Result) -> str:
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
         f"{escape(_sentence(cluster.description))} All times are predicted.",
-        f"{escape(measured.about_times)}</p>",
+        f"{escape(measured.about_times)} {escape(measured.about_passes)}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.core.cli.conftest import MIB
+from tests.core.cli.conftest import MIB, machine, model
 
 
 def throughput(enplace, *more, method="max-load-dp"):
@@ -91,7 +91,10 @@ def test_a_plan_is_simulated_as_a_pipeline(enplace, folder):
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (("--pipeline", "1f1b"), "no backward pass; simulate it as 'inference'"),
+        (
+            ("--pipeline", "1f1b"),
+            'give its ops the field "pass": "backward", or names that begin with \'gradients/\'',
+        ),
         (("--pipeline", "inference", "--trace", "t.json"), "leave out --pipeline"),
         (("--pipeline", "inference", "--microbatches", "0"), "0 is not in the range"),
         (("--load", "overlap"), "add --pipeline"),
@@ -103,6 +106,33 @@ def test_an_impossible_pipeline_is_refused_in_one_line(enplace, folder, more, co
     assert done.status == 2
     assert complaint in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("way", ["bw", "rev"])
+def test_layers_that_share_a_device_with_their_gradients_need_a_backward_pass(enplace, folder, way):
+    """The weights fill two of four cards; without passes, one stage has to hold them all."""
+    names = [f"fw/{i}" for i in range(6)] + [f"{way}/{i}" for i in reversed(range(6))]
+    profile = model(names)
+    for op in profile["ops"]:
+        held = 5 * MIB if op["name"].startswith("fw") else 0
+        op |= {"type": "Block", "colocation": op["name"][-1], "persistent_bytes": held}
+    profile["edges"] += [
+        {"src": f"fw/{i}", "dst": f"{way}/{i + 1}", "bytes": MIB} for i in range(5)
+    ]
+    cards = machine(24 * MIB)
+    cards["devices"] = [{**cards["devices"][0], "name": f"GPU:{i}"} for i in range(4)]
+    (folder / "p.json").write_text(json.dumps(profile))
+    (folder / "c.json").write_text(json.dumps(cards))
+    words = ("--objective", "throughput", "--method", "max-load-dp", "-o", "plan.json")
+    done = enplace("place", "p.json", "--cluster", "c.json", *words)
+    simulated = enplace("simulate", "p.json", "plan.json", "--pipeline", "1f1b")
+    if way == "bw":
+        assert (done.status, simulated.status) == (0, 0)
+        assert "guessed from names such as 'bw/5'" in done.out
+    else:
+        assert (done.status, simulated.status) == (1, 2)
+        assert "the 6 ops in 'rev/'" in done.out
+        assert "the 6 ops in 'rev/'" in simulated.err
 
 
 def test_load_options_need_the_throughput_objective(enplace, folder):

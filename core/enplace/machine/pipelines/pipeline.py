@@ -43,6 +43,7 @@ from enplace.machine.pipelines.patterns import (
     wait_for_room,
 )
 from enplace.machine.pipelines.stages import FORWARD, WEIGHTS, Stage, passes_of, stages_of
+from enplace.names.guessed_passes import backward_hint
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
@@ -176,7 +177,8 @@ def simulate_pipeline(
     if kind != "inference":
         if not backward_ops(problem).any():
             raise ProblemError(
-                f"profile '{problem.profile.name}' has no backward pass; simulate it as 'inference'"
+                f"profile '{problem.profile.name}' has no backward pass: simulate it as "
+                f"'inference' or, {backward_hint(problem.measured_profile)}"
             )
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)

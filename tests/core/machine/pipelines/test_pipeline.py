@@ -238,7 +238,7 @@ def test_replicas_take_microbatches_in_rotation():
 
 def test_a_graph_without_a_backward_pass_is_not_trained():
     problem = Problem(profile_of({"a": 1}), cluster_of(1))
-    with pytest.raises(ProblemError, match="no backward pass; simulate it as 'inference'"):
+    with pytest.raises(ProblemError, match="no backward pass: simulate it as 'inference'"):
         simulate_pipeline(problem, plan_of(problem, {"a": 0}), "1f1b", 3)
 
 

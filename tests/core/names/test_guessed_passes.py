@@ -1,0 +1,109 @@
+"""The backward pass of profiles that people write themselves, whose ops do not say their pass."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from enplace.machine.op_passes import backward_ops, optimiser_ops
+from enplace.names.guessed_passes import backward_hint, may_have_backward, with_guessed_passes
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+LAYERS = 5
+
+
+def training(forward, backward, update="", layers=LAYERS):
+    """Return a chain of layers with its way back; each layer's gradient reads what it read."""
+    there, back = ([form.format(i) for i in range(layers)] for form in (forward, backward))
+    edges = [(a, b, 8) for a, b in pairwise([*there, *reversed(back)])]
+    edges += [(a, b, 8) for a, b in zip(there, back[1:], strict=False)]
+    if update:
+        edges += [(name, update.format(i), 8) for i, name in enumerate(back)]
+    times = {name: 10.0 for edge in edges for name in edge[:2]}
+    return profile_of({**times, **{update.format(i): 1.0 for i in range(layers) if update}}, edges)
+
+
+def backward_names(profile):
+    problem = Problem(with_guessed_passes(profile), cluster_of(1))
+    return {problem.profile.op_names[op] for op in np.flatnonzero(backward_ops(problem))}
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        ("fw/layer{}", "bw/layer{}"),
+        ("layers/{}", "backward/layers/{}"),
+        ("layers.{}", "layers.{}.grad"),
+        ("block{}", "block{}_bwd"),
+        ("Block{}", "Block{}Backward"),
+    ],
+)
+def test_words_in_names_tell_the_backward_pass(forward, backward):
+    profile = training(forward, backward)
+    assert backward_names(profile) == {backward.format(i) for i in range(LAYERS)}
+    about = with_guessed_passes(profile).measured.about_passes
+    assert "guessed" in about
+    assert '"pass"' in about
+
+
+def test_words_in_types_tell_it_too():
+    profile = training("a{}", "b{}")
+    assert not backward_names(profile)
+    types = tuple("CellGrad" if name[0] == "b" else "Cell" for name in profile.op_names)
+    assert backward_names(replace(profile, op_types=types)) == {f"b{i}" for i in range(LAYERS)}
+
+
+def test_what_follows_the_backward_pass_is_the_update():
+    profile = with_guessed_passes(training("fw/{}", "bw/{}", "adam/{}"))
+    updates = {
+        name for name, of in zip(profile.op_names, profile.op_passes, strict=True) if of == "update"
+    }
+    assert updates == {f"adam/{i}" for i in range(LAYERS)}
+    problem = Problem(profile, cluster_of(1))
+    found = {profile.op_names[op] for op in np.flatnonzero(optimiser_ops(problem))}
+    assert found == updates
+
+
+def test_a_recurrent_layer_that_reads_both_ways_has_no_backward_pass():
+    there, back = ([f"{way}/t{i}" for i in range(4)] for way in ("fw", "bw"))
+    edges = [("input", name, 8) for name in (*there, *back)]
+    edges += [(a, b, 8) for a, b in [*pairwise(there), *pairwise(reversed(back))]]
+    alone = profile_of(dict.fromkeys(("input", *there, *back), 1.0), edges)
+    assert with_guessed_passes(alone) is alone
+    edges += [(name, "loss", 8) for name in (there[-1], back[0])]
+    joined = profile_of(dict.fromkeys(("input", *there, *back, "loss"), 1.0), edges)
+    assert with_guessed_passes(joined) is joined
+
+
+def test_a_gradient_of_the_input_is_no_backward_pass():
+    """An image's gradient is the first thing that the network sees."""
+    names = ["image", "sobel_gradient", *(f"conv{i}" for i in range(4))]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 8) for a, b in pairwise(names)])
+    assert with_guessed_passes(profile) is profile
+    stopped = ["image", "conv", "stop_gradient", "loss"]
+    profile = profile_of(dict.fromkeys(stopped, 1.0), [(a, b, 8) for a, b in pairwise(stopped)])
+    assert with_guessed_passes(profile) is profile
+
+
+def test_what_a_profile_says_of_its_passes_is_not_guessed():
+    profile = training("fw/{}", "bw/{}")
+    said = replace(profile, op_passes=("forward",) * profile.n_ops)
+    assert with_guessed_passes(said) is said
+    listed = replace(profile, measured=Measurement(backward=(7,)))
+    assert with_guessed_passes(listed) is listed
+    scoped = training("{}", "gradients/{}")
+    assert with_guessed_passes(scoped) is scoped
+
+
+def test_the_shape_of_a_backward_pass_is_only_hinted_at():
+    """The decoder of a U-Net reads what its encoder made, last to first, as gradients do."""
+    unet = training("encoder/{}", "decoder/{}")
+    assert with_guessed_passes(unet) is unet
+    assert may_have_backward(unet)
+    assert "the 5 ops in 'decoder/'" in backward_hint(unet)
+    chain = profile_of({"a": 1.0, "b": 1.0}, [("a", "b", 8)])
+    assert not may_have_backward(chain)
+    assert "gradients/" in backward_hint(chain)
