@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.eager import context
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.devices import LOCAL
@@ -81,12 +82,29 @@ class Devices:
         return f"{next(iter(self.tasks), '')}/device:CPU:0"
 
 
-def short_name(device: str) -> str:
-    """Return a device's name without replica and, in one process, without job and task.
+def short_name(device: str, own_task: str = "") -> str:
+    """Return a device's name without replica and, in this process, without job and task.
 
     ``/job:localhost/replica:0/task:0/device:CPU:1`` is ``/device:CPU:1``.
+
+    Parameters
+    ----------
+    own_task : str
+        What else this process is called; see :func:`eager_task`.
     """
-    return device.replace("/replica:0", "").removeprefix("/job:localhost/task:0")
+    name = device.replace("/replica:0", "").removeprefix("/job:localhost/task:0")
+    return name.removeprefix(own_task) if name.startswith(f"{own_task}/") else name
+
+
+def eager_task() -> str:
+    """Return this process's task, such as ``/job:worker/task:0``, where TensorFlow runs eagerly.
+
+    A script gives it one with ``TF_CONFIG`` and a strategy for several workers. Without one it is
+    empty, as it is in a session.
+    """
+    running = context.context()
+    server = running.get_server_def() or running._collective_ops_server_def
+    return f"/job:{server.job_name}/task:{server.task_index}" if server else ""
 
 
 def job_and_number(task: str) -> tuple[str, int]:

@@ -40,10 +40,12 @@ from enplace.frameworks.tensorflow.apply.exchange import (
     function_of,
     movable_variables,
     move_along,
+    update_captures,
 )
+from enplace.frameworks.tensorflow.apply.graph_collection import GraphCollection
 from enplace.frameworks.tensorflow.apply.pipelines import pipeline_function
 from enplace.frameworks.tensorflow.device_names import device_names
-from enplace.frameworks.tensorflow.devices import DevicesError
+from enplace.frameworks.tensorflow.devices import DevicesError, eager_task
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.open.calls import Call, calls_handled, check_tensorflow
@@ -74,6 +76,8 @@ _placers: list[_Placer] = []
 
 _movers = Movers()
 """One for all plans: a variable that several of them place stays where the first one needs it."""
+
+_graphs = GraphCollection()
 
 
 def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
@@ -126,6 +130,8 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
     # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras(say_dropped))
     _for_good.enter_context(one_replica())
+    if len(_placers) == 1:
+        _for_good.enter_context(_graphs.shared())
 
     def placed_call(
         function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
@@ -299,10 +305,9 @@ class _Placer:
 
     def _first(self, report: Callable[[Sequence[GraphDef]], None], call: Callable[[], Any]) -> Any:
         """Call a placed function for the first time, and check what TensorFlow ran."""
-        running = context.context()
-        running.enable_graph_collection()
         try:
-            result = call()
+            with _graphs.collected() as partitions:
+                result = call()
         except tf.errors.OpError as error:
             if isinstance(error, tf.errors.OutOfRangeError):
                 raise  # the end of the data
@@ -310,9 +315,7 @@ class _Placer:
                 raise _CycleError from error
             raise _RefusedError(first_line(error)) from error
         else:
-            report(running.export_run_metadata().partition_graphs)
-        finally:
-            running.disable_graph_collection()
+            report(partitions)
         return result
 
     def _find(self, function: ConcreteFunction) -> _Fitting | None:
@@ -397,6 +400,7 @@ class _Placer:
             for name, holders in variables.items()
             if name in planned
         )
+        update_captures(_movers)
         captured = self.present(function.captured_inputs)
         _movers.settle(captured)
         function.set_external_captures(captured)
@@ -426,7 +430,9 @@ class _Placer:
                     count_inputs(placed_graph) - count_inputs(graph_def),
                     n_moved,
                     tuple(op for op, at in bound.items() if at != planned.get(op, at)),
-                    check_placement(partitions, _step_of(flat), names, plan.device, self._devices),
+                    check_placement(
+                        partitions, _step_of(flat), names, plan.device, self._devices, eager_task()
+                    ),
                     "" if batch is None or self._wanted is None else str(self._wanted),
                 )
             )

@@ -53,6 +53,7 @@ def check_placement(
     op_names: Sequence[str],
     planned: IntArray,
     devices: Sequence[str],
+    own_task: str = "",
 ) -> Check:
     """Compare the partitions of a run with the plan.
 
@@ -64,9 +65,11 @@ def check_placement(
         The plan's ops, and the number of each op's device.
     devices : sequence of str
         TensorFlow's short name of each device.
+    own_task : str
+        The task of this process, as in :func:`short_name`.
     """
     ran = {
-        node.name: (node.op, short_name(node.device))
+        node.name: (node.op, short_name(node.device, own_task))
         for graph in partitions
         for node in graph.node
         if node.op not in _FED_AND_FETCHED

@@ -22,7 +22,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
 from enplace.frameworks.tensorflow.capture import GET_NEXT, brought_by, is_plain
-from enplace.frameworks.tensorflow.devices import short_name
+from enplace.frameworks.tensorflow.devices import eager_task, short_name
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, consumers_of, flatten
 
 _FUSED_UPDATES = ("ResourceApply", "ResourceSparseApply")
@@ -78,6 +78,11 @@ def function_name(function: ConcreteFunction) -> str:
     return str(function.graph.name)
 
 
+def here(tensor: Any) -> str:
+    """Return the short name of the device that a tensor of this process is on."""
+    return short_name(tensor.device, eager_task())
+
+
 class Movers:
     """Moves variables to other devices, once, and maps their old handles to the new ones."""
 
@@ -122,7 +127,7 @@ class Movers:
         """
         variable, *_ = holders
         old = variable.handle
-        if short_name(old.device) == device:
+        if here(old) == device:
             return False
         with tf.device(device):
             home = ResourceVariable(
@@ -144,6 +149,19 @@ class Movers:
             resource=old, value=tf.zeros([0], variable.dtype), validate_shape=False
         )
         return True
+
+
+def update_captures(movers: Movers) -> None:
+    """Let functions that were traced before variables moved capture these where they are now.
+
+    Calls find them in any case, but TensorFlow's conversions read what a function captures.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), ConcreteFunction):
+            captured = each._captured_inputs
+            present = [movers.present(tensor) for tensor in captured]
+            if any(new is not old for new, old in zip(present, captured, strict=True)):
+                each.set_external_captures(present)
 
 
 def movable_variables(
@@ -191,8 +209,9 @@ def move_along(function: ConcreteFunction, movers: Movers) -> None:
             continue
         for tensor in together:
             if id(tensor) in free and not movers.is_new(tensor):
-                movers.move(free[id(tensor)], short_name(moved[0].device))
+                movers.move(free[id(tensor)], here(moved[0]))
         movers.settle(map(movers.present, together))
+    update_captures(movers)
 
 
 def _free_holders(tensors: Iterable[Any], movers: Movers) -> dict[int, list[Any]]:
@@ -254,7 +273,7 @@ def bound_ops(
         The placeholders of those that can move.
     """
     device = {
-        name: short_name(tensor.device)
+        name: here(tensor)
         for name, tensor in zip(flat.captures, function.captured_inputs, strict=False)
     }
     resources = {

@@ -58,6 +58,7 @@ _APART = (
     "function, so that a training step is one graph"
 )
 
+_XLA = "_XlaMustCompile"
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 _does: WeakKeyDictionary[ConcreteFunction, tuple[bool, bool]] = WeakKeyDictionary()
@@ -289,8 +290,9 @@ def does(function: ConcreteFunction) -> tuple[bool, bool]:
 def is_compiled(function: ConcreteFunction) -> bool:
     """Return whether XLA compiles a traced function, or one that it calls."""
     graph_def = function.graph.as_graph_def()
-    bodies = (function.function_def, *graph_def.library.function)
-    return any(each.attr["_XlaMustCompile"].b for each in (*bodies, *all_nodes(graph_def)))
+    found = (function.function_def, *graph_def.library.function, *all_nodes(graph_def))
+    # Asking for an attribute that is missing would add it to the function.
+    return any(_XLA in each.attr and each.attr[_XLA].b for each in found)
 
 
 @contextmanager
@@ -359,6 +361,7 @@ def _with_optimizer(make_function: Callable[..., Any], usual_step: Any) -> Calla
 
         @wraps(step)
         def first_build(*inputs: Any) -> Any:
+            model.train_function = step  # a callback may look at it
             if not optimizer.built and _is_built_throughout(model):
                 with importlib.import_module("keras").name_scope(optimizer.name, caller=optimizer):
                     optimizer.build(model.trainable_variables)
