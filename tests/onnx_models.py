@@ -439,11 +439,69 @@ def bare():
     return made
 
 
+def body(name, nodes, outputs, weights=(), inputs=()):
+    """Make the body of a loop or a branch."""
+    return helper.make_graph(
+        nodes, name, list(map(_info, inputs)), list(map(_info, outputs)), list(weights)
+    )
+
+
+def floats(name, *shape):
+    """Make a weight whose values are in the file, and differ."""
+    count = int(np.prod(shape))
+    return numpy_helper.from_array((np.arange(count) % 7 - 2).reshape(shape).astype("f4"), name)
+
+
+def merged_decoder(swapped=False):
+    """As Optimum merges it: a decoder with the past and one without, in the branches of an If.
+
+    The outputs of the branches have the names of the If's.
+    """
+    outputs = [("logits", [1, 1, 9]), ("present.0.key", [1, "n", 8])]
+
+    def branch(name, past):
+        present = node("Concat", "past.0.key k", "present.0.key", "concat", axis=1)
+        first = node("Identity", "k", "present.0.key", "first")
+        nodes = [
+            node("MatMul", "x wk", "k", "key"),
+            present if past else first,
+            node("Transpose", "present.0.key", "turned", "turn", perm=[0, 2, 1]),
+            node("MatMul", "x turned", "scores", "scores"),
+            node("MatMul", "scores present.0.key", "out", "attend"),
+            node("MatMul", "out head", "logits", "lm_head"),
+        ]
+        return body(name, nodes, outputs)
+
+    branches = [branch("with_past", True), branch("first_call", False)]
+    then, other = reversed(branches) if swapped else branches
+    return model(
+        [
+            node("Identity", "use_cache", "cache", "flag"),
+            node("If", "cache", "logits present.0.key", "optimum::if", then_branch=then,
+                 else_branch=other),
+        ],
+        [("x", [1, 1, 8]), ("past.0.key", [1, 5, 8]), ("use_cache", [1], TensorProto.BOOL)],
+        outputs,
+        [floats("wk", 8, 8), floats("head", 8, 9)],
+        producer="optimum",
+    )  # fmt: skip
+
+
+def values(made):
+    """Make values for the inputs of a model whose sizes are fixed."""
+    draw = np.random.default_rng(0)
+    return {
+        info.name: draw.integers(-3, 4, [d.dim_value for d in info.type.tensor_type.shape.dim])
+        .astype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+        for info in made.graph.input
+    }  # fmt: skip
+
+
 ALL = {
     each.__name__: each
     for each in (
         resnet, bert, dynamo, tf2onnx, keras2onnx, skl2onnx, functions, control_flow, quantised,
-        fused, language_model, flattened, bare,
+        fused, language_model, flattened, bare, merged_decoder,
     )
 }  # fmt: skip
 

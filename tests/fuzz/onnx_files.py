@@ -18,7 +18,7 @@ from enplace.processes.codecs import profile_from, profile_message
 
 SMALL = (
     "control_flow", "dynamo", "flattened", "functions", "fused", "keras2onnx", "language_model",
-    "quantised", "skl2onnx", "tf2onnx",
+    "merged_decoder", "quantised", "skl2onnx", "tf2onnx",
 )  # fmt: skip
 
 

@@ -61,6 +61,8 @@ class ProfilePage(QDialog):
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         if passes := profile.measured.about_passes:
             panel.body.addWidget(paragraph(passes))
+        for note in profile.measured.notes:
+            panel.body.addWidget(paragraph(note))
         return panel
 
     def _deviation_panel(self) -> Panel:

@@ -24,6 +24,7 @@ def read_onnx(
     gpu: str = DEFAULT_GPU,
     batch_size: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    branch: str = "",
 ) -> Profile:
     """Read an ONNX model, and estimate the time of each op from a roofline of a GPU.
 
@@ -39,17 +40,21 @@ def read_onnx(
         Its batch, if the file leaves that open; by default 1.
     sizes : mapping of str to int, optional
         Other sizes that the file leaves open: ``{"sequence_length": 128}``.
+    branch : str, optional
+        Which branch of a large ``If`` to open: ``"then"``, ``"else"`` or the name of a branch's
+        graph; by default the one that reads the past.
 
     Returns
     -------
     Profile
-        ``profile.measured.estimated`` names the GPU, and ``profile.measured.config["sizes"]`` holds
-        all sizes that the file leaves open, as they were chosen.
+        ``profile.measured.estimated`` names the GPU, ``profile.measured.config["sizes"]`` holds
+        all sizes that the file leaves open, as they were chosen, and ``profile.measured.notes``
+        says what else to know of how the file was read.
 
     Raises
     ------
     EnplaceError
-        If the file cannot be used, or leaves no such size open.
+        If the file cannot be used, or has no such branch or open size.
 
     Examples
     --------
@@ -60,7 +65,7 @@ def read_onnx(
         (name, _whole(number, f"sizes[{name!r:.60}]", MAX_SIZE))
         for name, number in (sizes or {}).items()
     ]
-    options = {"gpu": gpu, "batch_size": batch, "sizes": tuple(chosen)}
+    options = {"gpu": gpu, "batch_size": batch, "sizes": tuple(chosen), "branch": branch}
     source = source_of(os.fspath(path), framework_name="onnx", **options)
     with naming(source.path):
         return measure_profile(source, "", 0, 0)

@@ -22,7 +22,7 @@ from enplace.cli.outputs import check_outputs
 from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
-from enplace.text import count, instead, listed, size
+from enplace.text import instead, size
 
 if TYPE_CHECKING:
     from enplace.option import Option
@@ -155,26 +155,13 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
     write_plan(plan_file, Result(simulate(problem, plan)))
 
 
-UNSIZED = "The size of {} is only known in a run; it counts as small, so times may be too short."
-
-
 def describe_estimate(profile: Profile) -> list[str]:
-    """Say that op times are estimated, and which sizes were chosen for it; else nothing."""
+    """Say that op times are estimated, and what to know of how the graph was read."""
     measured = profile.measured
     if not measured.estimated:
-        return []
-    sizes = measured.config.get("sizes")
-    chosen = (
-        [f"{name} = {number}" for name, number in sizes.items()] if isinstance(sizes, dict) else []
-    )
-    n_unsized = measured.config.get("unsized")
-    unsized = count(n_unsized, "tensor") if isinstance(n_unsized, int) and n_unsized else ""
-    return [
-        f"{measured.about_times} This is the graph of an inference: an ONNX file has no training "
-        f"step.",
-        *([f"Sizes that the file leaves open: {listed(chosen)}."] if chosen else []),
-        *([UNSIZED.format(unsized)] if unsized else []),
-    ]
+        return [*measured.notes]
+    no_training = "This is the graph of an inference: an ONNX file has no training step."
+    return [f"{measured.about_times} {no_training}", *measured.notes]
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:
@@ -188,6 +175,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "persistent_bytes": int(profile.persistent_bytes.sum()),
         "measured_step_time_us": profile.measured.step_time_us,
         "estimated": profile.measured.estimated or None,
+        "notes": list(profile.measured.notes),
     }
 
 

@@ -142,6 +142,8 @@ class Measurement:
         The GPU whose roofline the op times come from; empty if they were measured.
     estimated_speed : float or None
         That GPU's speed in a cluster, with which its ops take what the roofline says.
+    notes : tuple of str
+        What people should know of how the graph was read, a sentence or two each.
     other : mapping
         Data of a newer Enplace or another program, kept unchanged.
     """
@@ -176,6 +178,7 @@ class Measurement:
     evaluation: Evaluation | None = None
     estimated: str = ""
     estimated_speed: float | None = None
+    notes: tuple[str, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict)
 
     @property

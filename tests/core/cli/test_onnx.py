@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import enplace as ep
 import onnx_models
 from enplace.frameworks.onnx import framework
 from enplace.frameworks.onnx.framework import FRAMEWORK, explain_end
@@ -71,6 +72,29 @@ def test_sizes_that_only_a_run_tells_are_counted(folder, enplace):
     made = onnx_models.model(ops, [("x", [8, 8])], [("y", [2, "n"], onnx_models.TensorProto.INT64)])
     said = enplace("import", save(made, folder / "open.onnx"), "-o", "open.enplace").out
     assert "The size of 2 tensors is only known in a run" in said
+
+
+def test_ops_of_unknown_types_are_named_with_what_was_assumed(folder, enplace):
+    ops = [
+        onnx_models.node("_DCNv2", "x", "a"),
+        onnx_models.helper.make_node("Plug", ["a"], ["b"], domain="my.plugins"),
+        onnx_models.node("Relu", "b", "y"),
+    ]
+    made = onnx_models.model(ops, [("x", [8, 8])], [("y", [8, 8])])
+    words = ("import", save(made, folder / "m.onnx"), "-o", "m.enplace")
+    note = "2 ops of unknown types (_DCNv2, Plug): only their bytes count"
+    assert note in enplace(*words).out
+    assert enplace(*words, "--json").document["notes"][0].startswith(note)
+    assert read_profile("m.enplace").measured.notes[0].startswith(note)
+
+
+def test_a_branch_of_a_merged_decoder_is_chosen_by_its_name(folder, enplace):
+    path = save(onnx_models.merged_decoder(), folder / "m.onnx")
+    said = enplace("import", path, "-o", "m.enplace").out
+    assert "this is 'then' (with_past), because it reads the past" in said
+    enplace("import", path, "-o", "m.enplace", "--branch", "first_call")
+    assert "first" in read_profile("m.enplace").op_names
+    assert ep.read_onnx(path, branch="else").op_names == read_profile("m.enplace").op_names
 
 
 def test_gpus_that_count_as_faster_than_the_one_estimated_for_are_pointed_out(bert, enplace):

@@ -9,7 +9,7 @@ from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.names.scopes import INPUT
-from enplace.option import MAX_SIZE, SIZES, WHOLE, Option
+from enplace.option import MAX_SIZE, SIZES, TEXT, WHOLE, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.values.profile import Profile
 
@@ -37,6 +37,15 @@ _KINDS = (
                 suggested=("seq_len=128, if the file leaves others open",),
                 titled="Other sizes",
                 flag="size",
+            ),
+            Option(
+                "branch",
+                TEXT,
+                "",
+                "Of an ONNX model: which branch of a large If op to open: then, else, or the name "
+                "of a branch's graph. [default: the one that reads the past]",
+                suggested=("then", "else"),
+                titled="Branch of an If",
             ),
             Option(
                 "gpu",

@@ -114,6 +114,24 @@ def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
+def reads(node: NodeProto) -> Iterator[str]:
+    """Iterate over the tensors that a node takes, those that its bodies take from outside too."""
+    yield from filter(None, node.input)
+    for body in bodies_of(node):
+        yield from _read_outside(body)
+
+
+def _read_outside(body: GraphProto) -> list[str]:
+    made = {named.name for named in (*body.input, *body.initializer)}
+    made |= {sparse.values.name for sparse in body.sparse_initializer}
+    found = []
+    for node in body.node:
+        found += [name for name in reads(node) if name not in made]
+        made.update(node.output)
+    found += [info.name for info in body.output if info.name not in made]
+    return found
+
+
 def _all_nodes(nodes: object) -> Iterator[NodeProto]:
     """Iterate over nodes and those in bodies of loops and branches."""
     for node in nodes:  # type: ignore[attr-defined]

@@ -5,23 +5,33 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import (
+    DeviceConfigurationProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 from enplace.errors import FileError
 from enplace.files.fields import shown
 from enplace.files.reading import naming, read_bytes
+from enplace.frameworks.onnx.branches import open_branches
+from enplace.frameworks.onnx.external import read_constants
 from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
 from enplace.frameworks.onnx.shapes import infer
+from enplace.frameworks.onnx.tensors import MOST_AXES, UNKNOWN, Tensor, length, sized, tensor_of
 from enplace.frameworks.onnx.texts import check_texts
-from enplace.text import instead
-from enplace.values.limits import MAX_BYTES
+from enplace.text import instead, listed
 
 BATCH = "batch"
 """Name of the first size of each input, if the file leaves it open."""
@@ -29,65 +39,11 @@ BATCH = "batch"
 USUAL_SIZE, USUAL_PIXELS = 128, 224
 """Stand for sizes that the file leaves open and nobody chose: of sequences, and of images."""
 
-_MOST_AXES = 64
-
 _LEAST_IR = 4
 """From this version of the format on, initialisers need not be inputs too."""
 
 _SMALL_BYTES = 1 << 14
 """Values of larger initialisers are dropped: no shape depends on them."""
-
-_BITS = {
-    **dict.fromkeys(("BOOL", "INT8", "UINT8"), 8),
-    **dict.fromkeys(("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"), 8),
-    "FLOAT8E8M0": 8,
-    **dict.fromkeys(("FLOAT16", "BFLOAT16", "INT16", "UINT16"), 16),
-    **dict.fromkeys(("FLOAT", "INT32", "UINT32"), 32),
-    **dict.fromkeys(("DOUBLE", "INT64", "UINT64", "COMPLEX64"), 64),
-    **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
-    **dict.fromkeys(("INT2", "UINT2"), 2),
-    "COMPLEX128": 128,
-}
-"""Bits of a value by the name of its type; texts have no fixed size."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """What is known of a tensor.
-
-    Attributes
-    ----------
-    dtype : str
-        The name of its type in ``TensorProto``; empty if unknown.
-    shape : tuple of (int or None), or None
-        None for what is known only when the model runs.
-    """
-
-    dtype: str = ""
-    shape: tuple[int | None, ...] | None = None
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The shape, with 1 for every unknown length; empty without a shape."""
-        return tuple(1 if length is None else length for length in self.shape or ())
-
-    @property
-    def is_sized(self) -> bool:
-        """Whether its bytes are known."""
-        return self.shape is not None and None not in self.shape and self.dtype in _BITS
-
-    @property
-    def n_values(self) -> int:
-        """Number of values, with 1 for every unknown length; 0 without a shape."""
-        return 0 if self.shape is None else math.prod(self.lengths)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes, with 1 for every unknown length; 0 without shape or type."""
-        return (self.n_values * _BITS.get(self.dtype, 0) + 7) // 8
-
-
-UNKNOWN = Tensor()
 
 _T = TypeVar("_T")
 
@@ -112,6 +68,10 @@ class Graph:
         The sizes that the file leaves open, as they were chosen.
     facts : mapping of str to str
         Who exported it.
+    notes : sequence of str
+        What people should know of how it was read, a line each.
+    configurations : sequence of DeviceConfigurationProto
+        The devices that its nodes may be assigned to.
     """
 
     name: str
@@ -122,6 +82,8 @@ class Graph:
     constants: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    configurations: Sequence[DeviceConfigurationProto] = ()
 
     def tensor(self, name: str) -> Tensor:
         """Return what is known of a tensor."""
@@ -132,8 +94,10 @@ class Graph:
         return _graph(graph, self.tensors, self.constants)
 
 
-def read_graph(path: str, batch_size: int = 0, sizes: Mapping[str, int] | None = None) -> Graph:
-    """Read a file. Other files that it names are left alone: their sizes are in this one.
+def read_graph(
+    path: str, batch_size: int = 0, sizes: Mapping[str, int] | None = None, branch: str = ""
+) -> Graph:
+    """Read a file, and of the data files beside it the few numbers from which shapes follow.
 
     Parameters
     ----------
@@ -141,26 +105,74 @@ def read_graph(path: str, batch_size: int = 0, sizes: Mapping[str, int] | None =
         Size of the batch; 0 for the file's own, or 1 if it leaves that open.
     sizes : mapping of str to int
         Other sizes that the file leaves open, by their names in it.
+    branch : str
+        Which branches to open; see :func:`~enplace.frameworks.onnx.branches.open_branches`.
 
     Raises
     ------
     FileError
-        If it is no ONNX model, or not one of these sizes.
+        If it is no ONNX model, or not one of these sizes, or has no such branch.
     """
     with naming(path):
-        model = _parse(read_bytes(path, MAX_FILE_BYTES))
-        model.ir_version = max(model.ir_version, _LEAST_IR)
-        check_nodes(model.graph)
-        inline_functions(model)
-        _drop_values(model.graph)
+        model, notes, missing = read_bare(path, branch)
         chosen = _choose_sizes(model.graph, batch_size, dict(sizes or {}))
-        graph = _graph(infer(model).graph)
+        if chosen:
+            sizes_text = listed([f"{name} = {number}" for name, number in chosen.items()])
+            notes.append(f"Sizes that the file leaves open: {sizes_text}.")
+        guessed = set[str]()
+        graph = _graph(infer(model, guessed).graph)
+        notes += _describe_guesses(graph.nodes, guessed, missing)
     opsets = (f"{each.domain or 'ai.onnx'} {each.version}" for each in model.opset_import)
     facts = {
         "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
         "opset": ", ".join(opsets),
     }
-    return replace(graph, sizes=chosen, facts=facts)
+    configurations = tuple(model.configuration)
+    return replace(graph, sizes=chosen, facts=facts, notes=notes, configurations=configurations)
+
+
+def open_model(path: str, branch: str = "") -> tuple[ModelProto, list[str]]:
+    """Read a file; its functions are inlined, and its large branches opened.
+
+    Also returns a line for people on each branch.
+
+    Raises
+    ------
+    FileError
+        If it is no ONNX model, or has no such branch.
+    """
+    return _opened(_inlined(path), branch)
+
+
+def read_bare(path: str, branch: str = "") -> tuple[ModelProto, list[str], dict[str, str]]:
+    """Read a file without the values of its weights.
+
+    Also returns a line for people on each branch, and the small tensors whose files are missing,
+    with the names of these.
+
+    Raises
+    ------
+    FileError
+        If it is no ONNX model, or has no such branch.
+    """
+    model = _inlined(path)
+    missing = read_constants(model.graph, Path(path).parent)
+    _drop_values(model.graph)
+    return *_opened(model, branch), missing
+
+
+def _inlined(path: str) -> ModelProto:
+    model = _parse(read_bytes(path, MAX_FILE_BYTES))
+    model.ir_version = max(model.ir_version, _LEAST_IR)
+    check_nodes(model.graph)
+    inline_functions(model)
+    return model
+
+
+def _opened(model: ModelProto, branch: str) -> tuple[ModelProto, list[str]]:
+    notes = open_branches(model.graph, branch)
+    check_nodes(model.graph)
+    return model, notes
 
 
 def _parse(content: bytes) -> ModelProto:
@@ -175,6 +187,25 @@ def _parse(content: bytes) -> ModelProto:
     return model
 
 
+def _describe_guesses(
+    nodes: Sequence[NodeProto], guessed: Collection[str], missing: Mapping[str, str]
+) -> list[str]:
+    """Say which files would tell the shapes that had to be guessed."""
+    found = [
+        missing[node.input[1]]
+        for node in nodes
+        if node.output and node.output[0] in guessed and node.input[1] in missing
+    ]
+    if not found:
+        return []
+    takes = "op takes its shape" if len(found) == 1 else "ops take their shapes"
+    files = listed([shown(name) for name in dict.fromkeys(found)])
+    return [
+        f"{len(found)} {takes} from {files}, which is not beside the model: the number of values "
+        f"is right, the shape a guess. Put the file there and import the model again."
+    ]
+
+
 # Weights
 
 
@@ -184,7 +215,7 @@ def _drop_values(graph: GraphProto) -> None:
         tensors = [*each.initializer, *(sparse.values for sparse in each.sparse_initializer)]
         tensors += [a.t for node in each.node for a in node.attribute if a.HasField("t")]
         for tensor in tensors:
-            if _tensor(tensor).n_bytes > _SMALL_BYTES:
+            if tensor_of(tensor).n_bytes > _SMALL_BYTES:
                 _clear(tensor)
 
 
@@ -292,8 +323,8 @@ def _graph(
     outer: Mapping[str, Tensor] = MappingProxyType({}),
     outer_constants: Mapping[str, int] = MappingProxyType({}),
 ) -> Graph:
-    weights = {weight.name: _tensor(weight) for weight in graph.initializer}
-    weights |= {sparse.values.name: _tensor(sparse.values) for sparse in graph.sparse_initializer}
+    weights = {weight.name: tensor_of(weight) for weight in graph.initializer}
+    weights |= {sparse.values.name: tensor_of(sparse.values) for sparse in graph.sparse_initializer}
     given = {
         info.name: _described(info)
         for info in (*graph.input, *graph.output, *graph.value_info)
@@ -309,7 +340,7 @@ def _graph(
     numbers = {name: number for name, t in numbers.items() if (number := _number(t)) is not None}
     fed = (info.name for info in graph.input if info.name and info.name not in weights)
     inputs = {name: given[name] for name in fed}
-    own = {**given, **{name: _tensor(each) for name, each in constants.items()}, **weights}
+    own = {**given, **{name: tensor_of(each) for name, each in constants.items()}, **weights}
     tensors, known = _within(own, outer), _within(numbers, outer_constants)
     return Graph(graph.name, graph.node, inputs, weights, tensors, known)
 
@@ -321,7 +352,7 @@ def _within(own: dict[str, _T], outer: Mapping[str, _T]) -> Mapping[str, _T]:
 
 def _number(tensor: TensorProto) -> int | None:
     """Return the value of a tensor that holds one whole number."""
-    if tensor.data_type != TensorProto.INT64 or math.prod(tensor.dims[:_MOST_AXES]) != 1:
+    if tensor.data_type != TensorProto.INT64 or math.prod(tensor.dims[:MOST_AXES]) != 1:
         return None
     if len(tensor.int64_data) == 1:
         return int(tensor.int64_data[0])
@@ -330,24 +361,5 @@ def _number(tensor: TensorProto) -> int | None:
 
 def _described(info: ValueInfoProto) -> Tensor:
     kind = info.type.tensor_type
-    lengths = (_length(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim)
-    return _sized(info.name, kind.elem_type, tuple(lengths) if kind.HasField("shape") else None)
-
-
-def _length(value: int) -> int | None:
-    return value if value >= 0 else None
-
-
-def _tensor(tensor: TensorProto) -> Tensor:
-    return _sized(tensor.name, tensor.data_type, tuple(map(_length, tensor.dims)))
-
-
-def _sized(name: str, dtype: int, shape: tuple[int | None, ...] | None) -> Tensor:
-    names = TensorProto.DataType.values()
-    kind = TensorProto.DataType.Name(dtype) if dtype in names and dtype else ""
-    tensor = Tensor(kind, shape)
-    if len(tensor.lengths) > _MOST_AXES:
-        raise FileError(f"tensor {shown(name)}: has over {_MOST_AXES} axes; export the model again")
-    if tensor.n_bytes > MAX_BYTES:
-        raise FileError(f"tensor {shown(name)}: its shape has more bytes than any machine holds")
-    return tensor
+    lengths = (length(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim)
+    return sized(info.name, kind.elem_type, tuple(lengths) if kind.HasField("shape") else None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 
-from onnx import NodeProto
+from onnx import NodeProto, defs
 
-from enplace.frameworks.onnx.graph import Graph, Tensor
-from enplace.frameworks.onnx.work import Op
+from enplace.frameworks.onnx.graph import Graph
+from enplace.frameworks.onnx.tensors import Tensor
+from enplace.frameworks.onnx.work import Op, is_counted
 from enplace.values.op_kinds import OpKind
 from enplace.values.splits.rules import BATCH, RULES, SUM, WHOLE
 
@@ -47,6 +48,12 @@ _TYPES = {
     OpKind.CONSTANT: "Constant",
 }
 _KINDS = {each: kind for kind, types in _TYPES.items() for each in types.split()}
+
+
+def is_unknown(node: NodeProto) -> bool:
+    """Whether nothing is known of what a node does: only the bytes of its tensors count."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return not (node.op_type in _KINDS or is_counted(node) or defs.has(node.op_type, domain))
 
 
 def kind_of(node: NodeProto, graph: Graph, known: Container[str]) -> str:

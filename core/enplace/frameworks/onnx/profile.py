@@ -10,22 +10,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 
 from enplace.errors import FileError
 from enplace.files.fields import shown
-from enplace.frameworks.onnx.functions import bodies_of
+from enplace.frameworks.onnx.functions import bodies_of, reads
 from enplace.frameworks.onnx.graph import Graph
-from enplace.frameworks.onnx.op_kinds import kind_of, split_lengths
+from enplace.frameworks.onnx.op_kinds import is_unknown, kind_of, split_lengths
 from enplace.frameworks.onnx.work import work_of
 from enplace.frameworks.roofline import Gpu, Work, cpu_us, gpu_us
 from enplace.names.scopes import exported_scopes
 from enplace.readers.colocation import colocation_groups
+from enplace.text import count, percent, printable
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.profile import OP_COLUMNS, Profile, edge_columns, make_profile
@@ -67,10 +68,10 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
     """
     nodes, inputs = list(graph.nodes), list(graph.inputs)
     names = [*inputs, *_names(graph, nodes)]
-    reads = [list(dict.fromkeys(_reads(node))) for node in nodes]
-    edges = _edges(graph, names, reads)
-    persistent, ties = _weights(graph, nodes, reads)
-    known, is_free = _find_known(graph, nodes, reads)
+    taken = [list(dict.fromkeys(reads(node))) for node in nodes]
+    edges = _edges(graph, names, taken)
+    persistent, ties = _weights(graph, nodes, taken)
+    known, is_free = _find_known(graph, nodes, taken)
     free = Work(kernels=0)
     works = [free if f else work_of(n, graph) for n, f in zip(nodes, is_free, strict=True)]
     times = [
@@ -96,15 +97,17 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         persistent_bytes=[0] * len(inputs) + persistent,
         colocation=colocation_groups(names, ties),
         **edge_columns(edges),
-        measured=replace(_measured(graph, gpu), split_lengths=lengths),
+        measured=replace(
+            _measured(graph, gpu),
+            split_lengths=lengths,
+            notes=(*graph.notes, *_describe(graph, nodes, persistent)),
+        ),
     )
 
 
 def _measured(graph: Graph, gpu: Gpu) -> Measurement:
     shapes = (tensor.lengths for tensor in graph.inputs.values() if tensor.shape)
-    made = {*graph.inputs, *(name for node in graph.nodes for name in node.output if name)}
-    n_unsized = sum(not graph.tensor(name).is_sized for name in made)
-    config = {**graph.facts, "sizes": dict(graph.sizes), "unsized": n_unsized}
+    config = {**graph.facts, "sizes": dict(graph.sizes), "unsized": _count_unsized(graph)}
     return Measurement(
         estimated=gpu.title,
         estimated_speed=gpu.speed,
@@ -117,6 +120,48 @@ def _measured(graph: Graph, gpu: Gpu) -> Measurement:
 
 
 _MOST_CHARACTERS = 200
+
+
+def _count_unsized(graph: Graph) -> int:
+    made = {*graph.inputs, *(name for node in graph.nodes for name in node.output if name)}
+    return sum(not graph.tensor(name).is_sized for name in made)
+
+
+# Notes
+
+
+def _describe(graph: Graph, nodes: Sequence[NodeProto], n_bytes: Sequence[int]) -> Iterator[str]:
+    """Say what of the profile rests on assumptions, and what cannot be split."""
+    if n_unsized := _count_unsized(graph):
+        yield (
+            f"The size of {count(n_unsized, 'tensor')} is only known in a run; it counts as small, "
+            f"so times may be too short."
+        )
+    unknown = [node.op_type or "Unknown" for node in _with_bodies(nodes) if is_unknown(node)]
+    if unknown:
+        types = list(dict.fromkeys(map(printable, unknown)))
+        shown_types = ", ".join(types[:_MOST_TYPES]) + (", ..." if len(types) > _MOST_TYPES else "")
+        noun = "an unknown type" if len(unknown) == 1 else "unknown types"
+        yield (
+            f"{count(len(unknown), 'op')} of {noun} ({shown_types}): only their bytes count, so "
+            f"they may take longer; where the file does not say how large what they make is, it "
+            f"counts like their first input."
+        )
+    for node, held in zip(nodes, n_bytes, strict=True):
+        if any(True for _ in bodies_of(node)) and held > sum(n_bytes) / 2:
+            share = percent(held / sum(n_bytes))
+            yield f"{share} of the weights are in one {node.op_type} op, which cannot be split."
+
+
+_MOST_TYPES = 5
+
+
+def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Iterate over nodes and those in their bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from _with_bodies(body.node)
 
 
 # Names
@@ -151,24 +196,6 @@ def _flops(kind: str, work: Work) -> float:
 
 
 # Edges and weights
-
-
-def _reads(node: NodeProto) -> Iterator[str]:
-    """Iterate over the tensors that a node takes, those that its bodies take from outside too."""
-    yield from filter(None, node.input)
-    for body in bodies_of(node):
-        yield from _read_outside(body)
-
-
-def _read_outside(body: GraphProto) -> list[str]:
-    made = {named.name for named in (*body.input, *body.initializer)}
-    made |= {sparse.values.name for sparse in body.sparse_initializer}
-    found = []
-    for node in body.node:
-        found += [name for name in _reads(node) if name not in made]
-        made.update(node.output)
-    found += [info.name for info in body.output if info.name not in made]
-    return found
 
 
 def _edges(graph: Graph, names: Sequence[str], reads: Sequence[list[str]]) -> list[Edge]:

@@ -21,6 +21,7 @@ from onnx.helper import make_tensor_type_proto, tensor_dtype_to_np_dtype
 from onnx.numpy_helper import from_array, to_array
 from onnx.shape_inference import infer_node_outputs, infer_shapes
 
+from enplace.frameworks.onnx.external import MOST_NUMBERS, is_external
 from enplace.frameworks.onnx.functions import bodies_of
 from enplace.frameworks.onnx.limits import MOST_TURNS
 
@@ -32,9 +33,6 @@ Values = ChainMap[str, Array]
 _MOST_ROUNDS = 3
 """How often all is inferred: bodies of loops may need what was found around them."""
 
-_MOST_VALUES = 1000
-"""Larger tensors are no shapes."""
-
 _MOST_KINDS = 1000
 """Kinds of ops to remember."""
 
@@ -44,32 +42,59 @@ _NUMBERS = (TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT32, TensorProto.
 _OWN_DOMAINS = ("", "ai.onnx")
 
 
-def infer(model: ModelProto) -> ModelProto:
-    """Return the model with the shape of every tensor for which there is one."""
+def infer(model: ModelProto, guessed: set[str]) -> ModelProto:
+    """Return the model with the shape of every tensor for which there is one.
+
+    Adds to ``guessed`` the tensors whose number of values is sure, and whose shape is a guess.
+    """
+    model = _inferred_twice(model, None)
+    if _complete(model.graph, model.opset_import, ChainMap(), ChainMap(), guessed):
+        model = _inferred_twice(model, guessed)
+    return model
+
+
+def _inferred_twice(model: ModelProto, guessed: set[str] | None) -> ModelProto:
+    """Infer shapes from all that is known, as a whole and op by op, until nothing new is found."""
     for _ in range(_MOST_ROUNDS):
         with suppress(Exception):  # of many kinds; then each op is inferred alone
             model = infer_shapes(model, data_prop=True)
-        if not _complete(model.graph, model.opset_import, ChainMap(), ChainMap()):
+        if not _complete(model.graph, model.opset_import, ChainMap(), ChainMap(), guessed):
             break
     return model
 
 
 def _complete(
-    graph: GraphProto, opsets: Sequence[OperatorSetIdProto], outer: Types, outer_values: Values
+    graph: GraphProto,
+    opsets: Sequence[OperatorSetIdProto],
+    outer: Types,
+    outer_values: Values,
+    guessed: set[str] | None,
 ) -> bool:
-    """Add the shapes of a graph and its bodies; return whether any was found."""
+    """Add the shapes of a graph and its bodies; return whether any was found.
+
+    Parameters
+    ----------
+    guessed : set of str or None
+        Takes the tensors whose shapes are guessed; None to guess none.
+    """
     infos = {info.name: info for info in (*graph.input, *graph.output, *graph.value_info)}
     types = outer.new_child({name: info.type for name, info in infos.items()})
     for weight in graph.initializer:
         types[weight.name] = make_tensor_type_proto(weight.data_type, weight.dims)
     values = outer_values.new_child(_known_values(graph.initializer))
-    found = False
+    found, readers = False, _find_readers(graph) if guessed is not None else {}
     for node in graph.node:
         bodies = list(bodies_of(node))
         for body in bodies:
-            found |= _complete(body, opsets, types, values)
+            found |= _complete(body, opsets, types, values, guessed)
         if not all(_is_known(types.get(name)) for name in node.output if name):
-            for name, made in _outputs(node, bodies, opsets, types, values).items():
+            outputs = _outputs(node, bodies, opsets, types, values)
+            is_open = not outputs or not all(map(_is_known, outputs.values()))
+            if is_open and guessed is not None and node.op_type in _SAME_SIZE:
+                partly = next(iter(outputs.values()), types.get(node.output[0]))
+                outputs = _reshaped(node, readers, types, partly)
+                guessed.update(outputs)
+            for name, made in outputs.items():
                 if name and made.tensor_type.HasField("shape") and not _is_known(types.get(name)):
                     if name not in infos:
                         infos[name] = graph.value_info.add(name=name)
@@ -161,6 +186,95 @@ def _inferred(
         return infer_node_outputs(schema, node, given, data, opset_imports=list(opsets))
     except Exception:  # it raises many kinds
         return {}
+
+
+# Ops that keep the number of values, in a shape that only a run tells
+
+
+Readers = Mapping[str, Sequence[NodeProto]]
+
+
+def _find_readers(graph: GraphProto) -> Readers:
+    found: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _reshaped(
+    node: NodeProto, readers: Readers, types: Types, partly: TypeProto | None
+) -> Mapping[str, TypeProto]:
+    """Guess the shape of what an op puts out from its input's and from what is known of its own.
+
+    The first axes stay as far as possible, as samples do, and the last one is as long as the op
+    behind it needs.
+    """
+    source = types.get(node.input[0]) if node.input else None
+    shape = _shape(source)
+    if source is None or shape is None:
+        return {}
+    target = _shape(types.get(node.input[1])) if len(node.input) > 1 else None
+    axes = partly.tensor_type.shape.dim if partly is not None else []
+    n_axes = len(axes) or (target[0] if target else len(shape))
+    lengths = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in axes]
+    if lengths.count(0) == 1 and (known := math.prod(filter(None, lengths))) > 0:
+        made = tuple(length or math.prod(shape) // known for length in lengths)
+    elif node.op_type == "Reshape":
+        made = _fill_axes(shape, n_axes, _last_length(node.output[0], readers, types))
+    elif node.op_type == "Unsqueeze":
+        made = (*shape[:1], *[1] * (target[0] if target else 0), *shape[1:])
+    else:
+        made = _without_ones(shape, target[0] if target else len(shape))
+    return {node.output[0]: make_tensor_type_proto(source.tensor_type.elem_type, made)}
+
+
+def _without_ones(shape: Shape, number: int) -> Shape:
+    """Drop the last axes of length 1, at most so many."""
+    for _ in range(min(number, shape.count(1))):
+        at = max(axis for axis, length in enumerate(shape) if length == 1)
+        shape = (*shape[:at], *shape[at + 1 :])
+    return shape
+
+
+def _fill_axes(shape: Shape, n_axes: int, last: int) -> Shape:
+    """Distribute the values of a shape over some axes, the last of a given length or 0."""
+    n_values = math.prod(shape)
+    if n_axes < 1 or n_axes > _MOST_GUESSED_AXES or not n_values:
+        return shape
+    if not last or n_values % last:
+        lead = shape[: min(n_axes, len(shape)) - 1]
+        return (*lead, *[1] * (n_axes - 1 - len(lead)), n_values // math.prod(lead))
+    left, lead = n_values // last, tuple[int, ...]()
+    for length in shape[: n_axes - 2]:
+        if left % length:
+            break
+        lead, left = (*lead, length), left // length
+    if n_axes == 1:
+        return (n_values,)
+    return (*lead, *[1] * (n_axes - 2 - len(lead)), left, last)
+
+
+def _last_length(name: str, readers: Readers, types: Types) -> int:
+    """Return how long the last axis of a tensor is, by what is done to it; 0 if nothing tells."""
+    for node in readers.get(name, ()):
+        for number, other in enumerate(map(types.get, node.input)):
+            shape = _shape(other)
+            if not shape or node.input[number] == name:
+                continue
+            if node.op_type in ("MatMul", "FusedMatMul", "Gemm") and number == 1 < len(shape):
+                return shape[-1 if _integer(node, "transB") else -2]
+            if node.op_type in _ALONG_LAST and len(shape) == 1 < shape[0]:
+                return shape[0]
+    return 0
+
+
+_MOST_GUESSED_AXES = 16
+
+_SAME_SIZE = ("Reshape", "Squeeze", "Unsqueeze")
+
+_ALONG_LAST = ("Add", "Div", "LayerNormalization", "Mul", "RMSNormalization", "Sub")
+"""Ops whose other input, if it has one axis, lies along the last."""
 
 
 # Ops that the library does not know, most of them ONNX Runtime's own
@@ -303,9 +417,8 @@ def _known_values(tensors: Iterable[TensorProto]) -> dict[str, Array]:
 
 def _read(tensor: TensorProto) -> Array | None:
     """Return the values of a small tensor with at most one axis; None for another."""
-    is_small = len(tensor.dims) <= 1 and 0 <= math.prod(tensor.dims) <= _MOST_VALUES
-    is_here = tensor.data_location != TensorProto.EXTERNAL
-    if not (is_small and is_here and tensor.data_type in _NUMBERS):
+    is_small = len(tensor.dims) <= 1 and 0 <= math.prod(tensor.dims) <= MOST_NUMBERS
+    if not (is_small and not is_external(tensor) and tensor.data_type in _NUMBERS):
         return None
     try:
         return to_array(tensor)
@@ -332,7 +445,7 @@ def _value(node: NodeProto, types: Types, values: Values) -> Array | None:
             made = np.asarray(compute(node, *(values[name] for name in taken)))
     except (ArithmeticError, LookupError, TypeError, ValueError):  # it would fail in a run, too
         return None
-    if made.ndim > 1 or made.size > _MOST_VALUES:
+    if made.ndim > 1 or made.size > MOST_NUMBERS:
         return None
     return made.astype(np.float32) if made.dtype.kind == "f" else made
 
@@ -342,7 +455,7 @@ def _constant(attribute: Any) -> Array | None:
         return _read(attribute.t)
     if attribute.name == "value_int":
         return np.array(attribute.i, np.int64)
-    if attribute.name == "value_ints" and len(attribute.ints) <= _MOST_VALUES:
+    if attribute.name == "value_ints" and len(attribute.ints) <= MOST_NUMBERS:
         return np.array(attribute.ints, np.int64)
     return None
 
@@ -370,7 +483,7 @@ def _slice(node: NodeProto, x: Array, *ends: Array) -> Array:
 
 
 def _filled(node: NodeProto, lengths: Array) -> Array:
-    if lengths.size != 1 or not 0 <= int(lengths[0]) <= _MOST_VALUES:
+    if lengths.size != 1 or not 0 <= int(lengths[0]) <= MOST_NUMBERS:
         raise ValueError(lengths)
     value = next((_constant(each) for each in node.attribute), None)
     return np.full(int(lengths[0]), np.float32(0) if value is None else value.reshape(()))

@@ -15,8 +15,9 @@ from typing import Any
 from onnx import AttributeProto, NodeProto
 
 from enplace.frameworks.onnx.functions import bodies_of
-from enplace.frameworks.onnx.graph import Graph, Tensor
+from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.limits import MOST_TURNS
+from enplace.frameworks.onnx.tensors import Tensor
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8, Work
 
 _PRECISIONS = {
@@ -75,6 +76,11 @@ class Op:
     def n_bytes(self) -> int:
         """Bytes of all inputs and outputs."""
         return sum(tensor.n_bytes for tensor in (*self.inputs, *self.outputs))
+
+
+def is_counted(node: NodeProto) -> bool:
+    """Whether there is a rule for what a node of this type has to do."""
+    return any(node.op_type in types for types in (_MATRIX, _PARTIAL, _PLAIN, _VIEWS))
 
 
 def work_of(node: NodeProto, graph: Graph) -> Work:

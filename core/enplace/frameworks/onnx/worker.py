@@ -42,9 +42,8 @@ def profile_of(source: Source) -> Profile:
     limit_worker(source.path)
     with naming(source.path):
         try:
-            graph = read_graph(
-                source.path, source.batch_size, dict(source.options.get("sizes", ()))
-            )
+            sizes = dict(source.options.get("sizes", ()))
+            graph = read_graph(source.path, source.batch_size, sizes, source.text("branch"))
             return estimated_profile(source.name, graph, GPUS[source.text("gpu") or DEFAULT_GPU])
         except MemoryError:
             raise FileError(

@@ -1,0 +1,79 @@
+"""Small numbers from the files that lie beside a model, and what is assumed without them."""
+
+import os
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from enplace.frameworks.onnx.graph import read_graph
+from onnx_models import floats, model, node, save
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that reads a model whose shapes lie in a file of a given name."""
+
+    def reader(target, name="w.bin", content=None, last=None):
+        path = tmp_path / "models"
+        path.mkdir(exist_ok=True)
+        if content is not None:
+            (path / name).write_bytes(content)
+        shape = external("shape", name, TensorProto.INT64, [len(target)], 16)
+        nodes = [node("Reshape", "x shape", "r", "reshape"), *(last or [])]
+        made = model(nodes, [("x", ["n", 32, 64])], [("r", None)], [shape, floats("w", 16, 8)])
+        return read_graph(str(save(made, path / "m.onnx")), 4)
+
+    return reader
+
+
+def external(name, file, kind, shape, offset):
+    tensor = TensorProto(name=name, data_type=kind, dims=shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", file), ("offset", offset)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def packed(*numbers):
+    return b"\xff" * 16 + np.array(numbers, "<i8").tobytes() + b"\xff" * 8
+
+
+def test_a_shape_is_read_from_the_file_beside_the_model(read):
+    graph = read((-1, 16, 128), content=packed(-1, 16, 128))
+    assert graph.tensor("r").shape == (4, 16, 128)
+    assert not any("beside" in note for note in graph.notes)
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [((0, 0), (4, 2048)), ((0, 0, 0, 0), (4, 32, 1, 64)), ((0,), (8192,)), ((0,) * 3, (4, 32, 64))],
+)
+def test_without_the_file_a_reshape_keeps_its_number_of_values_and_its_first_axes(
+    read, target, shape
+):
+    graph = read(target)
+    assert graph.tensor("r").shape == shape
+    assert graph.notes[-1].startswith('1 op takes its shape from "w.bin", which is not beside')
+
+
+def test_its_last_axis_is_as_long_as_the_op_behind_it_needs(read):
+    graph = read((0, 0, 0), last=[node("MatMul", "r w", "y", "dense")])
+    assert graph.tensor("r").shape == (4, 128, 16)
+    assert graph.tensor("y").shape == (4, 128, 8)
+
+
+def test_a_file_that_is_too_short_counts_as_missing(read):
+    graph = read((-1, 16, 128), content=packed(-1)[:20])
+    assert graph.tensor("r").n_values == 4 * 32 * 64
+    assert "the shape a guess" in graph.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["../w.bin", "link.bin", "pipe.bin", "."])
+def test_only_files_in_the_models_folder_are_read(read, tmp_path, name):
+    (tmp_path / "w.bin").write_bytes(packed(-1, 16, 128))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/link.bin").symlink_to(tmp_path / "w.bin")
+    os.mkfifo(tmp_path / "models/pipe.bin")
+    for path in (name, str(tmp_path / "w.bin")):
+        assert read((-1, 16, 128), path).tensor("r").shape == (4, 32, 64)
