@@ -141,8 +141,9 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least load, by annealing and Fig. 6.
 
-    It begins with a contiguous partition. Annealing moves single ops; meanwhile, HiGHS solves the
-    integer program without its rows for contiguity, and takes over what annealing finds. It
+    It begins with the partition of ``max-load-dp``, and asks the program of ``max-load-ip`` for a
+    while. Then HiGHS solves the integer program without its rows for contiguity. Meanwhile,
+    annealing moves single ops and, by levels, whole layers; HiGHS takes over what it finds. It
     respects pins and forbidden devices.
     """
     solver = options.solver_or("HiGHS")

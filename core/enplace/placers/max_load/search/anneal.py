@@ -61,11 +61,29 @@ def anneal(
     -------
     int array, shape (n_units,)
     """
-    rng = np.random.default_rng(seed)
-    costs, device, best = build_unit_costs(graph), start.copy(), start.copy()
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
-    hottest = HOT * (MANY / max(MANY, graph.n_units)) ** COOLER
-    coldest = min(COLD, hottest / 10)
+    return cool(graph, start, stopped, np.random.default_rng(seed), total, HOT, COLD)
+
+
+def cool(
+    graph: Hypergraph,
+    start: IntArray,
+    stopped: Callable[[], bool],
+    rng: np.random.Generator,
+    total: int,
+    hottest: float,
+    coldest: float,
+) -> IntArray:
+    """Take ``total`` steps from a placement that fits, ever cooler; return the best one found.
+
+    Parameters
+    ----------
+    hottest, coldest : float
+        First and last temperature, as shares of the load, of a graph with few units.
+    """
+    costs, device, best = build_unit_costs(graph), start.copy(), start.copy()
+    hottest *= (MANY / max(MANY, graph.n_units)) ** COOLER
+    coldest = min(coldest, hottest / 10)
     for first in range(0, total, STEPS_AT_ONCE):
         if stopped():
             break

@@ -20,6 +20,7 @@ from enplace.placers.max_load.search.hypergraph import (
     time_per_sample_us,
     with_samples,
 )
+from enplace.placers.max_load.search.levels import anneal_by_levels
 from enplace.placers.max_load.search.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.table.dp import Partition
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Best, Incumbent, Report
@@ -35,6 +36,12 @@ SMALL = 200
 
 DP_SHARE = 0.25
 """Share of the time for the dynamic program; the other searches continue from its partition."""
+
+CONTIGUOUS_SHARE = 0.15
+"""Share of the time left for the contiguous program, whose answer is a placement too."""
+
+EVERY = 4
+"""Of so many annealings, all but one are by levels."""
 
 ONE_SAMPLE_SHARE = 0.3
 """Share of the time for the program that counts one sample, if there are more in flight."""
@@ -56,9 +63,9 @@ def search_anywhere(
 ) -> Incumbent:
     """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
-    The DP's contiguous partition is annealed, and the integer program continues from the result.
-    Meanwhile, annealing restarts again and again on another core: many short runs find more than a
-    long one.
+    The DP's contiguous partition is annealed by levels, and integer programs continue from the
+    result: first the contiguous one, for a while, then the one without its rows. Meanwhile, short
+    annealings follow each other on another core, most from the best placement so far.
     """
     graph = build_hypergraph(problem, rule)
     partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
@@ -70,12 +77,19 @@ def search_anywhere(
         return _with_note(search.solve((), solver), partition)
     start = search.device
     limited = search.with_samples_of(start)
-    search.offer(anneal(limited, start, stop, seed))
+    search.offer(anneal_by_levels(limited, start, stop, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        return anneal(limited, start, stopped, seed + number * _SEEDS_APART)
+        apart = seed + number * _SEEDS_APART
+        if number % EVERY == 0:
+            return anneal(limited, start, stopped, apart)
+        best = start if search.device is None else search.device
+        # With the samples of the first placement, a later one need not fit.
+        fits = (held_bytes(limited, best) <= limited.capacity_bytes).all()
+        return anneal_by_levels(limited, best if fits else start, stopped, apart)
 
     with repeated_aside(again, stop, search.offer) as take_others:
+        _offer_contiguous(search, partition, stop.within(CONTIGUOUS_SHARE), take_others)
         return _with_note(search.solve((), solver, take_others), partition)
 
 
@@ -94,11 +108,34 @@ def search_contiguous(
     """
     search = _Search(problem, build_hypergraph(problem, rule), stop, report)
     partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
-    device = unit_devices(problem, partition.device)
-    if is_contiguous(problem, device[problem.unit]):
-        search.offer(device)
-    search.offer_all(partial(is_contiguous, problem))
+    _begin_contiguous(search, partition)
     return _with_note(search.solve(find_passes(problem), solver), partition)
+
+
+def _begin_contiguous(search: _Search, partition: Partition) -> None:
+    """Offer the DP's partition to a contiguous search, and few placements otherwise."""
+    device = unit_devices(search.problem, partition.device)
+    if is_contiguous(search.problem, device[search.problem.unit]):
+        search.offer(device)
+    search.offer_all(partial(is_contiguous, search.problem))
+
+
+def _offer_contiguous(
+    search: _Search, partition: Partition, stop: Stop, take_others: Callable[[], None]
+) -> None:
+    """Offer the answer of the contiguous search to another, unless it cannot be better."""
+    bound_us = 0.0
+
+    def note(found: Incumbent) -> None:
+        nonlocal bound_us
+        bound_us = found.bound_us
+
+    useful = stop.when(lambda: bound_us >= search.found.objective_us)
+    contiguous = _Search(search.problem, search.graph, useful, note)
+    _begin_contiguous(contiguous, partition)
+    contiguous.solve(find_passes(search.problem), CP_SAT, take_others)
+    if contiguous.device is not None:
+        search.offer(contiguous.device)
 
 
 def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
@@ -112,12 +149,17 @@ class _Search:
     """The best of a search whose placements are by unit of a hypergraph."""
 
     def __init__(self, problem: Problem, graph: Hypergraph, stop: Stop, report: Report) -> None:
-        self._problem, self._graph, self._stop = problem, graph, stop
+        self.problem, self.graph, self._stop = problem, graph, stop
         self._counts_samples = samples_matter(problem, graph.rule)
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
         self._best = Best(first, lambda found, _: report(found), BETTER)
         self.device: IntArray | None = None  # of each unit, in the best placement that fits
+
+    @property
+    def found(self) -> Incumbent:
+        """The best placement so far."""
+        return self._best.found
 
     def time_us(self, device: IntArray, most_us: float = np.inf) -> float:
         """Return the time per sample of a placement of the units, slowed down to fit.
@@ -125,7 +167,7 @@ class _Search:
         Returns inf if a unit may not be on its device, if memory does not suffice at any pace, or
         if the time is not below a limit.
         """
-        graph, problem = self._graph, self._problem
+        graph, problem = self.graph, self.problem
         allowed = np.isfinite(graph.unit_us[np.arange(len(device)), device]).all()
         if not allowed or (held_bytes(graph, device) > graph.capacity_bytes).any():
             return np.inf
@@ -138,31 +180,31 @@ class _Search:
 
     def offer(self, device: IntArray) -> None:
         """Keep a placement of the units if it is better."""
-        us = self.time_us(device, self._best.found.objective_us)
+        us = self.time_us(device, self.found.objective_us)
         if np.isfinite(us):
-            placed = device[self._problem.unit]
+            placed = device[self.problem.unit]
             if self._best.offer(replace(self._best.found, device=placed, objective_us=us)):
                 self.device = device
 
     def offer_all(self, accepts: Callable[[IntArray], bool] = lambda _: True) -> None:
         """If samples matter, offer all placements that are accepted, unless they are many."""
-        n_units, n_devices = self._graph.n_units, self._graph.n_devices
+        n_units, n_devices = self.graph.n_units, self.graph.n_devices
         if self._counts_samples and n_devices**n_units <= FEW_PLACEMENTS:
             for placed in product(range(n_devices), repeat=n_units):
-                device, best_us = np.array(placed), self._best.found.objective_us
+                device, best_us = np.array(placed), self.found.objective_us
                 if self._stop():
                     break
-                is_faster = time_per_sample_us(self._graph, device) < best_us
-                if is_faster and accepts(device[self._problem.unit]):
+                is_faster = time_per_sample_us(self.graph, device) < best_us
+                if is_faster and accepts(device[self.problem.unit]):
                     self.offer(device)
 
     def with_samples_of(self, device: IntArray) -> Hypergraph:
         """Count the samples in flight of a placement that fits; the same graph if none matter."""
         if not self._counts_samples:
-            return self._graph
-        problem, rule = self._problem, self._graph.rule
+            return self.graph
+        problem, rule = self.problem, self.graph.rule
         samples = count_samples(problem, device[problem.unit], rule, self.time_us(device))
-        limited = with_samples(problem, self._graph, samples)
+        limited = with_samples(problem, self.graph, samples)
         # By the paper's sum, a placement may need more than when it is simulated.
         held = np.maximum(limited.capacity_bytes, held_bytes(limited, device))
         return replace(limited, capacity_bytes=held)
@@ -180,7 +222,7 @@ class _Search:
         long as that finds better ones.
         """
         stop = self._stop.within(ONE_SAMPLE_SHARE) if self._counts_samples else self._stop
-        found = self._solve_one(self._graph, passes, solver, take_others, stop)
+        found = self._solve_one(self.graph, passes, solver, take_others, stop)
         while self._counts_samples and self.device is not None:
             if found.proven or self._stop():
                 break
@@ -214,7 +256,7 @@ class _Search:
                 own = read_placement(program, values)
                 self.offer(own)
 
-            return ImprovingProgram(program.model, start, scale_us, offer, graph is self._graph)
+            return ImprovingProgram(program.model, start, scale_us, offer, graph is self.graph)
 
         answer = improve_by_program(self._best, write, stop, solver, take_others)
         best = self._best.found
@@ -222,7 +264,7 @@ class _Search:
         most_us = best.objective_us * (1 + PROVEN_GAP)
         if answer.status == "optimal" and own is not None and self.time_us(own, most_us) < most_us:
             # Of equals, take the program's own: it does not depend on annealing's progress.
-            return replace(best, device=own[self._problem.unit], why=why)
+            return replace(best, device=own[self.problem.unit], why=why)
         return replace(best, why=why)
 
 

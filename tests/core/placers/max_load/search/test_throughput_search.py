@@ -16,6 +16,7 @@ from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.search.anneal import anneal
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes, loads_us
+from enplace.placers.max_load.search.levels import anneal_by_levels
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.dp import partition_along_order, partition_exactly
 from enplace.placing.stop import Stop
@@ -154,23 +155,25 @@ def test_unit_loads_equal_op_loads(planned):
     np.testing.assert_allclose(loads, pass_loads_us(problem, plan.device).sum(axis=1))
 
 
+@pytest.mark.parametrize("annealing", [anneal, anneal_by_levels])
 @given(problem=tiny_problems(), seed=st.integers(0, 9))
-def test_annealing_stays_within_memory_and_never_gets_worse(problem, seed):
+def test_annealing_stays_within_memory_and_never_gets_worse(annealing, problem, seed):
     graph = build_hypergraph(problem)
     for placement in itertools.islice(placements(problem), 1):
         start = np.zeros(problem.n_units, dtype=np.int64)
         start[problem.unit] = placement
-        best = anneal(graph, start, never, seed)
+        best = annealing(graph, start, never, seed)
         assert loads_us(graph, best).max() <= loads_us(graph, start).max()
         assert (held_bytes(graph, best) <= graph.capacity_bytes).all()
         assert problem.unit_allowed[np.arange(problem.n_units), best].all()
 
 
-def test_annealing_finds_the_non_contiguous_value_of_table_1(bert):
+@pytest.mark.parametrize("annealing", [anneal, anneal_by_levels])
+def test_annealing_finds_the_non_contiguous_value_of_table_1(bert, annealing):
     graph = build_hypergraph(bert)
     start = np.zeros(bert.n_units, dtype=np.int64)
     start[bert.unit] = partition_exactly(bert).device
-    best = anneal(graph, start, never)
+    best = annealing(graph, start, never)
     assert round(max_load_us(bert, best[bert.unit]) / 1000, 2) == pytest.approx(54.21, rel=0.005)
 
 
