@@ -44,6 +44,7 @@ class Others(NamedTuple):
     expert: Schedule | None = None
     alone: Schedule | None = None
     shared: Replicas | None = None
+    why_not_shared: str = ""
 
 
 def worth_it(schedule: Schedule, others: Others) -> str:
@@ -55,11 +56,20 @@ def worth_it(schedule: Schedule, others: Others) -> str:
 
     if not schedule.fits:
         return ""
-    _, alone, shared = others
+    alone, shared = others.alone, others.shared
     alone_us = alone.makespan_us if alone and alone.fits else math.nan
-    shared_us = shared.step_time_us if shared and shared.fits else math.nan
-    inside = shared is not None and shared.gpus_each > 1
-    return verdict(schedule.makespan_us, alone_us, replicas_us=shared_us, inside=inside)
+    if shared is None:
+        return verdict(schedule.makespan_us, alone_us, about=others.why_not_shared)
+    if not shared.fits:
+        return verdict(schedule.makespan_us, alone_us, about="Data parallelism does not fit.")
+    return verdict(
+        schedule.makespan_us,
+        alone_us,
+        replicas_us=shared.step_time_us,
+        inside=shared.gpus_each > 1,
+        about=shared.about,
+        is_guess=bool(shared.guess),
+    )
 
 
 def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) -> dict[str, Any]:
@@ -482,10 +492,12 @@ def comparison(
         for schedule in (result.schedule,)
     ]
     rows += [_replicas_row(shared, expert) for shared in rivals]
-    shown = table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")
-    if expert is None or expert.fits:
-        return shown
-    return f"{shown}\n\nThe expert's plan does not fit, so no plan is compared with it."
+    shown = [table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")]
+    shown += [f"{each.name}: {each.about_shares}" for each in rivals if each.about_shares]
+    shown += [f"data parallel: {guess}" for guess in {each.guess: 0 for each in rivals} if guess]
+    if expert is not None and not expert.fits:
+        shown.append("The expert's plan does not fit, so no plan is compared with it.")
+    return "\n\n".join(shown)
 
 
 def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
@@ -499,7 +511,7 @@ def _replicas_row(shared: Replicas, expert: Schedule | None) -> list[str]:
         "",
         "",
         size(float(shared.sent_bytes)),
-        size(float(shared.each.peak_bytes.max())),
+        size(float(shared.peak_bytes)),
         "yes" if shared.fits else "no",
         "",
     ]
@@ -516,4 +528,15 @@ def replicas_numbers(shared: Replicas) -> dict[str, Any]:
         "gradient_bytes": shared.gradient_bytes,
         "sent_bytes": shared.sent_bytes,
         "feasible": shared.fits,
+        "shares": [
+            {
+                "devices": [shared.cluster.devices[gpu].name for gpu in each.gpus],
+                "share": each.share,
+                "samples": each.samples,
+                "step_time_us": each.step_time_us,
+                "peak_bytes": int(each.alone.peak_bytes.max()),
+            }
+            for each in shared.replicas
+        ],
+        "guess": shared.guess,
     }

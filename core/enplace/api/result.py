@@ -20,7 +20,13 @@ from enplace.inputs import PathLike
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
-from enplace.placers.data_parallel import Replicas, all_mirrored, fastest, mirrored
+from enplace.placers.data_parallel import (
+    Replicas,
+    all_mirrored,
+    fastest,
+    mirrored,
+    why_not_mirrored,
+)
 from enplace.placers.references import alone_schedule, result_for
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME
@@ -170,10 +176,14 @@ class Result(PlainResult):
 
     def _verdict(self, shared: Replicas | None) -> str:
         """Like :attr:`verdict`, with another prediction for data parallelism."""
-        return summary.worth_it(self.schedule, summary.Others(None, self._alone, shared))
+        return summary.worth_it(self.schedule, self._others(shared))
+
+    def _others(self, shared: Replicas | None) -> summary.Others:
+        why_not = why_not_mirrored(self.schedule.problem) if self._alone else ""
+        return summary.Others(None, self._alone, shared, why_not)
 
     def __str__(self) -> str:
-        return summary.describe(self, summary.Others(None, self._alone, self._shared))
+        return summary.describe(self, self._others(self._shared))
 
     def _repr_html_(self) -> str:
         pictures = {
@@ -274,7 +284,7 @@ class Comparison:
             rivals = self.data_parallel
             table = summary.comparison(results, schedule, results[0].objective, rivals)
             lines.insert(0, table)
-            if worth := self.best._verdict(fastest(rivals)):
+            if worth := self.best._verdict(fastest(rivals) or next(iter(rivals), None)):
                 lines.insert(0, f"{worth}\n")
         return "\n".join(lines)
 

@@ -231,7 +231,7 @@ def compare(
     status 1 if none has a plan that fits.
     """
     from enplace.placers import PlaceOptions, Stop, place_with_each
-    from enplace.placers.data_parallel import all_mirrored, fastest
+    from enplace.placers.data_parallel import all_mirrored, fastest, why_not_mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
@@ -245,13 +245,15 @@ def compare(
         expert = made.schedule if made else reference_schedule(problem, EXPERT, stopped)
         alone = alone_schedule(problem, stopped) if objective == STEP_TIME else None
         rivals = all_mirrored(problem, stopped) if objective == STEP_TIME else []
+        why_not = why_not_mirrored(problem) if objective == STEP_TIME else ""
     cut_off = [name for name, why in failures.items() if isinstance(why, CancelledError)]
     if stopped():
         _note_stop(_left_out(len(cut_off)))
     failed = [f"{name} has no plan: {failures[name]}" for name in failures if name not in cut_off]
     table = summary.comparison(list(results.values()), expert, objective, rivals)
     best = _fastest(results.values())
-    worth = _worth(best, summary.Others(expert, alone, fastest(rivals)))
+    shared = fastest(rivals) or next(iter(rivals), None)
+    worth = _worth(best, summary.Others(expert, alone, shared, why_not))
     first = [f"{worth['verdict']}\n"] if worth["verdict"] else []
     # A bound is weaker where time ran out. For other objectives, each method proves one only for
     # its own kind of splits.
@@ -291,16 +293,17 @@ def _find_others(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Others:
     """Find what a plan is compared with, until stopped; the first two are for the step time."""
-    from enplace.placers.data_parallel import mirrored
+    from enplace.placers.data_parallel import mirrored, why_not_mirrored
     from enplace.placers.references import EXPERT, alone_schedule, reference_schedule
     from enplace.values.problem import STEP_TIME
 
     for_step = objective == STEP_TIME
     alone = alone_schedule(problem, stopped) if for_step else None
     shared = mirrored(problem, stopped) if for_step else None
+    why_not = why_not_mirrored(problem) if for_step else ""
     is_expert = made.plan.method == EXPERT
     expert = made if is_expert else reference_schedule(problem, EXPERT, stopped)
-    return summary.Others(expert, alone, shared)
+    return summary.Others(expert, alone, shared, why_not)
 
 
 def _fastest(results: Iterable[Result]) -> Result | None:
@@ -343,10 +346,11 @@ def _write(
 
 def _worth(result: Result | None, others: Others) -> dict[str, Any]:
     """Return what needs no plan and its predicted time, and whether the plan is worth it."""
-    _, alone, shared = others
+    alone, shared = others.alone, others.shared
     return {
         "one_device_step_time_us": alone.makespan_us if alone else None,
         "data_parallel_step_time_us": shared.step_time_us if shared else None,
+        "data_parallel_why_not": others.why_not_shared,
         "verdict": summary.worth_it(result.schedule, others) if result else "",
     }
 
@@ -358,7 +362,11 @@ def _answer(
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     text = summary.describe(result, others, whole)
     return Answer(
-        document | summary.numbers(result, others.expert, whole) | _worth(result, others) | more,
+        document
+        | summary.numbers(result, others.expert, whole)
+        | _worth(result, others)
+        | {"data_parallel": [summary.replicas_numbers(others.shared)] if others.shared else []}
+        | more,
         "\n".join([text, *([""] if written else []), *written]),
         YES if result.schedule.fits else NO,
     )

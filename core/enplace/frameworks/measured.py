@@ -307,9 +307,12 @@ class MeasuredRun:
 
     @property
     def about_replicas(self) -> str:
-        """Why data parallelism was not timed; empty if it was, or if nobody asked."""
-        why = self.facts.get("data_parallel", {}).get("why_not", "")
-        return f"Data parallelism was not timed: {why}." if why else ""
+        """Why data parallelism was not timed, and what its prediction assumes; empty if it was."""
+        found = self.facts.get("data_parallel", {})
+        if not found.get("why_not"):
+            return ""
+        about = found.get("about", "")
+        return f"Data parallelism was not timed: {found['why_not']}. {about}".strip()
 
     @property
     def predicted_replicas_us(self) -> float:

@@ -220,7 +220,7 @@ class Verification:
             run, schedule = check.run, check.schedule
             if run is None or schedule is None:
                 continue
-            shared = mirrored(schedule.problem)
+            shared = mirrored(schedule.problem, evenly=True)
             if shared and (run.about_replicas or math.isfinite(run.replicas_us)):
                 predicted_us = shared.step_time_us
                 found.append(

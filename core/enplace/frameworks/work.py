@@ -77,7 +77,9 @@ def time_data_parallel(job: Message, values: Sequence[Message], report: Report) 
 
     def predicted(why_not: str) -> Facts:
         shared = mirrored(problem_from(profile, details["problem"]))
-        return {"why_not": why_not, "predicted_us": shared.step_time_us if shared else None}
+        if shared is None:
+            return {"why_not": why_not, "predicted_us": None}
+        return {"why_not": why_not, "predicted_us": shared.step_time_us, "about": shared.about}
 
     if details["data_parallel"] == "quick" and profile.n_ops > QUICK_OPS:
         return predicted(NOT_QUICK.format(count(profile.n_ops, "op")))

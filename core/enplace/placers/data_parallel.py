@@ -5,37 +5,95 @@ change, the replicas sum their gradients. We predict that as frameworks do it:
 
 - An op that works on samples takes its share of the time beyond its launch, and its tensors have
   their share of the bytes. All other ops, such as updates, do the same work in each replica.
-- The gradients are what ops sum over samples, at most as many bytes as the weights have.
+- The gradients are what ops sum over samples, at most as many bytes as the weights have. If the
+  profile does not tell what these ops do, the gradients count as large as the weights.
 - The replicas send them around a ring: 2 (n - 1) rounds, each with an nth of the bytes on every hop
   (Patarasu and Yuan 2009). Hops that share a channel wait for each other. The sum begins once all
   gradients are there, so it is added to the step.
 
+On GPUs that are alike, the shares are equal. Otherwise they are the whole samples with which the
+slowest replica ends first, and no replica gets more than it has memory for. GPUs without room for a
+replica take no part; nor do the slowest ones where the others are faster without them.
+
 A replica may itself be placed on several GPUs: a plan inside data parallelism.
+
+Which ops work on samples follows from their kinds. Where most of the time is in ops of unknown
+kinds, the prediction is a guess; where no op is known to work on samples, there is none.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.errors import ProblemError
 from enplace.names.passes import named_backward
-from enplace.placers.references import ALONE, reference_schedule
-from enplace.values.arrays import where_op
+from enplace.placers.batch_shares import (
+    Gpus,
+    ReplicaSteps,
+    apportion,
+    count_turns,
+    samples_of,
+    without_the_slowest,
+)
+from enplace.text import count, listed, percent
 from enplace.values.cluster import Cluster
-from enplace.values.cluster_variants import with_devices
+from enplace.values.device_names import device_label
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import CONTROL, Profile, growing
+from enplace.values.profile import CONTROL, Profile
 from enplace.values.schedule import Schedule
-from enplace.values.splits import carries_samples, share
 
-INSIDE = "heft"
-"""The method that places a replica on several GPUs."""
+MANY = 1 << 20
+"""Parts of a batch whose number of samples is unknown: its shares need not be whole samples."""
+
+UNTOLD = 0.25
+"""A prediction is a guess if kinds of ops say nothing about more than this share of the time."""
+
+UNKNOWN = (
+    "Data parallelism is not predicted: no op is known to work on samples "
+    '("kind" says what an op does).'
+)
+NO_ROOM = "Data parallelism does not fit: fewer than two GPUs have room for the variables."
+"""Why there is no prediction."""
+
+_NO_WORK = (OpKind.CONSTANT, OpKind.INPUT, OpKind.UPDATE, OpKind.VARIABLE)
+"""Kinds of ops that do no work on samples, whatever they read."""
+
+FULL_SUM = "The gradients are assumed to be as large as the variables."
+
+
+@dataclass(frozen=True, eq=False)
+class Replica:
+    """One replica of a model.
+
+    Attributes
+    ----------
+    gpus : tuple of int
+        Its GPUs, as the whole cluster numbers them.
+    share : float
+        Its share of the batch.
+    samples : int or None
+        How many samples these are; None if the profile does not say how many a batch has.
+    alone : Schedule
+        Its step, alone on its devices and without the sum of gradients.
+    turns : int
+        How many replicas take turns on its chip.
+    """
+
+    gpus: tuple[int, ...]
+    share: float
+    samples: int | None
+    alone: Schedule
+    turns: int
+
+    @property
+    def step_time_us(self) -> float:
+        """The time until it has its gradients, after those that come before it on its chip."""
+        return self.turns * self.alone.makespan_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,59 +102,104 @@ class Replicas:
 
     Attributes
     ----------
-    number : int
-        How many replicas there are.
-    each : Schedule
-        The step of the slowest replica, alone on its devices and without the sum of gradients.
-    turns : int
-        How many replicas take turns on one chip.
+    cluster : Cluster
+        All devices, also those of GPUs that take no part.
+    replicas : tuple of Replica
     gradient_bytes : int
         What each replica sends around the ring.
     sum_us : float
         The time to sum the gradients of all replicas.
+    guess : str
+        Why the prediction is a guess, in sentences; empty if it is none.
     """
 
-    number: int
-    each: Schedule
-    turns: int
+    cluster: Cluster
+    replicas: tuple[Replica, ...]
     gradient_bytes: int
     sum_us: float
+    guess: str = ""
+
+    @property
+    def number(self) -> int:
+        """How many replicas there are."""
+        return len(self.replicas)
+
+    @property
+    def slowest(self) -> Replica:
+        """The replica for which the others wait."""
+        return max(self.replicas, key=lambda each: each.step_time_us)
 
     @property
     def step_time_us(self) -> float:
         """The predicted step time."""
-        return self.turns * self.each.makespan_us + self.sum_us
+        return self.slowest.step_time_us + self.sum_us
 
     @property
     def fits(self) -> bool:
-        """Whether a replica fits on its devices."""
-        return self.each.fits
+        """Whether each replica fits on its devices."""
+        return all(each.alone.fits for each in self.replicas)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak memory of the fullest GPU."""
+        return max(int(each.alone.peak_bytes.max()) for each in self.replicas)
 
     @property
     def gpus_each(self) -> int:
         """The number of GPUs that one replica has."""
-        return len(self.each.problem.cluster.gpus)
+        return len(self.replicas[0].gpus)
 
     @property
     def sent_bytes(self) -> int:
         """The bytes that all replicas send, and those sent within each."""
         around = 2 * (self.number - 1) * self.gradient_bytes
-        return around + self.number * int(self.each.transfer_bytes.sum())
+        return around + sum(int(each.alone.transfer_bytes.sum()) for each in self.replicas)
 
     @property
     def name(self) -> str:
         """The name on screen: ``data parallel, 4 replicas``."""
         name = f"data parallel, {self.number} replicas"
-        return name if self.gpus_each == 1 else f"{name} of {self.each.plan.method}"
+        return name if self.gpus_each == 1 else f"{name} of {self.replicas[0].alone.plan.method}"
+
+    @property
+    def about_shares(self) -> str:
+        """The shares of the batch, in a sentence; empty if all GPUs have the same."""
+        idle = sorted(set(self.cluster.gpus).difference(*(each.gpus for each in self.replicas)))
+        gpus_of: dict[str, list[str]] = defaultdict(list)
+        for each in self.replicas:
+            whole = each.samples is not None
+            share = count(each.samples or 0, "sample") if whole else percent(each.share)
+            gpus_of[share] += self.names(each.gpus)
+        if not idle and len(gpus_of) == 1:
+            return ""
+        parts = [f"{share} on {listed(names)}" for share, names in gpus_of.items()]
+        parts += [f"none on {listed(self.names(idle))}"] * bool(idle)
+        return f"Best shares of the batch: {'; '.join(parts)}."
+
+    @property
+    def about(self) -> str:
+        """The shares of the batch, and why the prediction is a guess, in sentences."""
+        return " ".join(filter(None, (self.about_shares, self.guess)))
+
+    def names(self, gpus: Iterable[int]) -> list[str]:
+        """Return the names of some devices on screen."""
+        return [device_label(self.cluster.devices[gpu].name) for gpu in gpus]
 
 
-def mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) -> Replicas | None:
-    """Predict the model with a replica on every GPU.
+def mirrored(
+    problem: Problem, cancelled: Callable[[], bool] = lambda: False, *, evenly: bool = False
+) -> Replicas | None:
+    """Predict the model with a replica on every GPU that has room for one.
 
-    None if there is one GPU, if it has no room for the variables, if there are fewer samples than
-    replicas, if the profile does not say what the gradients are, or if cancelled.
+    None if there is one such GPU, if there are fewer samples than replicas, if cancelled, or for a
+    reason that :func:`why_not_mirrored` gives.
+
+    Parameters
+    ----------
+    evenly : bool
+        Whether every GPU gets the same share, as frameworks do it by themselves.
     """
-    return _predicted(problem, len(problem.cluster.gpus), cancelled)
+    return _predicted(problem, len(problem.cluster.gpus), cancelled, evenly=evenly)
 
 
 def all_mirrored(problem: Problem, cancelled: Callable[[], bool] = lambda: False) -> list[Replicas]:
@@ -112,64 +215,121 @@ def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
     return min(fitting, key=lambda each: each.step_time_us, default=None)
 
 
-def _predicted(problem: Problem, number: int, cancelled: Callable[[], bool]) -> Replicas | None:
-    whole, profile = problem.cluster, problem.measured_profile
-    samples = profile.measured.batch_size or math.inf
-    if not 2 <= number <= samples or _hides_gradients(profile):
+def why_not_mirrored(problem: Problem) -> str:
+    """Say in a sentence why there is no prediction, if that is for kinds of ops or for memory."""
+    profile, cluster = problem.measured_profile, problem.cluster
+    if len(cluster.gpus) < 2:
+        return ""
+    if not _known_to_work(profile).any():
+        return UNKNOWN
+    steps = ReplicaSteps(profile, cluster, MANY, lambda: False)
+    return NO_ROOM if sum(steps.have_room((gpu,)) for gpu in cluster.gpus) < 2 else ""
+
+
+def _predicted(
+    problem: Problem, number: int, cancelled: Callable[[], bool], *, evenly: bool = False
+) -> Replicas | None:
+    cluster, profile = problem.cluster, problem.measured_profile
+    samples = profile.measured.batch_size
+    if not 2 <= number <= (samples or math.inf) or not _known_to_work(profile).any():
         return None
-    size = len(whole.gpus) // number
-    groups = [whole.gpus[i * size : (i + 1) * size] for i in range(number)]
-    slowest = min(groups, key=lambda gpus: sum(whole.speed[gpus]))
-    try:
-        free = Problem(
-            share_of_batch(profile, number), with_devices(whole, [*slowest, *whole.cpus])
+    size = len(cluster.gpus) // number
+    groups = [tuple(cluster.gpus[i * size : (i + 1) * size]) for i in range(number)]
+    steps = ReplicaSteps(profile, cluster, samples or MANY, cancelled)
+    groups = groups if evenly else [group for group in groups if steps.have_room(group)]
+    if len(groups) < 2:
+        return None
+    n_bytes, guess = gradient_bytes(profile), _guess(profile)
+
+    def predict(chosen: Sequence[Gpus], shares: Sequence[int]) -> Replicas | None:
+        taking = [(group, parts) for group, parts in zip(chosen, shares, strict=True) if parts]
+        found = [(group, parts, steps.find(group, parts)) for group, parts in taking]
+        turns = count_turns(cluster, [group for group, _ in taking])
+        replicas = tuple(
+            Replica(group, parts / steps.n_parts, parts if samples else None, step, turns[group])
+            for group, parts, step in found
+            if step is not None
         )
-    except ProblemError:  # the variables do not fit
-        return None
-    each = reference_schedule(free, ALONE if size == 1 else INSIDE, cancelled)
-    if each is None:
-        return None
-    n_bytes = gradient_bytes(profile)
-    rings = list(zip(*groups, strict=True))
-    sum_us = _ring_us(whole, rings, -(-n_bytes // (number * size))) if n_bytes else 0.0
-    chips = Counter(frozenset(whole.lane_owner[gpus].tolist()) for gpus in groups)
-    lanes = int(whole.lanes[slowest].min())
-    return Replicas(number, each, -(-max(chips.values()) // lanes), n_bytes // size, sum_us)
+        if len(replicas) < max(len(taking), 2):
+            return None
+        rings = list(zip(*(each.gpus for each in replicas), strict=True))
+        hop_bytes = -(-n_bytes // (len(replicas) * size))
+        sum_us = _ring_us(cluster, rings, hop_bytes) if n_bytes else 0.0
+        return Replicas(cluster, replicas, n_bytes // size, sum_us, guess)
+
+    turns = count_turns(cluster, groups)
+    if evenly or len({(steps.kind_of(group), turns[group]) for group in groups}) < 2:
+        even = apportion(steps.n_parts, [(0.0, 1.0)] * len(groups), [steps.n_parts] * len(groups))
+        return predict(groups, even)
+    found = [
+        made
+        for chosen in without_the_slowest(steps, groups)
+        if (made := predict(chosen, steps.best_shares(chosen)))
+    ]
+    return min(found, key=_worse_first, default=None)
 
 
-def share_of_batch(profile: Profile, number: int) -> Profile:
-    """Return the profile of a step with an nth of the samples."""
-    carries, fed = _samples(profile)
-    works = carries | fed
-    whole = ~carries[profile.tensor_op]
-    return replace(
-        profile,
-        **{
-            label: where_op(works, share(profile, label, values, number), values)
-            for label, _, values in growing(profile)
-        },
-        tensor_bytes=np.where(whole, profile.tensor_bytes, -(-profile.tensor_bytes // number)),
-    )
+def _worse_first(each: Replicas) -> tuple[bool, float, int]:
+    return not each.fits, each.step_time_us, each.number
 
 
-def _hides_gradients(profile: Profile) -> bool:
-    """Return whether ops have no types, or some are backward ones but none writes a variable."""
-    if not (any(profile.op_types) or any(profile.op_kinds)):
-        return True
-    return bool(named_backward(profile).any()) and not _has_updates(profile)
+def _is_untold(profile: Profile) -> BoolArray:
+    """Find the ops whose kind says nothing; shape (n_ops,)."""
+    silent = np.array([kind in ("", OpKind.OTHER) for kind in profile.kinds])
+    update = np.array([said == OpPass.UPDATE for said in profile.op_passes])
+    untold: BoolArray = silent & ~update
+    return untold
+
+
+def _known_to_work(profile: Profile) -> BoolArray:
+    """Find the ops that take time and whose kind says that they work on samples."""
+    carries, fed = samples_of(profile)
+    takes_time = np.nan_to_num(profile.time_us).max(axis=1) > 0
+    idle = np.array([kind in _NO_WORK for kind in profile.kinds])
+    found: BoolArray = (carries | fed) & takes_time & ~idle & ~_is_untold(profile)
+    return found
+
+
+def _guess(profile: Profile) -> str:
+    """Say why a prediction is a guess, in sentences; empty if it is none."""
+    reasons, untold = [], _is_untold(profile)
+    time_us = np.nan_to_num(profile.time_us).max(axis=1)
+    part = float(time_us[untold].sum() / time_us.sum())
+    if part > UNTOLD:
+        by_type: dict[str, float] = defaultdict(float)
+        for op in np.flatnonzero(untold).tolist():
+            by_type[profile.op_types[op]] += time_us[op]
+        name = max(by_type, key=lambda each: by_type[each])
+        such = f", such as {name}" if name else ""
+        reasons.append(
+            f"This is a guess: {percent(part)} of the time is in ops whose types say nothing about "
+            f"samples{such}."
+        )
+    if gradient_bytes(profile) and not _summed_bytes(profile):
+        reasons.append(FULL_SUM)
+    return " ".join(reasons)
+
+
+def gradient_bytes(profile: Profile) -> int:
+    """Estimate the bytes of all gradients of weights; 0 if the step is no training."""
+    if not (_has_updates(profile) or named_backward(profile).any()):
+        return 0
+    carries, fed = samples_of(profile)
+    weights = _weight_bytes(profile, carries | fed)
+    return min(_summed_bytes(profile) or weights, weights)
+
+
+def _summed_bytes(profile: Profile) -> int:
+    """Sum what ops sum over samples, as far as their kinds tell; 0 without updates."""
+    if not _has_updates(profile):
+        return 0
+    carries, fed = samples_of(profile)
+    sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
+    return int(profile.tensor_bytes[sums].sum())
 
 
 def _has_updates(profile: Profile) -> bool:
     return OpKind.UPDATE in profile.kinds or OpPass.UPDATE in profile.op_passes
-
-
-def gradient_bytes(profile: Profile) -> int:
-    """Estimate the bytes of all gradients of weights; 0 if no op writes a variable."""
-    if not _has_updates(profile):
-        return 0
-    carries, fed = _samples(profile)
-    sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
-    return min(int(profile.tensor_bytes[sums].sum()), _weight_bytes(profile, carries | fed))
 
 
 def _weight_bytes(profile: Profile, works: BoolArray) -> int:
@@ -179,15 +339,6 @@ def _weight_bytes(profile: Profile, works: BoolArray) -> int:
         consumers = profile.edge_op[profile.out_ptr[op] : profile.out_ptr[op + 1]]
         reads[op] |= reads[consumers].any()
     return int(profile.persistent_bytes[reads].sum())
-
-
-def _samples(profile: Profile) -> tuple[BoolArray, BoolArray]:
-    """Find the ops whose outputs have a row for each sample, and those with such an input."""
-    carries = carries_samples(profile)
-    fed = np.zeros(profile.n_ops, dtype=bool)
-    data = profile.tensor_output[profile.edge_tensor] != CONTROL
-    np.logical_or.at(fed, profile.edge_op[data], carries[profile.edge_source[data]])
-    return carries, fed
 
 
 def _ring_us(cluster: Cluster, rings: list[tuple[int, ...]], n_bytes: int) -> float:

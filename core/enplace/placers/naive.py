@@ -1,7 +1,8 @@
-"""Baselines that look neither at time nor at memory; the framework orders the ops of a device."""
+"""Baselines that look hardly at time or memory; the framework orders the ops of a device."""
 
 import numpy as np
 
+from enplace.machine import simulate
 from enplace.placing.candidates import best_of, unordered
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import ONE_DEVICE, placer
@@ -21,14 +22,23 @@ from enplace.values.profile import IntArray
     capabilities=(ONE_DEVICE,),
 )
 def single(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place all ops on the fastest GPU, or on the first of several equally fast ones.
+    """Place all ops on the fastest GPU that has room, or on the first of several equally fast ones.
 
-    Ops that cannot run there go elsewhere. The plan is returned even if it exceeds memory, which
-    its schedule shows.
+    Ops that cannot run there go elsewhere. If no GPU has room, the plan for the fastest is returned
+    although it exceeds memory, which its schedule shows.
     """
-    gpus = problem.cluster.gpus
-    fastest = max(gpus, key=lambda gpu: problem.cluster.speed[gpu])
-    return _finish(problem, np.full(problem.profile.n_ops, fastest), "single", options)
+    cluster = problem.cluster
+    first = {(cluster.speed[g], cluster.capacity_bytes[g]): g for g in reversed(cluster.gpus)}
+    by_speed = sorted(first.values(), key=lambda gpu: (-cluster.speed[gpu], gpu))
+
+    def on(gpu: int) -> Plan:
+        return _finish(problem, np.full(problem.profile.n_ops, gpu), "single", options)
+
+    fastest = on(by_speed[0])
+    if len(by_speed) == 1 or simulate(problem, fastest).fits:
+        return fastest
+    slower = map(on, by_speed[1:])
+    return next((plan for plan in slower if simulate(problem, plan).fits), fastest)
 
 
 @placer(

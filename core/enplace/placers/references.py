@@ -80,7 +80,12 @@ def reference_schedules(problem: Problem, alone: str) -> dict[str, Schedule]:
 
 
 def verdict(
-    step_us: float, *one_device_us: float, replicas_us: float = math.nan, inside: bool = False
+    step_us: float,
+    *one_device_us: float,
+    replicas_us: float = math.nan,
+    inside: bool = False,
+    about: str = "",
+    is_guess: bool = False,
 ) -> str:
     """Say whether a plan is faster than what needs none: one device, and data parallelism.
 
@@ -92,30 +97,42 @@ def verdict(
         Data parallelism, as far as it is known.
     inside : bool
         Whether a plan places each replica.
+    about : str
+        What else is to be said of data parallelism, in sentences.
+    is_guess : bool
+        Whether the time of data parallelism is a guess.
 
     Returns
     -------
     str
-        Unknown times are NaN; empty if all are.
+        Unknown times are NaN; empty if all are and nothing else is to be said.
     """
     shared = "Data parallelism" + " with a plan inside" * inside
     least = min((each for each in one_device_us if math.isfinite(each)), default=math.nan)
-    if _is_faster(replicas_us, step_us) and not (
-        math.isfinite(least) and not _is_faster(replicas_us, least)
-    ):
-        first = f"{shared} is faster: it takes {ms(replicas_us)}, {_plan(step_us, replicas_us)}."
-        return f"{first} One device takes {ms(least)}." if math.isfinite(least) else first
-    ends = f" {shared} takes {ms(replicas_us)}." if math.isfinite(replicas_us) else ""
+    takes = "would take" if is_guess else "takes"
+    if _is_faster(replicas_us, step_us) and not _is_tie_or_faster(least, replicas_us):
+        faster = "may be faster" if is_guess else "is faster"
+        time = f"it {takes} {ms(replicas_us)}, {_plan(step_us, replicas_us)}"
+        alone = f"One device takes {ms(least)}." if math.isfinite(least) else ""
+        return " ".join(filter(None, (f"{shared} {faster}: {time}.", about, alone)))
+    first, ends = _beside_one_device(step_us, least), ""
+    if _is_tie(replicas_us, step_us) and not _is_tie_or_faster(least, step_us):
+        ends = f"{shared} {'may be' if is_guess else 'is'} as fast as the plan."
+    elif math.isfinite(replicas_us):
+        ends = f"{shared} {takes} {ms(replicas_us)}."
+    return " ".join(filter(None, (first, ends, about)))
+
+
+def _beside_one_device(step_us: float, least: float) -> str:
+    """Compare a plan with the fastest way to use one device; empty if none is known."""
     if math.isnan(least):
-        return ends.strip()
+        return ""
     if _is_faster(step_us, least):
-        if _is_tie(replicas_us, step_us):
-            ends = f" {shared} is as fast as the plan."
-        return f"One device takes {ms(least)}, {_plan(step_us, least)}.{ends}"
+        return f"One device takes {ms(least)}, {_plan(step_us, least)}."
     if _is_tie(step_us, least):
-        return f"One device is as fast: nothing to split. Both take {ms(least)}.{ends}"
+        return f"One device is as fast: nothing to split. Both take {ms(least)}."
     first = f"One device is faster: nothing to split. It takes {ms(least)}"
-    return f"{first}, {_plan(step_us, least)}.{ends}"
+    return f"{first}, {_plan(step_us, least)}."
 
 
 def _plan(step_us: float, other_us: float) -> str:
@@ -129,3 +146,7 @@ def _is_tie(time_us: float, other_us: float) -> bool:
 def _is_faster(time_us: float, other_us: float) -> bool:
     """Return whether a time that may be unknown is less by more than a tie."""
     return time_us < other_us and not _is_tie(time_us, other_us)
+
+
+def _is_tie_or_faster(time_us: float, other_us: float) -> bool:
+    return math.isfinite(time_us) and not _is_faster(other_us, time_us)

@@ -156,7 +156,8 @@ def test_a_pipeline_is_described_by_its_own_value():
 
 def test_printing_says_whether_the_plan_is_worth_it(result):
     assert str(result).startswith("tiny on pair, heft, solved in ")
-    assert "One device is faster: nothing to split. It takes 0.70 ms" in str(result)
+    assert "Data parallelism is faster: it takes 0.36 ms" in str(result)
+    assert "One device takes 0.70 ms." in str(result)
 
 
 def test_memory_is_told_by_device(result):
@@ -186,7 +187,7 @@ def test_a_comparison_is_a_table(folder):
     assert table.index.tolist() == ["heft", "single"]
     assert table["step_time_us"].tolist() == [r.step_time_us for r in found.results.values()]
     verdict, _, *rows = repr(found).splitlines()
-    assert verdict.startswith("One device is as fast: nothing to split.")
+    assert verdict.startswith("Data parallelism is faster: it takes 0.36 ms")
     assert [row.split()[0] for row in rows] == ["method", "heft", "single", "data"]
     assert [each.number for each in found.data_parallel] == [2]
     assert len(pictures(found._repr_html_())) == 1

@@ -260,6 +260,8 @@ def test_a_plan_that_separates_colocated_ops_is_simulated_with_a_note(enplace, f
 
 
 def test_a_plan_that_does_not_beat_one_device_is_called_useless_first(enplace, folder):
+    one_sample = model(measured={"batch_shapes": [[1, 8]]})
+    (folder / "p.json").write_text(json.dumps(one_sample))
     words = ("p.json", "--cluster", "c.json", "--method")
     done = enplace("place", *words, "single")
     assert done.out.splitlines()[2].startswith("One device is as fast: nothing to split.")
@@ -286,7 +288,40 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     ]
     (shared,) = done.document["data_parallel"]
     assert (shared["replicas"], shared["gpus_each"]) == (2, 1)
-    assert f"Data parallelism takes {ms(shared['step_time_us'])}." in first
+    assert first.startswith(f"Data parallelism is faster: it takes {ms(shared['step_time_us'])}")
+    assert [each["share"] for each in shared["shares"]] == [0.5, 0.5]
+    assert done.document["data_parallel_why_not"] == shared["guess"] == ""
+
+
+@pytest.mark.parametrize("command", ["place", "compare"])
+def test_types_that_say_nothing_of_samples_make_no_figure(enplace, folder, command):
+    cells = model()
+    for op in cells["ops"]:
+        op["type"] = "LSTMCell"
+    (folder / "p.json").write_text(json.dumps(cells))
+    options = ("--methods", "single") if command == "compare" else ()
+    done = enplace(command, "p.json", "--cluster", "c.json", *options)
+    assert "Data parallelism is not predicted: no op is known to work on samples" in done.out
+    found = enplace(command, "p.json", "--cluster", "c.json", *options, "--json").document
+    assert (found["data_parallel"], found["data_parallel_step_time_us"]) == ([], None)
+    assert found["data_parallel_why_not"].startswith("Data parallelism is not predicted: no op")
+
+
+def test_unlike_cards_get_shares_of_the_batch_by_speed(enplace, folder):
+    mixed = machine()
+    mixed["devices"][0]["speed"] = 3.0
+    (folder / "c.json").write_text(json.dumps(mixed))
+    (folder / "p.json").write_text(json.dumps(model(measured={"batch_shapes": [[32, 8]]})))
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single")
+    assert "Best shares of the batch: 25 samples on GPU 0; 7 samples on GPU 1." in done.out
+    (shared,) = enplace(
+        "compare", "p.json", "--cluster", "c.json", "--methods", "single", "--json"
+    ).document["data_parallel"]
+    assert [each["samples"] for each in shared["shares"]] == [
+        25,
+        7,
+    ]  # launches take their time on each
+    assert shared["step_time_us"] == pytest.approx(100 * len(OPS) / 4, rel=0.05)
 
 
 @pytest.mark.parametrize("command", ["place", "compare"])

@@ -85,3 +85,6 @@ def test_a_plan_is_compared_with_data_parallelism():
     best = verdict(90.0, 120.0, replicas_us=100.0)
     assert best == "One device takes 0.12 ms, the plan −25.0 %. Data parallelism takes 0.10 ms."
     assert verdict(90.0, 50.0, replicas_us=60.0).startswith("One device is faster")
+    guess = verdict(90.0, 120.0, replicas_us=60.0, about="Few types say it.", is_guess=True)
+    assert guess.startswith("Data parallelism may be faster: it would take 0.060 ms")
+    assert "the plan +50.0 %. Few types say it. One device" in guess

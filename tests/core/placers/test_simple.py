@@ -17,6 +17,16 @@ from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
 
+def test_single_uses_a_slower_gpu_if_only_that_has_room():
+    profile = profile_of({"a": 10.0, "b": 10.0}, persistent={"a": 60, "b": 60})
+    cluster = cluster_of(2, speeds=(2.0, 1.0))
+    small, large = cluster.devices
+    cluster = replace(cluster, devices=(replace(small, capacity_bytes=100), large))
+    schedule = place(Problem(profile, cluster), "single").schedule
+    assert schedule.plan.device.tolist() == [1, 1]
+    assert schedule.fits
+
+
 def test_single_uses_the_fastest_gpu_and_notes_exceeded_memory():
     profile = line([4.0] * 4, [(i, i + 1, 8) for i in range(3)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, speeds=[1.0, 2.0], capacity=1000))

@@ -15,7 +15,7 @@ from enplace.api.graphs import from_networkx, to_networkx
 from enplace.coarsen.contract import contract
 from enplace.errors import ProfileError
 from enplace.frameworks.evaluation import estimate
-from enplace.placers.data_parallel import share_of_batch
+from enplace.placers.batch_shares import share_of_batch
 from enplace.processes.codecs import profile_from, profile_message
 from enplace.readers import read_profile
 from enplace.values.batch import with_batch
@@ -133,7 +133,7 @@ def test_a_group_has_what_its_ops_have(name: str) -> None:
 
 
 @each_column
-@pytest.mark.parametrize("change", [lambda p: with_batch(p, 0.5), lambda p: share_of_batch(p, 2)])
+@pytest.mark.parametrize("change", [lambda p: with_batch(p, 0.5), lambda p: share_of_batch(p, 0.5)])
 def test_half_a_batch_has_half_of_what_grows(name: str, change: Callable[..., Profile]) -> None:
     profile = profile_with(name)
     before, after = getattr(profile, name), getattr(change(profile), name)

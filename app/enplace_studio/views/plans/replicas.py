@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QLabel
 
-from enplace.placers.data_parallel import Replicas, mirrored
+from enplace.placers.data_parallel import Replicas, mirrored, why_not_mirrored
 from enplace.text import count, ms, size
 from enplace.values.problem import Problem
 from enplace_studio.jobs.background import Background
@@ -31,9 +30,10 @@ class ReplicasLine(QLabel):
         self._document = document
         self._background = Background(QObject(self))  # nobody waits for it: no busy cursor
         self._asked: Problem | None = None
-        self._found: Replicas | None = None
+        self._found = ""
         self.setProperty("role", "dim")
         self.setWordWrap(True)
+        self.setTextFormat(Qt.TextFormat.PlainText)  # it may name a type from a file
         self.setToolTip(plain_tip(ABOUT))
         self.hide()
         call_later(self, self.refresh, document.opened, document.current_changed)
@@ -46,25 +46,33 @@ class ReplicasLine(QLabel):
             return
         problem, asked = project.problem, self._asked
         if asked is None or (problem.profile, problem.cluster) != (asked.profile, asked.cluster):
-            self._asked, self._found = problem, None
+            self._asked, self._found = problem, ""
             self._background.forget()
-            self._background.start(partial(mirrored, problem), self._keep)
+            self._background.start(partial(_predict, problem), self._keep)
         self._show()
 
-    def _keep(self, found: Replicas | None) -> None:
+    def _keep(self, found: str) -> None:
         self._found = found
         self._show()
 
     def _show(self) -> None:
-        self.setVisible(self._found is not None)
-        if self._found is not None:
-            self.setText(describe(self._found))
+        self.setVisible(bool(self._found))
+        self.setText(self._found)
+
+
+def _predict(problem: Problem) -> str:
+    """Describe data parallelism, or say why it cannot be predicted; empty if there is none."""
+    if why := why_not_mirrored(problem):
+        return why
+    found = mirrored(problem)
+    return describe(found) if found else ""
 
 
 def describe(found: Replicas) -> str:
-    """Describe data parallelism in a line: its step time, and what each copy needs."""
-    peak = size(int(np.max(found.each.peak_bytes)))
+    """Describe data parallelism in short: its step time, what each copy needs, and its shares."""
+    peak = size(found.peak_bytes)
     title = f"For comparison: data parallelism, {count(found.number, 'replica')}"
     if not found.fits:
         return f"{title}: does not fit, each needs {peak}"
-    return f"{title}: {ms(found.step_time_us)} per step, {peak} each"
+    most = f"{peak} each" if not found.about_shares else f"at most {peak} each"
+    return " ".join([f"{title}: {ms(found.step_time_us)} per step, {most}.", found.about]).strip()

@@ -117,6 +117,13 @@ _CUT = (DATA, WEIGHTS, GRADIENT)
 _CONVOLUTIONS = (OpKind.CONV, OpKind.GROUPED_CONV)
 _FILTER_GRADIENTS = (OpKind.CONV_FILTER_GRADIENT, OpKind.GROUPED_CONV_FILTER_GRADIENT)
 
+_SAMPLE_KINDS = frozenset((*_CONVOLUTIONS, OpKind.MATMUL, OpKind.BATCH_MATMUL)) | {
+    OpKind.GATHER,
+    OpKind.POOL,
+    OpKind.ROWS,
+}
+"""Kinds of ops that work on samples: one without inputs is fed by what the profile leaves out."""
+
 _NO_SAMPLES = (OpKind.SHAPE, *_FILTER_GRADIENTS, OpKind.BIAS_GRADIENT, OpKind.REDUCE)
 """Kinds of ops whose outputs do not have a row for each sample."""
 
@@ -148,8 +155,9 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     """Find the ops whose outputs have a row for each sample of the batch; shape (n_ops,).
 
     The samples come from ops that are fed, and from ops without inputs that are neither constants
-    nor variables. An op that asks for their number gets as many rows. So does one that
-    is on record as having them, such as the product after a mean over pixels.
+    nor variables; the first layer of a profile written by hand may hold weights. An op that asks
+    for their number gets as many rows. So does one that is on record as having them, such as the
+    product after a mean over pixels.
     """
     n_samples = profile.measured.batch_size
     for_each = np.array([_has_rows(profile, op, n_samples) for op in range(profile.n_ops)])
@@ -158,7 +166,10 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
     is_small[profile.tensor_op[profile.tensor_bytes > SMALL_BYTES]] = False
     constant = np.array([kind in (OpKind.CONSTANT, OpKind.VARIABLE) for kind in profile.kinds])
     fed = np.array([kind == OpKind.INPUT for kind in profile.kinds])
-    source = fed | ~(constant | (profile.persistent_bytes > 0))
+    holds = profile.persistent_bytes > 0
+    works = np.array([kind in _SAMPLE_KINDS for kind in profile.kinds])
+    source = fed | works | ~(constant | holds)
+    held = {profile.colocation[op] for op in np.flatnonzero(holds).tolist()} - {""}
     for op in profile.topological_order.tolist():
         before = profile.edge_source[data_edges(profile, op)]
         kind, n_data = profile.kinds[op], np.count_nonzero(carries[before])
@@ -167,7 +178,7 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
         elif for_each[op] or kind == OpKind.RANDOM:
             carries[op] = True
         elif kind == OpKind.MATMUL:
-            weights = len(before) > 1 or profile.persistent_bytes[op] > 0
+            weights = len(before) > 1 or holds[op] or profile.colocation[op] in held
             carries[op] = n_data == 1 and weights
         elif kind == OpKind.SHAPE or is_small[op]:
             counts[op] = n_data > 0 if kind == OpKind.SHAPE else counts[before].any()

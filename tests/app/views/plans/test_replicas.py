@@ -1,5 +1,7 @@
 """The line on data parallelism below the plans."""
 
+from dataclasses import replace
+
 from documents import document_of
 from enplace.placers.data_parallel import mirrored
 from enplace.text import ms
@@ -9,8 +11,13 @@ from problems import cluster_of, profile_of
 WORK = {"a": 10, "b": 10}
 
 
+def on_samples(profile):
+    """Return a profile whose types say that all ops work on samples."""
+    return replace(profile, op_types=("Relu",) * profile.n_ops)
+
+
 def test_data_parallelism_is_predicted_for_the_open_cluster(opener, qtbot):
-    document = document_of(profile_of(WORK), cluster_of(2), {"a": 0, "b": 0})
+    document = document_of(on_samples(profile_of(WORK)), cluster_of(2), {"a": 0, "b": 0})
     line = opener(ReplicasLine, document, 260, 60)
     document.place([0], 1)
     step = ms(mirrored(document.problem).step_time_us)
@@ -21,8 +28,20 @@ def test_data_parallelism_is_predicted_for_the_open_cluster(opener, qtbot):
 
 
 def test_replicas_that_do_not_fit_have_no_time(opener, qtbot):
-    profile = profile_of(WORK, [("a", "b", 90)], temporary={"a": 80, "b": 80})
-    document = document_of(profile, cluster_of(2, capacity_bytes=60), {"a": 0, "b": 1})
+    profile = profile_of(WORK, [("a", "b", 900)], temporary={"a": 80, "b": 80})
+    document = document_of(on_samples(profile), cluster_of(2, capacity_bytes=60), {"a": 0, "b": 1})
     line = opener(ReplicasLine, document, 260, 60)
     document.place([0], 1)
     qtbot.waitUntil(lambda: "does not fit" in line.text())
+
+
+def test_shares_on_unlike_cards_and_a_missing_prediction_are_said(opener, qtbot):
+    cluster = cluster_of(2, speeds=(3.0, 1.0))
+    document = document_of(on_samples(profile_of(WORK)), cluster, {"a": 0, "b": 0})
+    line = opener(ReplicasLine, document, 260, 60)
+    document.place([0], 1)
+    qtbot.waitUntil(lambda: "Best shares of the batch: " in line.text())
+    unknown = document_of(profile_of(WORK), cluster, {"a": 0, "b": 0})
+    line = opener(ReplicasLine, unknown, 260, 60)
+    unknown.place([0], 1)
+    qtbot.waitUntil(lambda: "is not predicted: no op is known to work on samples" in line.text())
