@@ -27,9 +27,9 @@ from PySide6.QtWidgets import QSlider
 
 from benchmarks.report import Report, publish
 from benchmarks.synthetic import HEADS, transformer
-from enplace.files.writing import write_atomically
-from enplace.frameworks.registry import exporters
-from enplace.writers import write_profile
+from enplace.frameworks.registry import exporters, why_no_export
+from enplace.values.result import Result
+from enplace.writers import Exporter, write_profile
 from enplace_studio.jobs.background import Background
 from enplace_studio.shell.application import make_application
 from enplace_studio.shell.window import MainWindow
@@ -171,9 +171,10 @@ def _export(window: MainWindow, folder: Path) -> None:
     exchange, entry = window.studio.exchange, window.document.current
     assert entry is not None
     writing = Background(QObject())
-    for form in exporters():
-        text = exchange.exported(form, entry)
-        writing.start(partial(_write, folder / form, text), lambda _: None)
+    for form, exporter in exporters().items():
+        if not why_no_export(form, Result(entry.schedule)):
+            shown = exchange.exported(form, entry)
+            writing.start(partial(_write, exporter, folder / form, shown), lambda _: None)
     _wait(lambda: not writing.is_busy)
     drawing = window.panes.drawing()
     assert drawing is not None
@@ -183,8 +184,8 @@ def _export(window: MainWindow, folder: Path) -> None:
     _wait(lambda: not writing.is_busy)
 
 
-def _write(path: Path, text: Callable[[], str]) -> None:
-    write_atomically(path, text())
+def _write(exporter: Exporter, path: Path, shown: Callable[[], Result]) -> None:
+    exporter.write_to(path, shown())
 
 
 def _wait(is_done: Callable[[], bool]) -> None:

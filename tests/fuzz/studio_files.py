@@ -62,4 +62,5 @@ def show(path: Path) -> None:
     opened = open_file(path).project
     result = Result(place(opened.problem, "heft").schedule)
     for exporter in exporters().values():
-        exporter.text(result)
+        if exporter.write is not None:
+            exporter.text(result)

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QWidget
 
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
-from enplace.files.writing import write_atomically
 from enplace.frameworks.registry import exporters, framework_of
 from enplace.placers.references import result_for
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
@@ -22,6 +21,7 @@ from enplace.text import count, ms, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
+from enplace.values.result import Result
 from enplace.writers import write_constraints, write_plan
 from enplace_studio.explain.cluster_facts import cluster_title
 from enplace_studio.files import session
@@ -72,16 +72,16 @@ class Exchange(Part):
         """Ask for a file and export the current schedule to it."""
         entry = self._document.current
         if entry is not None:
-            text = self.exported(form, entry)
-            self._ask_write("Export", suffix, lambda path: write_atomically(path, text()))
+            exporter, result = exporters()[form], self.exported(form, entry)
+            self._ask_write("Export", suffix, lambda path: exporter.write_to(path, result()))
 
-    def exported(self, form: str, entry: PlanEntry) -> Callable[[], str]:
-        """Return a function for a thread, which writes a plan in a file format."""
+    def exported(self, form: str, entry: PlanEntry) -> Callable[[], Result]:
+        """Return a function for a thread, which makes what a file format shows of a plan."""
         project, known_us = self._document.project, self._known_us(entry)
         exporter = exporters()[form]
         model = None if project is None or entry.cluster is not None else project.model
         alone = framework_of(entry.schedule.problem.measured_profile).alone
-        return lambda: exporter.text(result_for(exporter, entry.schedule, model, alone, known_us))
+        return lambda: result_for(exporter, entry.schedule, model, alone, known_us)
 
     def _known_us(self, entry: PlanEntry) -> float | None:
         """Return the bound that is known by now."""

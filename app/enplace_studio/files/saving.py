@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
@@ -141,20 +141,24 @@ class Saving(Part):
     # Any other file
 
     def ask_write(
-        self, title: str, suffix: str, write: Callable[[Path], object], file_filter: str = ""
+        self,
+        title: str,
+        suffix: str,
+        write: Callable[[Path], Sequence[str] | None],
+        file_filter: str = "",
     ) -> None:
-        """Ask for a file name and write the file in a thread."""
+        """Ask for a file name and write the file in a thread; `write` may return lines to show."""
         name = self._ask_save(title, suffix, file_filter or f"(*{suffix})")
         if name:
             path = Path(name)
 
-            def write_file() -> None:
+            def write_file() -> str:
                 refuse_pipe(path)
-                write(path)
+                notes = write(path)
+                written = f"Wrote {path.name}"
+                return f"{written}. {' '.join(notes)}" if notes else written
 
-            self.background.start(
-                write_file, lambda _: self.done.emit(f"Wrote {path.name}"), self.fail
-            )
+            self.background.start(write_file, self.done.emit, self.fail)
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
         problem = self._document.problem

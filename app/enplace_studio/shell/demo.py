@@ -14,6 +14,7 @@ from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 from enplace.bounds import with_bound
 from enplace.errors import EnplaceError
 from enplace.files.writing import write_atomically
+from enplace.frameworks.registry import exporters
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms
 from enplace.writers import write_plan
@@ -132,7 +133,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
         known_us = document.bounds.find_us(current.schedule.problem)
         write_plan(folder / "plan.json", with_bound(current.schedule, known_us))
         report = window.studio.exchange.exported("html", current)
-        write_atomically(folder / "report.html", report())
+        exporters()["html"].write_to(folder / "report.html", report())
     project = document.project
     plans = project.plans if project else ()
     lines = [plan_line(project, document.bounds, entry) for entry in plans if project]

@@ -14,7 +14,6 @@ from enplace.api.notebook import image, preformatted
 from enplace.api.plot import plot_timeline
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
-from enplace.files.writing import write_atomically
 from enplace.frameworks.registry import exporters, framework_of, why_no_export
 from enplace.inputs import PathLike
 from enplace.pictures.graph_svg import graph_svg
@@ -118,9 +117,9 @@ class Result(PlainResult):
         ----------
         format : str
             As for ``enplace export``: ``"html"`` (a report), ``"svg"``, ``"csv"``, ``"trace"``
-            (for Perfetto), ``"python"``...
+            (for Perfetto), ``"python"``, ``"onnx"``...
         path : str or path
-            The file to write.
+            The file to write; for ``"onnx-stages"``, the folder.
 
         Raises
         ------
@@ -136,7 +135,7 @@ class Result(PlainResult):
         model = None if self.plan.splits else self.schedule.problem
         alone = framework_of(self.schedule.problem.measured_profile).alone
         shown = result_for(known[format], self.schedule, model, alone, self.step_bound_us)
-        write_atomically(path, known[format].text(shown))
+        known[format].write_to(path, shown)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the timeline with matplotlib: a row for each device and channel.

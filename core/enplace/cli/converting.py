@@ -18,7 +18,7 @@ from enplace.cli.options import (
     plan_argument,
     profile_argument,
 )
-from enplace.cli.outputs import check_outputs
+from enplace.cli.outputs import check_folder, check_outputs
 from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
@@ -190,7 +190,9 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
     required=True,
     help="What to write.",  # the help text lists the exporters instead
 )
-@click.option("-o", "--output", type=FILE, required=True, metavar="OUT", help="File to write.")
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="OUT", help="File or folder to write."
+)
 @cluster_option(required=False, default="the one the plan was made for")
 @click.option(
     "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
@@ -199,13 +201,16 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
-    from enplace.files.writing import write_atomically
     from enplace.frameworks.registry import exporters, framework_of, why_no_export
     from enplace.machine import simulate
     from enplace.placers.references import result_for
     from enplace.values.result import Result
 
-    check_outputs((output,), profile, plan, choice["cluster"])
+    exporter = exporters()[form]
+    if exporter.is_folder:
+        check_folder(output)
+    else:
+        check_outputs((output,), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     schedule = simulate(problem, chosen)
     if why := why_no_export(form, Result(schedule)):
@@ -213,17 +218,30 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
     alone = framework_of(problem.measured_profile).alone
-    result = result_for(exporters()[form], schedule, model, alone)
-    content = exporters()[form].text(result).encode()
-    write_atomically(output, content)
+    result = result_for(exporter, schedule, model, alone)
+    notes = exporter.write_to(output, result)
+    n_bytes = _size_of(output)
     return Answer(
         {
             "format": form,
             "file": output,
-            "bytes": len(content),
+            "bytes": n_bytes,
             "step_time_us": schedule.makespan_us,
             "feasible": schedule.fits,
+            "notes": list(notes),
         },
-        f"{output} written, {size(len(content))}."
-        + ("" if schedule.fits else " Note that the plan does not fit in memory."),
+        "\n".join(
+            [
+                f"{output} written, {size(n_bytes)}."
+                + ("" if schedule.fits else " Note that the plan does not fit in memory."),
+                *notes,
+            ]
+        ),
     )
+
+
+def _size_of(path: str) -> int:
+    """Return the size of a file, or of all files in a folder."""
+    if os.path.isdir(path):
+        return sum(entry.stat().st_size for entry in os.scandir(path))
+    return os.path.getsize(path)

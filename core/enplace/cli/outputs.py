@@ -24,6 +24,25 @@ def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
             raise FileError(f"{output}: is named for two outputs; write them to two files")
 
 
+def check_folder(output: str) -> None:
+    """Refuse, before the work, a folder that cannot be made, or that has other files in it.
+
+    Raises
+    ------
+    FileError
+        With the folder and the fix.
+    """
+    parent = os.path.dirname(os.path.abspath(output))
+    if not output or not os.path.isdir(parent):
+        raise FileError(f"{output}: there is no folder '{parent}'; create it first")
+    if os.path.isdir(output) and not os.path.islink(output) and not os.listdir(output):
+        return
+    if os.path.lexists(output):
+        raise FileError(f"{output}: is there already; name a new folder, or an empty one")
+    if not os.access(parent, os.W_OK):
+        raise FileError(f"{output}: cannot write there; choose a folder you may write to")
+
+
 def _check_output(output: str, inputs: Sequence[str]) -> None:
     if output in ("", "-"):
         raise FileError(f"'{output}' is not a file; name one, or /dev/stdout for the terminal")

@@ -70,9 +70,8 @@ def _open_stream(path: Path) -> BinaryIO | None:
 def _replace(target: Path, content: bytes) -> None:
     if target.exists() and not target.stat().st_mode & 0o222:
         raise OSError(errno.EACCES, "")  # renaming would replace it all the same
-    name = f".{shortened_name(target.name)}"
     remove_abandoned_files(target.parent)
-    temporary = target.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(6)}{_TEMPORARY}")
+    temporary = target.with_name(temporary_name(target.name))
     try:
         is_private = not target.parent.stat().st_mode & 0o077
         with open(temporary, "xb") as file:
@@ -90,6 +89,12 @@ def _replace(target: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_name(name: str) -> str:
+    """Name a file until it is whole; :func:`remove_abandoned_files` knows such names."""
+    start = f".{shortened_name(name)}.{os.getpid()}"
+    return f"{start}.{secrets.token_hex(6)}{_TEMPORARY}"
 
 
 def shortened_name(name: str) -> str:

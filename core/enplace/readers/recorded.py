@@ -34,8 +34,8 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
             )
     if unknown := sorted(set(recorded.values()) - set(cluster.index)):
         raise PlanError(
-            f"profile '{profile.name}' ran on {unknown[0]}, which cluster '{cluster.name}' does "
-            f"not have; use 'local'"
+            f"profile '{profile.name}' has ops on {unknown[0]}, which cluster '{cluster.name}' "
+            f"does not have; choose one that has it, or for a measured profile 'local'"
         )
     device = np.array([cluster.index[recorded[op]] for op in profile.op_names], dtype=np.int64)
     position = inverse(profile.topological_order)

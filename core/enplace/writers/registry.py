@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from enplace.errors import FileError
+from enplace.files.writing import write_atomically
 from enplace.text import WORDS
 from enplace.values.result import Result
 
 Write = Callable[[Result], str]
+Save = Callable[[Result, str], Sequence[str]]
 
 
 def _fits(result: Result) -> str:
@@ -27,8 +30,12 @@ class Exporter:
         The name for ``enplace export --format``, and the one for people.
     suffix : str
         The ending of such a file's name.
-    write : callable
+    write : callable or None
         Takes a result, and returns the text of the file.
+    save : callable or None
+        Writes what is no text: takes a result and a path, and returns lines for people.
+    is_folder : bool
+        Whether ``save`` makes a folder.
     shows_bound, shows_references : bool
         Whether the file shows the result's bound and its references, which take time to find.
     why_not : callable
@@ -38,10 +45,25 @@ class Exporter:
     name: str
     title: str
     suffix: str
-    write: Write
+    write: Write | None = None
     shows_bound: bool = False
     shows_references: bool = False
     why_not: Callable[[Result], str] = _fits
+    save: Save | None = None
+    is_folder: bool = False
+
+    def write_to(self, path: str | os.PathLike[str], result: Result) -> Sequence[str]:
+        """Write the file or the folder; return lines for people.
+
+        Raises
+        ------
+        FileError
+            If it cannot be written.
+        """
+        if self.save is not None:
+            return self.save(result, os.fspath(path))
+        write_atomically(path, self.text(result))
+        return []
 
     def text(self, result: Result) -> str:
         """Return the text of the file.
@@ -51,7 +73,7 @@ class Exporter:
         FileError
             If the exporter returns anything but text; the message is for its developer.
         """
-        found: object = self.write(result)
+        found: object = self.write and self.write(result)
         if not isinstance(found, str):
             raise FileError(
                 f"the exporter '{self.name}' returned {found!r:.60}, which is not text; correct it"

@@ -124,7 +124,7 @@ def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace
     assert "estimated step time" in report
     assert "Op times are estimated" in report
     assert "enplace.apply" not in report
-    for form in set(exporters()) - {"python"}:
+    for form in (name for name, each in exporters().items() if each.write and name != "python"):
         assert enplace("export", imported, "plan.json", "--format", form, "-o", "out").status == 0
         assert "estimated" in Path("out").read_text(), form
 
@@ -135,6 +135,37 @@ def test_no_module_for_another_framework_is_written(imported, enplace):
     assert done.status == 2
     assert "format 'python' is for TensorFlow, and this is a model of ONNX" in done.err
     assert not Path("out.py").exists()
+
+
+def test_a_plan_is_written_as_onnx_files_and_read_back(folder, enplace):
+    path = save(onnx_models.merged_decoder(), folder / "m.onnx")
+    before = path.read_bytes()
+    enplace("import", path, "-o", "m.json")
+    cluster = ("--cluster", "h200-2-nvlink")
+    enplace("place", "m.json", *cluster, "--method", "round-robin", "-o", "plan.json")
+    export = ("export", "m.json", "plan.json", "--format")
+    said = enplace(*export, "onnx", "-o", "out.onnx")
+    assert said.status == 0
+    assert "this is 'then'" in said.out
+    assert enplace(*export, "onnx-stages", "-o", "stages", "--json").document["bytes"] > 1000
+    assert (folder / "stages/stages.json").exists()
+    again = enplace(*export, "onnx-stages", "-o", "stages")
+    assert (again.status, "is there already" in again.err) == (2, True)
+    own = enplace(*export, "onnx", "-o", path)
+    assert (own.status, "stays as it is" in own.err) == (2, True)
+    assert path.read_bytes() == before
+    assert not list(folder.glob(".*"))
+    words = ("import", "out.onnx", "-o", "o.json", "--plan", "read.json", *cluster)
+    assert 'The file holds a plan, "enplace"' in enplace(*words).out
+    devices = [
+        {each["op"]: each["device"] for each in json.loads(Path(name).read_text())["ops"]}
+        for name in ("plan.json", "read.json")
+    ]
+    inputs = {"x", "past.0.key"}
+    assert all(devices[0][op] == device for op, device in devices[1].items() if op not in inputs)
+    path.unlink()
+    gone = enplace(*export, "onnx", "-o", "out.onnx")
+    assert (gone.status, f"the model's file {path.resolve()} is needed" in gone.err) == (2, True)
 
 
 def test_a_measured_profile_says_nothing_of_estimates(folder, enplace):

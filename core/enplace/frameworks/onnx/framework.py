@@ -7,6 +7,7 @@ from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
+from enplace.frameworks.onnx.exports import EXPORTERS
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.names.scopes import INPUT
 from enplace.option import MAX_SIZE, SIZES, TEXT, WHOLE, Option
@@ -110,4 +111,5 @@ FRAMEWORK = Framework(
     suffixes=(SUFFIX,),
     recognise=recognise,
     grains={"module": find_modules},
+    exporters=EXPORTERS,
 )

@@ -19,6 +19,7 @@ from onnx import NodeProto
 
 from enplace.errors import FileError
 from enplace.files.fields import shown
+from enplace.frameworks.onnx.devices import find_plan
 from enplace.frameworks.onnx.functions import bodies_of, reads
 from enplace.frameworks.onnx.graph import Graph
 from enplace.frameworks.onnx.op_kinds import is_unknown, kind_of, split_lengths
@@ -67,11 +68,11 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         If the graph is none that runs.
     """
     nodes, inputs = list(graph.nodes), list(graph.inputs)
-    names = [*inputs, *_names(graph, nodes)]
+    names = [*inputs, *name_nodes(graph, nodes)]
     taken = [list(dict.fromkeys(reads(node))) for node in nodes]
     edges = _edges(graph, names, taken)
     persistent, ties = _weights(graph, nodes, taken)
-    known, is_free = _find_known(graph, nodes, taken)
+    known, is_free = find_known(graph.weights, nodes, taken)
     free = Work(kernels=0)
     works = [free if f else work_of(n, graph) for n, f in zip(nodes, is_free, strict=True)]
     times = [
@@ -84,6 +85,9 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         for name, node, kind, free in zip(names[len(inputs) :], nodes, kinds, is_free, strict=True)
         if kind in RULES and not free
     }
+    plan = find_plan(graph.configurations, nodes)
+    plan_notes = [plan.note] if plan else []
+    op_devices = _assigned(names, edges, times, plan.devices) if plan else {}
     recorded = [""] * len(inputs) + [_recorded_scope(node) for node in nodes]
     return make_profile(
         name,
@@ -100,7 +104,8 @@ def estimated_profile(name: str, graph: Graph, gpu: Gpu) -> Profile:
         measured=replace(
             _measured(graph, gpu),
             split_lengths=lengths,
-            notes=(*graph.notes, *_describe(graph, nodes, persistent)),
+            notes=(*graph.notes, *_describe(graph, nodes, persistent), *plan_notes),
+            op_devices=op_devices,
         ),
     )
 
@@ -167,7 +172,7 @@ def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 # Names
 
 
-def _names(graph: Graph, nodes: Sequence[NodeProto]) -> list[str]:
+def name_nodes(graph: Graph, nodes: Sequence[NodeProto]) -> list[str]:
     """Name nodes as the file does, or else after their output or type; add numbers to repeated."""
     own = {node.name for node in nodes}
     used, found = set(graph.inputs), []
@@ -241,17 +246,42 @@ def _held_bytes(body: Graph) -> int:
     return own + sum(map(_held_bytes, inner))
 
 
+# The plan that the file holds
+
+
+def _assigned(
+    names: Sequence[str], edges: Sequence[Edge], times: Sequence[Times], plan: Sequence[str | None]
+) -> dict[str, str]:
+    """Return the device of each op: as the file says, or that of a neighbour.
+
+    What feeds the model, and what no GPU can run, is on the CPU.
+    """
+    first = len(names) - len(plan)
+    host = next((name for name in plan if name and "CPU" in name), "CPU:0")
+    found = [host] * first + [
+        host if math.isnan(on_gpu) else device
+        for device, (on_gpu, _) in zip(plan, times, strict=True)
+    ]
+    for source, _, target, _ in edges:
+        if source >= first:
+            found[target] = found[target] or found[source]
+    for source, _, target, _ in reversed(edges):
+        found[source] = found[source] or found[target]
+    any_device = next(filter(None, plan))
+    return {name: each or any_device for name, each in zip(names, found, strict=True)}
+
+
 # Times
 
 
-def _find_known(
-    graph: Graph, nodes: Sequence[NodeProto], reads: Sequence[list[str]]
+def find_known(
+    weights: Iterable[str], nodes: Sequence[NodeProto], reads: Sequence[list[str]]
 ) -> tuple[set[str], list[bool]]:
     """Find the tensors that a runtime knows before the inference, or only needs on the host.
 
     Also returns which nodes make only such tensors.
     """
-    known, makes = set(graph.weights), []
+    known, makes = set(weights), []
     for node, taken in zip(nodes, reads, strict=True):
         is_computed = bool(taken) and node.op_type not in _RANDOM and known.issuperset(taken)
         makes.append(is_computed or node.op_type in ("Constant", "Shape", "Size"))

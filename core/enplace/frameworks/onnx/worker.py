@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from enplace.errors import EnplaceError, FileError
+from enplace.frameworks.onnx.exports import STAGES
 from enplace.frameworks.onnx.framework import FRAMEWORK
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.work import profile_answer, receive_job
-from enplace.processes.main import Connection
+from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
 from enplace.values.profile import Profile
 
 
 def work(connection: Connection) -> Message:
-    """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
+    """Do the job that is received, see :mod:`enplace.frameworks.jobs`: a profile or an export."""
     _, job = receive_job(connection)
     source = source_from_json(job.details["source"])
-    if job.do != "profile":
+    if job.do not in ("profile", "export"):
         raise EnplaceError(f"{source.path}: {FRAMEWORK.kind(source.kind).why_no_run}")
     if importlib.util.find_spec("onnx") is None:
         raise EnplaceError(f"ONNX is not installed; run: {FRAMEWORK.install_command}")
     connection.report("Reading the graph", None)
+    if job.do == "export":
+        return done(notes=export(source, job.details))
     return profile_answer(profile_of(source), job)
+
+
+def export(source: Source, details: Mapping[str, Any]) -> list[str]:
+    """Write a model with a plan, see :mod:`enplace.frameworks.onnx.exports`; limits this process.
+
+    Raises
+    ------
+    EnplaceError
+        One line with the file and the fix.
+    """
+    from enplace.frameworks.onnx.exporting import Export
+    from enplace.frameworks.onnx.limits import EXPORT_CPU_S, limit_worker
+
+    limit_worker(source.path, EXPORT_CPU_S)
+    plan = (details[key] for key in ("sizes", "ops", "devices", "names"))
+    made = Export(source.path, source.text("branch"), *plan)
+    output = Path(details["output"])
+    if details["format"] == STAGES:
+        return made.write_stages(output, Path(details["folder"]))
+    return made.write_model(output)
 
 
 def profile_of(source: Source) -> Profile:
