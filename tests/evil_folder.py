@@ -5,6 +5,9 @@ import pytest
 from enplace.processes.wire import Message
 from enplace.processes.worker import Worker
 
+EVIL = "evil was imported"
+"""What they write to standard error; a file that some workers write, nobody sees."""
+
 MODULES = ("argparse", "click", "io", "json", "numpy", "os", "queue", "scipy", "tensorflow")
 
 
@@ -18,7 +21,9 @@ def evil_folder(tmp_path, monkeypatch):
     folder = tmp_path / "evil"
     folder.mkdir()
     for module in MODULES:
-        (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').write(__name__)\n")
+        (folder / f"{module}.py").write_text(
+            f"import sys\nopen({str(mark)!r}, 'w').write(__name__)\nsys.stderr.write({EVIL!r})\n"
+        )
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", ":.:../evil")
     return mark
@@ -30,3 +35,12 @@ def first_message(program, *jobs):
         while not (messages := worker.receive(1.0)):
             pass
     return messages[0]
+
+
+def end_of(program, *jobs):
+    """Return the last answer of a worker, and what it wrote to standard error."""
+    with Worker(program, [Message("profile", job) for job in jobs]) as worker:
+        messages = []
+        while not worker.over:
+            messages += worker.receive(1.0)
+        return messages[-1], worker.last_lines

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.processes.wire import DONE, FAILED, Message
-from enplace.processes.worker import WorkerError, WorkerProgram, error_of
+from enplace.processes.worker import WRITTEN, WorkerError, WorkerProgram, error_of
 from enplace_studio.jobs.worker import StudioWorker
 
 TICK_MS = 100
@@ -21,6 +21,11 @@ class WorkerJob(QObject):
     ----------
     messages : sequence of Message
         The job and the values that it works on.
+
+    Attributes
+    ----------
+    written : tuple of str
+        Once done, the files that the model's code would have changed.
     """
 
     ticked = Signal()
@@ -37,6 +42,7 @@ class WorkerJob(QObject):
         super().__init__(parent)
         self.text = f"Starting {program.name}"
         self.fraction: float | None = None
+        self.written: tuple[str, ...] = ()
         self._program, self._messages = program, tuple(messages)
         self._worker: StudioWorker | None = None
         self._started_s = time.monotonic()
@@ -77,6 +83,7 @@ class WorkerJob(QObject):
 
     def _receive(self, message: Message) -> None:
         if message.do == DONE:
+            self.written = tuple(message.details.pop(WRITTEN, ()))
             self._end(lambda: self.done.emit(message))
         elif message.do == FAILED and self._cancelling:
             self._end(self.cancelled.emit)

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
-from enplace.frameworks.jobs import RunRequest, profile_job, run_job
+from enplace.frameworks.jobs import RunRequest, about_written, profile_job, program_for, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import may_run, trust
@@ -114,18 +114,19 @@ class Measuring(Part):
     def profile(self, request: ProfileRequest) -> None:
         """Profile a model, then open the profile."""
         source, name = request.source, request.source.name
+        job = profile_job(
+            source, request.devices, request.steps, request.warm_ups, request.batch_sizes
+        )
         if not self._trusted(source, "profile the model", brought=False):
             return
         self._start(
             _Task(
                 f"{'Opening' if source.is_recorded else 'Profiling'} {name}",
                 f"{name} could not be {'opened' if source.is_recorded else 'profiled'}",
-                profile_job(
-                    source, request.devices, request.steps, request.warm_ups, request.batch_sizes
-                ),
+                job,
                 lambda message: _with_source(codecs.profile_from(message), request),
                 lambda profile: self._profiled(request, profile),
-                source.framework.worker,
+                program_for(source, job),
             )
         )
 
@@ -190,13 +191,14 @@ class Measuring(Part):
             self._start(task)
 
     def _run(self, entry: PlanEntry, problem: Problem, request: RunRequest) -> _Task:
+        job = run_job(replace(request, data_parallel="quick"), problem, entry.plan)
         return _Task(
             f"Running “{entry.name}”",
             f"“{entry.name}” could not be run",
-            run_job(replace(request, data_parallel="quick"), problem, entry.plan),
+            job,
             lambda message: run_from(message, problem),
             lambda run: self._ran(entry.plan, run),
-            request.source.framework.worker,
+            program_for(request.source, job),
         )
 
     def _tune(self, entry: PlanEntry, problem: Problem, request: RunRequest) -> _Task:
@@ -278,6 +280,8 @@ class Measuring(Part):
         self.changed.emit()
 
     def _on_done(self, task: _Task, message: Message) -> None:
+        if self.job is not None and self.job.written:
+            self.done.emit(about_written("The model", self.job.written))
         self._forget_job()
         self.background.start(lambda: task.read(message), task.finish, self.fail)
 

@@ -11,7 +11,7 @@ from enplace.cli.converting import describe_estimate, profile_numbers
 from enplace.cli.models import ModelCommand, find_source, model_options
 from enplace.cli.options import FILE, NumbersType, whole_option
 from enplace.cli.outputs import check_outputs
-from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.text import count, listed, ms, percent, table
 
 if TYPE_CHECKING:
@@ -54,9 +54,14 @@ def profile(
     source = find_source(model, trust)
     check_outputs((output,), source.path)
     where = None if source.is_recorded else devices or source.framework.usual_devices()
-    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+    sizes = batch_sizes or ()
+    with (
+        written_told(source.name) as wrote,
+        work_bar() as report,
+        stopped_by_ctrl_c() as stopped,
+    ):
         measured = measure_profile(
-            source, where or "", steps, warm_ups, batch_sizes or (), report, stopped
+            source, where or "", steps, warm_ups, sizes, report, stopped, wrote
         )
     write_profile(output, measured)
     return Answer(

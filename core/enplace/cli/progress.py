@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,20 @@ def compiling_bar() -> Iterator[None]:
 
     with _bar(1, delay_s=1) as bar, Stopwatch().paused_by_compiler(report):
         yield
+
+
+@contextmanager
+def written_told(model: str) -> Iterator[Callable[[Sequence[str]], None]]:
+    """Say at the end which files a model's code would have changed.
+
+    Yields the function that receives them, from each start of that code.
+    """
+    written: set[str] = set()
+    yield written.update
+    if written:
+        from enplace.frameworks.jobs import about_written
+
+        click.echo(f"enplace: {about_written(model, written)}", err=True)
 
 
 def _bar(total: float, delay_s: float = 0) -> tqdm[Any] | _Lines:

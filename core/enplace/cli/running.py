@@ -20,7 +20,7 @@ from enplace.cli.options import (
     whole_option,
 )
 from enplace.cli.outputs import check_outputs
-from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
 from enplace.inputs import choose_method, read_problem_and_plan
@@ -112,8 +112,12 @@ def run(
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     timed: Replicas = "always" if data_parallel else "quick"
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel=timed)
-    with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        measured = runs_as(request, report, stopped)(problem, chosen)
+    with (
+        written_told(source.name) as wrote,
+        work_bar() as report,
+        stopped_by_ctrl_c() as stopped,
+    ):
+        measured = runs_as(request, report, stopped, wrote)(problem, chosen)
     if predicted_us is not None and wanted is None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
@@ -182,7 +186,11 @@ def tune(
     wishes = {} if order is None else {"order": order}
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel="always")
 
-    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+    with (
+        written_told(source.name) as wrote,
+        work_bar() as report,
+        stopped_by_ctrl_c() as stopped,
+    ):
 
         def on_progress(progress: Progress) -> None:
             report(progress.message, progress.fraction)
@@ -193,7 +201,7 @@ def tune(
             options.stop.check()
             return found
 
-        measure = runs_as(request, report, stopped)
+        measure = runs_as(request, report, stopped, wrote)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
     write_plan(output, Result(simulate(tuned.problem, best)))

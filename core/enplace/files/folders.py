@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -42,14 +43,17 @@ def make_private_folder(folder: Path) -> None:
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end or, if this process is killed, by a later one."""
-    for path in find_files(Path(tempfile.gettempdir()), f"{_PREFIX}*"):
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Make a folder that is removed at the end or, if this process is killed, by a later one.
+
+    It is in ``parent``, or in the usual place.
+    """
+    for path in find_files(parent or Path(tempfile.gettempdir()), f"{_PREFIX}*"):
         with suppress(OSError), taken(path / _LOCK) as file:  # ours
             mark = _mark_of(path)
             if file.read(len(mark) + 1) == mark:
-                shutil.rmtree(path, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                _remove(path)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     try:
         with open(folder / _LOCK, "xb") as file:
             lock(file)
@@ -57,7 +61,17 @@ def temporary_folder() -> Iterator[Path]:
             file.flush()
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, with what cannot be entered: the kernel keeps such folders in an overlay."""
+    for inner, names, _ in os.walk(folder):
+        for path in (os.path.join(inner, name) for name in names):
+            if not (os.path.islink(path) or os.access(path, os.R_OK | os.W_OK | os.X_OK)):
+                with suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _mark_of(folder: Path) -> bytes:

@@ -8,20 +8,34 @@ worker's standard error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from enplace.frameworks.source import Source
 from enplace.option import Value
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
+from enplace.processes.scratch import is_in
 from enplace.processes.wire import Message
-from enplace.processes.worker import Report, do_job, ignore, never
+from enplace.processes.worker import (
+    Report,
+    WorkerProgram,
+    Wrote,
+    do_job,
+    handler_program,
+    ignore,
+    ignore_written,
+    never,
+)
+from enplace.text import count, listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 Job = tuple[Message, ...]
+
+_SEVERAL = handler_program("enplace.frameworks.work:do_several", "framework")
 
 Replicas = Literal["", "quick", "always"]
 """When to time data parallelism: never, if its copies of the step start quickly, or always."""
@@ -112,14 +126,36 @@ def data_parallel_job(source: Source, devices: str, steps: int) -> Job:
     )
 
 
+def program_for(source: Source, job: Sequence[Message]) -> WorkerProgram:
+    """Return the program that does a job: the framework's, or ours that starts several of these.
+
+    Each start of a script sees files as they are on disk, and not what another start has written.
+    """
+    details = job[-1].details
+    several = details.get("batch_sizes") or details.get("data_parallel")
+    own = source.framework.worker
+    return replace(_SEVERAL, name=own.name) if several and own.changes_nothing else own
+
+
 def do_work(
     source: Source,
     job: Sequence[Message],
     progress: Report = ignore,
     cancelled: Callable[[], bool] = never,
+    wrote: Wrote = ignore_written,
 ) -> Message:
     """Have a worker of the model's framework do a job; see :func:`do_job`."""
-    return do_job(source.framework.worker, job, progress, cancelled)
+    return do_job(program_for(source, job), job, progress, cancelled, wrote)
+
+
+def about_written(model: str, paths: Collection[str]) -> str:
+    """Say which files a model's code would have changed."""
+    here = os.getcwd()
+    names = [os.path.relpath(path, here) if is_in(path, [here]) else path for path in sorted(paths)]
+    return (
+        f"{model} wrote {count(len(names), 'file')} ({listed(names)}) in a scratch folder, which "
+        f"is removed; your files are as before"
+    )
 
 
 def measure_profile(
@@ -130,7 +166,8 @@ def measure_profile(
     batch_sizes: Sequence[int] = (),
     progress: Report = ignore,
     cancelled: Callable[[], bool] = never,
+    wrote: Wrote = ignore_written,
 ) -> Profile:
     """Have a worker profile a model, and return the profile; see :func:`profile_job`."""
     job = profile_job(source, devices, steps, warm_ups, batch_sizes)
-    return profile_from(do_work(source, job, progress, cancelled))
+    return profile_from(do_work(source, job, progress, cancelled, wrote))

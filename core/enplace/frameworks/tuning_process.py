@@ -18,7 +18,7 @@ from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, Stop, place
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
-from enplace.processes.worker import Report, handler_program, never
+from enplace.processes.worker import WRITTEN, Report, Wrote, handler_program, ignore_written, never
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -34,7 +34,12 @@ def tune_job(request: RunRequest, rounds: int, problem: Problem, plan: Plan) -> 
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
 
 
-def runs_as(request: RunRequest, report: Report, cancelled: Callable[[], bool] = never) -> Run:
+def runs_as(
+    request: RunRequest,
+    report: Report,
+    cancelled: Callable[[], bool] = never,
+    wrote: Wrote = ignore_written,
+) -> Run:
     """Return a function that runs plans on real devices, each in a separate worker.
 
     Only the first run may also time data parallelism, which is the same whatever the plan.
@@ -44,7 +49,7 @@ def runs_as(request: RunRequest, report: Report, cancelled: Callable[[], bool] =
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
         asked = replace(request, data_parallel=next(wanted, ""))
         job = run_job(asked, problem, plan)
-        return run_from(do_work(request.source, job, report, cancelled), problem)
+        return run_from(do_work(request.source, job, report, cancelled, wrote), problem)
 
     return measure
 
@@ -73,10 +78,12 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
         details["wishes"],
         data_parallel="always",
     )
-    measure = runs_as(request, report)
+    written: set[str] = set()
+    measure = runs_as(request, report, wrote=written.update)
     tuning = tune(problem, codecs.plan_from(job), measure, solve, details["rounds"])
     answer = run_message(tuning.best.run)
-    return Message(answer.do, {**answer.details, "rounds": _rounds(tuning)}, answer.arrays)
+    more = {"rounds": _rounds(tuning), WRITTEN: sorted(written)}
+    return Message(answer.do, {**answer.details, **more}, answer.arrays)
 
 
 def _rounds(tuning: Tuning) -> list[dict[str, Any]]:

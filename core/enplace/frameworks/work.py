@@ -6,9 +6,8 @@ A worker that only reads a graph needs little of this, so the heavy imports are 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -19,12 +18,15 @@ from enplace.frameworks.source import is_program, source_from_json
 from enplace.processes.codecs import problem_from, profile_from, profile_message
 from enplace.processes.main import Connection, failure
 from enplace.processes.wire import DONE, Message
-from enplace.processes.worker import Report, WorkerError
+from enplace.processes.worker import WRITTEN, Report, WorkerError
 from enplace.text import count
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
 
 Facts = Mapping[str, Any]
+
+Do = Callable[[Sequence[Message], Report], Message]
+"""Has a worker of the framework do a job, and returns its answer."""
 
 QUICK_OPS = 5_000
 """Of steps with so many ops, a framework builds a copy for each device within seconds."""
@@ -42,6 +44,27 @@ def receive_job(connection: Connection) -> tuple[list[Message], Message]:
     return values, message
 
 
+def do_several(connection: Connection) -> Message:
+    """Do a job that starts the framework several times, each time in a worker of its own."""
+    from enplace.frameworks.jobs import do_work
+
+    values, job = receive_job(connection)
+    written: set[str] = set()
+    source = source_from_json(job.details["source"])
+
+    def do(job: Sequence[Message], report: Report) -> Message:
+        return do_work(source, job, report, wrote=written.update)
+
+    if job.details.get("batch_sizes"):
+        answer = _estimate_profile(job, do, connection.report)
+    else:
+        rival = time_data_parallel(job, values, do, connection.report)
+        rest = replace(job, details={**job.details, "data_parallel": ""})
+        answer = do([*values, rest], connection.report)
+        answer.details["run"]["facts"]["data_parallel"] = rival
+    return replace(answer, details={**answer.details, WRITTEN: sorted(written)})
+
+
 def profile_answer(profile: Profile, job: Message, devices: str = "") -> Message:
     """Make the answer to the job of profiling a model; the profile names model and devices."""
     devices = devices or profile.measured.devices
@@ -49,30 +72,26 @@ def profile_answer(profile: Profile, job: Message, devices: str = "") -> Message
     return profile_message(replace(profile, measured=measured), DONE)
 
 
-def estimate_profile(job: Message, report: Report) -> Message:
-    """Estimate a profile; further workers run the framework for it, one after another."""
+def _estimate_profile(job: Message, do: Do, report: Report) -> Message:
     from enplace.frameworks.evaluation import evaluate
-    from enplace.frameworks.jobs import do_work
 
     details = job.details
     source = source_from_json(details["source"])
     sizes, devices = details["batch_sizes"], details["devices"]
-    steps, do = (details["steps"], details["warm_ups"]), partial(do_work, source)
+    steps = details["steps"], details["warm_ups"]
     return profile_message(evaluate(source, sizes, devices, *steps, do, report), DONE)
 
 
-def time_data_parallel(job: Message, values: Sequence[Message], report: Report) -> Facts:
+def time_data_parallel(job: Message, values: Sequence[Message], do: Do, report: Report) -> Facts:
     """Time data parallelism in another worker, which divides the devices as it needs them.
 
     A step of many ops would take longer to build than all else, so unless it is to be timed in any
     case, it is only predicted.
     """
-    from enplace.frameworks.jobs import data_parallel_job, do_work
+    from enplace.frameworks.jobs import data_parallel_job
     from enplace.placers.data_parallel import mirrored
 
     details = job.details
-    if not details.get("data_parallel"):
-        return {}
     profile = profile_from(values[0])
 
     def predicted(why_not: str) -> Facts:
@@ -89,7 +108,7 @@ def time_data_parallel(job: Message, values: Sequence[Message], report: Report) 
     if not LOCAL.fullmatch(devices.strip()):
         return predicted("the devices are on several hosts")
     try:
-        done = do_work(source, data_parallel_job(source, devices, details["steps"]), report)
+        done = do(data_parallel_job(source, devices, details["steps"]), report)
     except EnplaceError as error:
         return predicted(str(error))
     return done.details

@@ -16,14 +16,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from enplace import errors
 from enplace.errors import CancelledError, EnplaceError
 from enplace.files.folders import temporary_folder
+from enplace.processes import scratch
 from enplace.processes.child import Child, end_group, start_child
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 
@@ -37,6 +39,7 @@ GAVE_UP = "enplace: "
 """Start of the last line of a worker that ended itself for a reason."""
 
 _TAIL_BYTES = 1 << 16
+_SCRATCH, _OTHER_ROOM = "scratch", Path("/var/tmp")
 _TICK_S = 0.05
 _FOLDERS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
 _HARMLESS = (
@@ -53,6 +56,13 @@ CRASHES = ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGBUS")
 
 Report = Callable[[str, float | None], None]
 """Called with a line for the user, and with the fraction done if it is known."""
+
+
+Wrote = Callable[[Sequence[str]], None]
+"""Called with paths of files that somebody would have found changed."""
+
+WRITTEN = "written"
+"""Where the last message of a worker that changes nothing has these paths."""
 
 
 class WorkerError(EnplaceError):
@@ -98,11 +108,15 @@ class WorkerProgram:
     explain : callable
         Takes exit status and last lines, as :func:`why_it_ended` does, and explains why the
         process ended; empty if it has no better explanation than that function.
+    changes_nothing : bool
+        Whether what it writes outside of its temporary folder is undone: see
+        :mod:`enplace.processes.main_in_scratch`, which its command runs.
     """
 
     command: tuple[str, ...]
     name: str
     explain: Callable[[int, str], str] = _explain_nothing
+    changes_nothing: bool = False
 
 
 def python_module(module: str, *words: str) -> tuple[str, ...]:
@@ -115,6 +129,18 @@ def handler_program(
 ) -> WorkerProgram:
     """Return the program that runs a handler, ``MODULE:FUNCTION``."""
     return WorkerProgram(python_module("enplace.processes.main", handler), name, explain)
+
+
+def scratch_program(
+    handler: str, name: str, explain: Callable[[int, str], str] = _explain_nothing
+) -> WorkerProgram:
+    """Return the program that runs a handler, and other people's code, without changing files.
+
+    Its last message lists, as :data:`WRITTEN`, which files it would have changed.
+    """
+    return WorkerProgram(
+        python_module("enplace.processes.main_in_scratch", handler), name, explain, True
+    )
 
 
 def safe_environment() -> dict[str, str]:
@@ -151,6 +177,10 @@ class Worker:
         try:
             folder = self._folder.enter_context(temporary_folder())
             environment = {**safe_environment(), "TMPDIR": str(folder)}
+            self._private, self._scratch = str(folder), list[str]()
+            if program.changes_nothing:
+                self._scratch = self._make_scratch(folder)
+                environment[scratch.FOLDERS] = os.pathsep.join(self._scratch)
             self._child = start_child(program.command, environment)
         except OSError as error:
             self._folder.close()
@@ -233,6 +263,15 @@ class Worker:
             self._child.close()
             self._folder.close()
 
+    def _make_scratch(self, folder: Path) -> list[str]:
+        """Make scratch folders, one of them not where temporary files are."""
+        rooms = [folder]
+        if os.access(_OTHER_ROOM, os.W_OK):
+            rooms.append(self._folder.enter_context(temporary_folder(_OTHER_ROOM)))
+        for room in rooms:
+            (room / _SCRATCH).mkdir()
+        return [str(room.resolve() / _SCRATCH) for room in rooms]
+
     def _take(self) -> Iterator[Message]:
         """Yield the complete messages that have arrived; after the worker's last one, stop."""
         try:
@@ -242,6 +281,9 @@ class Worker:
                     self._read_rest()
                     details = {**message.details, "last_lines": self.last_lines}
                     message = replace(message, details=details)
+                elif self.over and self._scratch:
+                    written = scratch.written_files(self._scratch, self._private)
+                    message = replace(message, details={**message.details, WRITTEN: written})
                 yield message
         except WireError as error:
             self.over = True
@@ -383,11 +425,16 @@ def ignore(message: str, fraction: float | None) -> None:
     """Ignore a progress report."""
 
 
+def ignore_written(paths: Sequence[str]) -> None:
+    """Ignore which files a worker would have changed."""
+
+
 def do_job(
     program: WorkerProgram,
     messages: Iterable[Message],
     progress: Report = ignore,
     cancelled: Callable[[], bool] = never,
+    wrote: Wrote = ignore_written,
 ) -> Message:
     """Have a worker do a job, and wait for its ``done``; the worker ends with this call.
 
@@ -395,6 +442,8 @@ def do_job(
     ----------
     cancelled : callable
         Asked often; once true, the worker is stopped within a second.
+    wrote : callable
+        Called with the files that the worker would have changed, had it not been kept from it.
 
     Raises
     ------
@@ -408,6 +457,7 @@ def do_job(
     with closing(converse(program, messages, cancelled)) as answers:
         for message in answers:
             if message.do == DONE:
+                wrote(message.details.pop(WRITTEN, []))
                 return message
             if message.do == FAILED:
                 raise error_of(message)

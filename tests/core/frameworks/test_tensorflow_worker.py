@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from enplace.errors import EnplaceError
-from enplace.frameworks import jobs, work
+from enplace.frameworks import work
 from enplace.frameworks.jobs import RunRequest, do_work, profile_job, run_job
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
@@ -58,13 +58,14 @@ def test_data_parallelism_of_many_ops_is_predicted_and_timed_on_request(
     when, most_ops, is_timed, monkeypatch
 ):
     monkeypatch.setattr(work, "QUICK_OPS", most_ops)
-    monkeypatch.setattr(jobs, "do_work", lambda *_: Message(DONE, {"times_us": [7.0]}))
     problem = Problem(
         profile_of({"a": 10, "b": 20, "c": 30}, [("a", "b", 8), ("b", "c", 8)]), cluster_of(2)
     )
     plan = plan_of(problem, {"a": 0, "b": 0, "c": 1})
     *values, job = run_job(RunRequest(MODEL, "cpu:2", 1, data_parallel=when), problem, plan)
-    found = work.time_data_parallel(job, values, ignore)
+    found = work.time_data_parallel(
+        job, values, lambda *_: Message(DONE, {"times_us": [7.0]}), ignore
+    )
     if is_timed:
         assert found == {"times_us": [7.0]}
     else:

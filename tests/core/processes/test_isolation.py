@@ -9,7 +9,7 @@ import pytest
 from enplace.frameworks import tuning_process
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes.worker import handler_program, python_module, safe_environment
-from evil_folder import evil_folder, first_message
+from evil_folder import EVIL, end_of, evil_folder
 
 SOLVERS = (
     "cpsat_process:solve",
@@ -29,7 +29,8 @@ __all__ = ["evil_folder"]
 def test_a_worker_imports_nothing_from_the_current_folder(name, evil_folder):
     """The job is invalid, so each handler is imported and then fails."""
     job = {"batch_sizes": [1], "source": {}}
-    answer = first_message(PROGRAMS[name], job, job)
+    answer, lines = end_of(PROGRAMS[name], job, job)
+    assert EVIL not in lines
     assert answer.do == "failed"
     assert "Error: " in answer.details["why"] or "source" in answer.details["why"]
     assert not evil_folder.exists()

@@ -16,7 +16,7 @@ from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.snippet import python_snippet, why_no_snippet
 from enplace.frameworks.wishes import BATCH_SIZE, ORDER, PIPELINE_OPTIONS, PROGRAM
 from enplace.option import TEXT, Option
-from enplace.processes.worker import CRASHES, handler_program, signal_name
+from enplace.processes.worker import CRASHES, scratch_program, signal_name
 from enplace.writers.registry import Exporter
 
 _SUFFIXES = {
@@ -174,10 +174,10 @@ FRAMEWORK = Framework(
     name="TensorFlow",
     module="tensorflow",
     extra="tensorflow",
-    worker=handler_program("enplace.frameworks.tensorflow.worker:work", "TensorFlow", explain_end),
+    worker=scratch_program("enplace.frameworks.tensorflow.worker:work", "TensorFlow", explain_end),
     runs=True,
     has_logical_devices=True,
-    server=handler_program(
+    server=scratch_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
     ),
     applier="enplace.frameworks.tensorflow.apply.apply_plan:apply",

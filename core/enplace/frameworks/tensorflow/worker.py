@@ -8,7 +8,6 @@ import gc
 import importlib.util
 import os
 import traceback
-from dataclasses import replace
 
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.frameworks.devices import cuda_visible
@@ -23,17 +22,14 @@ from enplace.frameworks.tensorflow.error_text import (
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.frameworks.wishes import ORDER
 from enplace.frameworks.work import (
-    Facts,
     brief,
     check_same_graph,
-    estimate_profile,
     framework_failure,
     is_whole,
     profile_answer,
     receive_job,
-    time_data_parallel,
 )
-from enplace.processes import codecs
+from enplace.processes import codecs, redirect
 from enplace.processes.main import Connection
 from enplace.processes.wire import DONE, Message
 from enplace.processes.worker import Report
@@ -83,16 +79,13 @@ def _keep_memory() -> None:
 
 def _answer(job: Message, values: list[Message], report: Report) -> Message:
     try:
-        if job.do == "profile" and job.details["batch_sizes"]:
-            return estimate_profile(job, report)
-        rival = time_data_parallel(job, values, report)
         report("Starting TensorFlow", None)
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
             return _profile(job, report)
         if job.do == "data-parallel":
             return _time_mirrored(job, report)
-        return _run(job, values, report, rival)
+        return _run(job, values, report)
     except BaseException as error:
         if not isinstance(error, EnplaceError) and is_out_of_memory(error):
             error = DoesNotFitError(describe_out_of_memory(str(error)))
@@ -118,6 +111,8 @@ def _start_tensorflow(devices: str) -> None:
             f"TensorFlow is installed but does not start ({brief(error, first_line(error))}); "
             f"install it again: {FRAMEWORK.install_command}"
         ) from None
+    if redirect.copies is not None:
+        importlib.import_module("enplace.frameworks.tensorflow.redirect").redirect_tensorflow()
 
 
 def _profile(job: Message, report: Report) -> Message:
@@ -154,7 +149,7 @@ def _time_mirrored(job: Message, report: Report) -> Message:
     return Message(DONE, {"times_us": timed})
 
 
-def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> Message:
+def _run(job: Message, values: list[Message], report: Report) -> Message:
     from enplace.frameworks.tensorflow.apply.run import run_plan
     from enplace.frameworks.tensorflow.devices import parse_devices
     from enplace.frameworks.tensorflow.open.load import load
@@ -168,17 +163,17 @@ def _run(job: Message, values: list[Message], report: Report, rival: Facts) -> M
     wishes = details["wishes"]
     planned = unsplit_names(profile.op_names, problem.splits)
     check_same_graph({n.name for n in step.graph_def.node}, planned, is_whole(profile))
-    run = run_plan(
-        step,
-        problem,
-        plan,
-        devices,
-        details["steps"],
-        ordered=wishes.get(ORDER.key, True),
-        compare=details["compare"],
-        repeat=details["repeat"],
-        microbatches=find_microbatches(wishes),
-        progress=report,
+    return run_message(
+        run_plan(
+            step,
+            problem,
+            plan,
+            devices,
+            details["steps"],
+            ordered=wishes.get(ORDER.key, True),
+            compare=details["compare"],
+            repeat=details["repeat"],
+            microbatches=find_microbatches(wishes),
+            progress=report,
+        )
     )
-    facts = {**run.facts, "data_parallel": rival} if rival else run.facts
-    return run_message(replace(run, facts=facts))

@@ -11,6 +11,7 @@ result may differ: a loss that is a mean becomes one per device, and some optimi
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -294,13 +295,19 @@ class _Clock:
             yield
 
     def _fitting(self, usual: Any) -> Any:
-        """Let ``fit`` train on one batch, and tell which model it trains."""
+        """Let ``fit`` train on one batch, and tell which model it trains.
+
+        The script's callbacks are not called: an epoch ends, and nobody trained for one.
+        """
+        signature = inspect.signature(usual)
 
         @wraps(usual)
         def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(model, *args, **kwargs)
+            given.arguments.pop("callbacks", None)
             outer, self._model, self._strategy.trains_next = self._model, model, True
             try:
-                return usual(model, *args, **kwargs)
+                return usual(*given.args, **given.kwargs)
             finally:
                 self._model, self._strategy.trains_next = outer, False
 

@@ -7,6 +7,7 @@ import inspect
 import os
 import runpy
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -316,15 +317,38 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
         for trainer in keras_trainers("make_train_function"):
             ready = _with_optimizer(trainer.make_train_function, trainer.train_step)
             stack.enter_context(patch.object(trainer, "make_train_function", ready))
+        for module in _each_keras():
+            kind = module.callbacks.BackupAndRestore
+            stack.enter_context(patch.object(kind, "__init__", _with_no_backup(kind.__init__)))
         yield
 
 
 def keras_trainers(method: str) -> Iterator[Any]:
     """Find the class that gives models a method, in each Keras that is installed."""
+    for module in _each_keras():
+        yield from [kind for kind in module.Model.__mro__ if method in vars(kind)][:1]
+
+
+def _each_keras() -> Iterator[Any]:
     for name in ("keras", "tf_keras"):  # the second one is Keras 2, for older scripts
         with suppress(ImportError):
-            model = importlib.import_module(name).Model
-            yield from [kind for kind in model.__mro__ if method in vars(kind)][:1]
+            yield importlib.import_module(name)
+
+
+def _with_no_backup(usual: Callable[..., None]) -> Callable[..., None]:
+    """Let training begin anew, and not where a training that was interrupted left a backup.
+
+    Such a step has other variables, and there may be no epoch left that has one.
+    """
+    signature = inspect.signature(usual)
+
+    @wraps(usual)
+    def with_no_backup(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.arguments["backup_dir"] = tempfile.mkdtemp()
+        usual(*given.args, **given.kwargs)
+
+    return with_no_backup
 
 
 def _plain_compile(

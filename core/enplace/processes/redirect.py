@@ -1,0 +1,412 @@
+"""Lead what a process writes to a scratch folder, where no overlay can be mounted.
+
+Python's functions that take a path are replaced: what changes a file gets a copy of it in the
+scratch folder, and what reads one gets that copy if there is one. ``TABLE`` says which argument of
+which function is what; a framework adds the functions of its libraries with :func:`lead`. On Linux,
+Landlock then refuses whatever writes elsewhere: native code, and child processes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import importlib
+import inspect
+import io
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from enplace.processes.scratch import UPPER, WAY, compiled_code, is_in
+
+_raw = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
+_open = io.open
+
+_DEVICES = ("/dev", "/proc", "/sys")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+_ADD_RULE, _RESTRICT, _CREATE = 445, 446, 444
+_NO_NEW_PRIVILEGES = 38
+_WRITES = 1 << 1 | sum(1 << bit for bit in range(4, 13))
+_MOVES, _TRUNCATES = 1 << 13, 1 << 14
+"""System calls and rights of Landlock; see its manual page. The last two came later."""
+
+
+def _lexists(path: str) -> bool:
+    try:
+        _raw["lstat"](path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _isdir(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(_raw["stat"](path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+class Copies:
+    """A view of all files, in which some are copies, and some are gone.
+
+    Parameters
+    ----------
+    folder : str
+        Where the copies are.
+    exempt : sequence of str
+        Folders whose files are used as they are.
+    """
+
+    def __init__(self, folder: str, exempt: Sequence[str]) -> None:
+        self._upper = folder
+        self._exempt = (*exempt, *_DEVICES)
+        self._gone: set[str] = set()
+
+    def whole(self, path: Any, folder: int | None = None) -> str | None:
+        """Return the absolute path; None if the file is used as it is."""
+        if isinstance(path, int):
+            return None
+        text = os.fsdecode(path)
+        if folder is not None:
+            text = os.path.join(_raw["readlink"](f"/proc/self/fd/{folder}"), text)
+        if "://" in text or text in ("", ":memory:"):
+            return None
+        found = self.original(os.path.normpath(os.path.join(_raw["getcwd"](), text)))
+        return None if is_in(found, self._exempt) else found
+
+    def original(self, path: str) -> str:
+        """Return the path of which this is the copy: a script may stand in a folder that is one."""
+        if not is_in(path, [self._upper]):
+            return path
+        rest = path.removeprefix(self._upper).lstrip(os.sep)
+        drive, _, inner = rest.partition(os.sep) if os.name == "nt" else ("", "", rest)
+        return f"{drive}:{os.sep}{inner}" if drive else f"{os.sep}{inner}"
+
+    def copy_of(self, path: str) -> str:
+        drive, rest = os.path.splitdrive(path)
+        return os.path.join(self._upper, *filter(None, (drive.rstrip(":"), rest.lstrip("/\\"))))
+
+    def is_hidden(self, path: str) -> bool:
+        """Return whether the original is gone."""
+        return any(is_in(path, [gone]) for gone in self._gone)
+
+    def seen(self, path: str) -> str:
+        """Return where a file is read."""
+        copy = self.copy_of(path)
+        return copy if _lexists(copy) or self.is_hidden(path) else path
+
+    def made(self, path: str, content: bool = True) -> str:
+        """Return where a file may be written: in its copy, which has the original's content."""
+        copy, folder = self.copy_of(path), os.path.dirname(path)
+        while not _isdir(self.seen(folder)):  # then whatever writes it fails, or makes that
+            folder = os.path.dirname(folder)
+        self._make_folder(folder)
+        if content and not _lexists(copy) and not self.is_hidden(path) and _lexists(path):
+            self._copy(path, copy)
+        return copy
+
+    def forget(self, path: str) -> None:
+        """Hide the original."""
+        if _lexists(path):
+            self._gone.add(path)
+
+    def names(self, path: str) -> list[str]:
+        """List what a folder holds."""
+        copy = self.copy_of(path)
+        has_copy = _isdir(copy)
+        found = set(_raw["listdir"](copy)) if has_copy else set()
+        if not has_copy or (_isdir(path) and not self.is_hidden(path)):
+            old = _raw["listdir"](self.copy_of(path) if self.is_hidden(path) else path)
+            found |= {name for name in old if not self.is_hidden(os.path.join(path, name))}
+        return sorted(found)
+
+    def _make_folder(self, path: str) -> None:
+        copy = self.copy_of(path)
+        if _isdir(copy):
+            return
+        if os.path.dirname(path) != path:
+            self._make_folder(os.path.dirname(path))
+        with suppress(FileExistsError):
+            _raw["mkdir"](copy)
+
+    def _copy(self, path: str, copy: str) -> None:
+        status = _raw["lstat"](path)
+        if stat.S_ISDIR(status.st_mode):
+            with suppress(FileExistsError):
+                _raw["mkdir"](copy)
+            for name in self.names(path):
+                inner = self.copy_of(os.path.join(path, name))
+                if not _lexists(inner):
+                    self._copy(os.path.join(path, name), inner)
+        elif stat.S_ISLNK(status.st_mode):
+            _raw["symlink"](os.path.realpath(path), copy)
+        elif stat.S_ISREG(status.st_mode):
+            with _open(path, "rb") as old, _open(copy, "wb") as new:
+                shutil.copyfileobj(old, new)
+            _raw["utime"](copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+copies: Copies | None = None
+"""The view of this process, if its files are led elsewhere."""
+
+
+def redirect_files(folder: str) -> None:
+    """Lead what this process writes to a folder, for as long as it lives."""
+    global copies
+    room = os.path.join(folder, "files")
+    upper = os.path.join(room, UPPER)
+    os.makedirs(upper)
+    Path(room, WAY).write_text("/")
+    private = [os.environ["TMPDIR"], os.path.dirname(folder), *compiled_code()]
+    exempt = [os.path.realpath(path) for path in private] + private
+    copies = Copies(upper, exempt)
+    _replace_python_functions(copies)
+    with suppress(ImportError):
+        lead(importlib.import_module("sqlite3"), "connect", "change")
+    with suppress(OSError, AttributeError):
+        _refuse_the_rest([*exempt, *_DEVICES])
+
+
+def lead(owner: Any, name: str, *how: str) -> None:
+    """Let a function that takes paths see this process's view of them.
+
+    Parameters
+    ----------
+    owner : module or class
+        Where callers find the function.
+    how : {"read", "write", "change", ""}
+        For each of its first arguments: read, written anew, changed, or no path.
+    """
+    view, usual = copies, getattr(owner, name)
+    assert view is not None
+
+    @wraps(usual, updated=())
+    def led(*args: Any, **kwargs: Any) -> Any:
+        return usual(*led_words(view, args, how), **kwargs)
+
+    setattr(owner, name, led)
+
+
+def led_words(view: Copies, words: Sequence[Any], how: Sequence[str]) -> list[Any]:
+    """Return arguments with their paths as the view has them."""
+    ways = [*how, *[""] * (len(words) - len(how))]
+    return [led_path(view, word, way) for word, way in zip(words, ways, strict=False)]
+
+
+def led_path(view: Copies, path: Any, way: str, folder: int | None = None) -> Any:
+    """Return a path as the view has it, of the type that was given."""
+    whole = view.whole(path, folder) if way else None
+    if whole is None:
+        return path
+    found = view.seen(whole) if way == "read" else view.made(whole, content=way == "change")
+    return os.fsencode(found) if isinstance(path, bytes) else found
+
+
+_TABLE = {
+    **dict.fromkeys(
+        ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "listxattr"), ("read",)
+    ),
+    **dict.fromkeys(("chmod", "utime", "truncate", "setxattr", "chown"), ("change",)),
+    **dict.fromkeys(("mkfifo", "mknod"), ("write",)),
+    "link": ("change", "write"),
+    "symlink": ("", "write"),
+}
+"""What simple functions of ``os`` do with their paths."""
+
+
+def _replace_python_functions(view: Copies) -> None:
+    for name, how in _TABLE.items():
+        if name in _raw:
+            setattr(os, name, _led(view, _raw[name], how))
+    for name in ("exists", "lexists", "isfile", "isdir", "islink", "getsize", "getmtime"):
+        setattr(os.path, name, _led(view, getattr(os.path, name), ("read",)))
+    os.open = _led_os_open(view)
+    builtins.open = io.open = _led_open(view)
+    # What removes a tree by descriptors cannot be led.
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    functions: dict[str, Callable[..., Any]] = {
+        "mkdir": _mkdir,
+        "rmdir": _rmdir,
+        "remove": _remove,
+        "unlink": _remove,
+        "rename": _rename,
+        "replace": _rename,
+        "listdir": _listdir,
+        "scandir": _scandir,
+        "chdir": _chdir,
+    }
+    os.getcwd = lambda: view.original(_raw["getcwd"]())
+    for name, function in functions.items():
+        setattr(os, name, _seeing(view, function, _raw[name]))
+
+
+def _led(view: Copies, usual: Any, how: Sequence[str]) -> Any:
+    @wraps(usual)
+    def led(*words: Any, dir_fd: int | None = None, **options: Any) -> Any:
+        if dir_fd is not None and words and view.whole(words[0], dir_fd) is None:
+            return usual(*words, dir_fd=dir_fd, **options)
+        first = led_path(view, words[0], how[0], dir_fd) if words else None
+        rest = led_words(view, words[1:], how[1:])
+        return usual(*([first] if words else []), *rest, **options)
+
+    return led
+
+
+def _led_open(view: Copies) -> Any:
+    signature = inspect.signature(_open)
+
+    @wraps(_open)
+    def led(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        mode = given.get("mode", "r")
+        way = "write" if "w" in mode or "x" in mode else "change"
+        path = led_path(view, given["file"], "read" if mode.strip("btU") == "r" else way)
+        if "x" in mode and (whole := view.whole(given["file"])) and _lexists(view.seen(whole)):
+            raise FileExistsError(17, os.strerror(17), given["file"])
+        return _open(**{**given, "file": path})
+
+    return led
+
+
+def _led_os_open(view: Copies) -> Any:
+    usual = _raw["open"]
+
+    @wraps(usual)
+    def led(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
+        whole = view.whole(path, dir_fd)
+        if whole is None:
+            return usual(path, flags, mode, dir_fd=dir_fd)
+        if not flags & _WRITING:
+            return usual(view.seen(whole), flags, mode)
+        if flags & os.O_EXCL and _lexists(view.seen(whole)):
+            raise FileExistsError(17, os.strerror(17), path)
+        is_there = flags & os.O_CREAT or _lexists(view.seen(whole))
+        content = not flags & os.O_TRUNC
+        return usual(view.made(whole, content) if is_there else whole, flags | os.O_CREAT, mode)
+
+    return led
+
+
+def _seeing(view: Copies, function: Callable[..., Any], usual: Any) -> Any:
+    """Give a function the view and the whole path, unless the file is used as it is."""
+
+    @wraps(usual)
+    def led(path: Any = ".", *words: Any, dir_fd: int | None = None, **options: Any) -> Any:
+        whole = view.whole(path, dir_fd)
+        if whole is None and function is not _rename:
+            return usual(path, *words, **({} if dir_fd is None else {"dir_fd": dir_fd}), **options)
+        return function(view, path if whole is None else whole, *words, **options)
+
+    return led
+
+
+def _missing(path: str) -> OSError:
+    return FileNotFoundError(2, os.strerror(2), path)
+
+
+def _mkdir(view: Copies, path: str, mode: int = 0o777) -> None:
+    if _lexists(view.seen(path)):
+        raise FileExistsError(17, os.strerror(17), path)
+    _raw["mkdir"](view.made(path, content=False), mode)
+
+
+def _rmdir(view: Copies, path: str) -> None:
+    if not _isdir(view.seen(path)):
+        raise _missing(path)
+    if view.names(path):
+        raise OSError(39, os.strerror(39), path)
+    with suppress(FileNotFoundError):
+        _raw["rmdir"](view.copy_of(path))
+    view.forget(path)
+
+
+def _remove(view: Copies, path: str) -> None:
+    if not _lexists(view.seen(path)):
+        raise _missing(path)
+    if _isdir(view.seen(path)) and not stat.S_ISLNK(_raw["lstat"](view.seen(path)).st_mode):
+        raise IsADirectoryError(21, os.strerror(21), path)
+    with suppress(FileNotFoundError):
+        _raw["remove"](view.copy_of(path))
+    view.forget(path)
+
+
+def _rename(view: Copies, path: str, to: Any, **_: Any) -> None:
+    if (inside := view.whole(path)) and not _lexists(view.seen(inside)):
+        raise _missing(path)
+    source = view.made(inside) if inside else path
+    _raw["replace"](source, led_path(view, to, "write"))
+    if inside:
+        view.forget(inside)
+
+
+def _listdir(view: Copies, path: str) -> list[str]:
+    if not _isdir(view.seen(path)):
+        raise _missing(path)
+    return view.names(path)
+
+
+def _chdir(view: Copies, path: str) -> None:
+    _raw["chdir"](path if _isdir(path) and not view.is_hidden(path) else view.seen(path))
+
+
+class _Entries:
+    """The entries of a folder, as ``os.scandir`` gives them."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+def _scandir(view: Copies, path: str) -> _Entries:
+    names, found = set(_listdir(view, path)), dict[str, Any]()
+    for folder in (path, view.copy_of(path)):
+        if _isdir(folder):
+            with _raw["scandir"](folder) as entries:
+                found |= {entry.name: entry for entry in entries if entry.name in names}
+    return _Entries([*found.values()])
+
+
+def _refuse_the_rest(folders: Sequence[str]) -> None:
+    """Have Landlock refuse what this process, and what it starts, writes outside of some folders.
+
+    Raises
+    ------
+    OSError, AttributeError
+        If this kernel does not know it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE, None, 0, 1)
+    rights = _WRITES | _MOVES * (version >= 2) | _TRUNCATES * (version >= 3)
+    handled = ctypes.c_uint64(rights)
+    rules = libc.syscall(_CREATE, ctypes.byref(handled), 8, 0)
+    if version < 1 or rules < 0:
+        raise OSError(ctypes.get_errno(), "no Landlock")
+    for folder in folders:
+        with suppress(OSError):
+            descriptor = _raw["open"](folder, os.O_PATH | os.O_CLOEXEC)
+            rule = rights.to_bytes(8, "little") + descriptor.to_bytes(4, "little")
+            libc.syscall(_ADD_RULE, rules, 1, rule, 0)
+            _raw["close"](descriptor)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    libc.syscall(_RESTRICT, rules, 0)
+    _raw["close"](rules)
