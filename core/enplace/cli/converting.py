@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def import_(
     cluster: str,
     **of_model: Any,
 ) -> Answer:
-    """Turn INPUT, any graph that Enplace can read, into a profile.
+    """Turn INPUT, any graph with costs that Enplace can read, into a profile.
 
     The name of a bundled sample, such as vgg-19, will do where no file has that name.
 
@@ -94,7 +95,8 @@ def import_(
     if not output and not plan_file:
         raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
     check_outputs((output, plan_file), input_file)
-    profile = _read(input_file, {name: value for name, value in of_model.items() if value})
+    given = {name: value for name, value in of_model.items() if value}
+    profile = _read(input_file, given, output)
     if output:
         write_profile(output, profile)
     if plan_file:
@@ -113,7 +115,7 @@ def import_(
     )
 
 
-def _read(path: str, of_model: dict[str, Any]) -> Profile:
+def _read(path: str, of_model: dict[str, Any], output: str | None) -> Profile:
     """Read a profile; the graph of a model that need not run is read in a worker."""
     from enplace.cli.progress import stopped_by_ctrl_c, work_bar
     from enplace.files.fields import shown
@@ -130,9 +132,14 @@ def _read(path: str, of_model: dict[str, Any]) -> Profile:
             raise FileError(f"no file or sample is called {shown(path)}; {instead(path, bundled)}")
         path = bundled[path]
     source = None
-    if os.path.isfile(path) and os.path.splitext(path)[1].lower() in suffixes():
-        source = source_of(path, **of_model)
-    if source is None or not source.is_recorded:
+    if os.path.isdir(path) or os.path.splitext(path)[1].lower() in suffixes():
+        source = source_of(path, **of_model) if os.path.exists(path) else None
+    if source is not None and not source.is_recorded:
+        raise FileError(
+            f"{path}: a model has no costs until it is measured; use: enplace profile "
+            f"{shlex.quote(path)} -o {output or 'P.enplace'}"
+        )
+    if source is None:
         if of_model:
             raise FileError(
                 f"{path}: has sizes and costs of its own; leave out what an ONNX model needs"

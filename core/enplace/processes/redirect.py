@@ -16,6 +16,7 @@ import io
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -169,8 +170,9 @@ def redirect_files(folder: str) -> None:
     _replace_python_functions(copies)
     with suppress(ImportError):
         lead(importlib.import_module("sqlite3"), "connect", "change")
-    with suppress(OSError, AttributeError):
-        _refuse_the_rest([*exempt, *_DEVICES])
+    if sys.platform == "linux":  # elsewhere, these numbers are other system calls
+        with suppress(OSError):
+            _refuse_the_rest([*exempt, *_DEVICES])
 
 
 def lead(owner: Any, name: str, *how: str) -> None:
@@ -391,7 +393,7 @@ def _refuse_the_rest(folders: Sequence[str]) -> None:
 
     Raises
     ------
-    OSError, AttributeError
+    OSError
         If this kernel does not know it.
     """
     libc = ctypes.CDLL(None, use_errno=True)

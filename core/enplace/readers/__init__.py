@@ -84,6 +84,10 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _no_graph(content: Content) -> FileError:
+    if "traceEvents" in content.fields:
+        return FileError(
+            "a timeline to look at, which has no graph; measure the model itself: enplace profile"
+        )
     declared = content.fields.get("schema", content.fields.get("format"))
     found = "" if declared is None else f" (its format is {shown(declared)})"
     return FileError(

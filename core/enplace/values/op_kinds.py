@@ -99,7 +99,7 @@ TYPES_OF_KIND = {kind: frozenset(types.split()) for kind, types in _TYPES.items(
 
 _KIND_OF_TYPE = {each: kind for kind, types in TYPES_OF_KIND.items() for each in types}
 _INPUT = re.compile(r"Iterator|Placeholder|OneShotIterator|_Arg|Input")
-_UPDATE = re.compile(r"(Resource|Sparse)?(Apply|Assign|Scatter)")
+_UPDATE = re.compile(r"(Resource)?(Sparse)?(Apply|Assign|Scatter(?!Nd$)|StridedSliceAssign)")
 
 
 def kind_of_type(op_type: str) -> str:
@@ -112,6 +112,15 @@ def kind_of_type(op_type: str) -> str:
         return _KIND_OF_TYPE[op_type]
     begins = ((_UPDATE, OpKind.UPDATE), (_INPUT, OpKind.INPUT))
     return next((kind for pattern, kind in begins if pattern.match(op_type)), "")
+
+
+def is_update_type(op_type: str) -> bool:
+    """Return whether ops of a type change a variable.
+
+    >>> is_update_type("ResourceSparseApplyAdagrad"), is_update_type("ScatterNd")
+    (True, False)
+    """
+    return _UPDATE.match(op_type) is not None
 
 
 @lru_cache(maxsize=4)

@@ -121,3 +121,11 @@ def test_a_model_of_an_unknown_framework_is_not_taken_for_another(enplace, folde
     done = enplace("place", *words, "-o", "plan.json", "--grain", "module")
     assert done.status == 2
     assert "there is no grain 'module': Enplace does not know the framework pytorch" in done.err
+
+
+def test_a_model_that_must_be_measured_is_sent_to_profile(enplace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my graph.pbtxt").write_text('node { name: "a" op: "NoOp" }')
+    refused = enplace("import", "my graph.pbtxt", "-o", "g.enplace")
+    assert refused.status == 2
+    assert "use: enplace profile 'my graph.pbtxt' -o g.enplace" in refused.err

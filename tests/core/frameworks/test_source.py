@@ -1,5 +1,6 @@
 """Every kind of model source is recognised, or refused with a remedy."""
 
+import gzip
 import os
 import re
 from contextlib import suppress
@@ -68,6 +69,10 @@ def test_a_dotted_name_is_a_module_and_is_not_imported(tmp_path, monkeypatch):
         ("no_module_of_this_name", None, "no such file, folder or Python module"),
         ("n" * 300, None, "no such file, folder or Python module"),
         ("~no-such-user/train.py", None, "no such file, folder or Python module"),
+        ("host.xplane.pb", b"", "has no graph; profile the script itself, or save the RunMetadata"),
+        ("plane.pb", b"\x0a\x35\x08\x01\x12\x09/host:CPU", "a trace of TensorFlow's profiler"),
+        ("line.json", b'{ "traceEvents": [', "a timeline to look at, which has no graph"),
+        ("line.json.gz", gzip.compress(b'{"traceEvents": ['), "a timeline to look at"),
         ("notes.txt", b"hello", "not a model; choose a training script"),
         ("model.keras", b"", "is empty"),
     ],

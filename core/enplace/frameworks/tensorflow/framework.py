@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from dataclasses import replace
 from importlib.resources import files as resource_files
 from pathlib import Path
@@ -34,6 +35,16 @@ _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 _FIELD = rb"\x0a[\x80-\xff]*[\x00-\x7f]"
 _TRACE = re.compile(
     rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
+)
+
+# What TensorFlow's profiler and timeline write for people to look at.
+_PLANE = re.compile(
+    rb"\A" + _FIELD + rb"(\x08[\x80-\xff]*[\x00-\x7f])?\x12.(/host:|/device:|Task Env)"
+)
+_EVENTS = b'"traceEvents"'
+_INSTEAD = (
+    "has no graph; profile the script itself, or save the RunMetadata of a step, traced with "
+    "output_partition_graphs=True, and profile that (run_metadata.pb)"
 )
 
 _MODELS = (
@@ -137,12 +148,24 @@ def _kind_of_file(path: Path) -> str:
         raise FileError(f"{path}: cannot read: {error.strerror}") from None
     if _TRACE.match(head):
         return "trace"
+    if path.name.endswith(".xplane.pb") or _PLANE.match(head):
+        raise FileError(f"{path}: a trace of TensorFlow's profiler, which {_INSTEAD}")
+    if _EVENTS in _unpacked(head):
+        raise FileError(f"{path}: a timeline to look at, which {_INSTEAD}")
     if path.suffix.lower() not in _SUFFIXES:
         raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not head:
         raise FileError(f"{path}: the file is empty; save it again")
     check_keras_file(path)
     return _SUFFIXES[path.suffix.lower()]
+
+
+def _unpacked(head: bytes) -> bytes:
+    """Return the start of a file, unpacked if it was gzip."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, len(head))
+    except zlib.error:
+        return head
 
 
 def explain_end(code: int, last_lines: str) -> str:

@@ -21,6 +21,7 @@ from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
@@ -46,9 +47,10 @@ from enplace.frameworks.tensorflow.open.sessions import (
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.frameworks.trust import place_of
 from enplace.names.passes import is_in_backward_scope
+from enplace.values.op_kinds import is_update_type
 
 MAX_OTHER_STEPS = 10
-"""After this many eager gradients, the script is taken to train that way."""
+"""After this many steps that cannot be recorded, the script is taken to train that way."""
 
 _EAGERLY = (
     "gradients are taken eagerly, so training has no graph; put @tf.function before the "
@@ -60,7 +62,6 @@ _APART = (
 )
 
 _XLA = "_XlaMustCompile"
-_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 _does: WeakKeyDictionary[ConcreteFunction, tuple[bool, bool]] = WeakKeyDictionary()
 """What :func:`does` has found; it must not keep functions, and so the variables of old models."""
@@ -117,6 +118,7 @@ class Recorder:
         self._found: Step | None = None
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
+        self._awaited: dict[int, str] = {}
         self._left_out: list[str] = []
         self._compiled = False
         self._failure: LoadError | None = None
@@ -125,21 +127,27 @@ class Recorder:
     def hooked(self) -> Iterator[None]:
         """Watch traced functions, gradients and sessions; leave the block once done."""
         gradient, run = tf.GradientTape.gradient, getattr(SESSION, RUN)
+        execute = pywrap_tfe.TFE_Py_FastPathExecute
+
+        def watched_op(context: Any, op: str, name: Any, *inputs: Any) -> Any:
+            if self._awaited and is_update_type(op):
+                self._saw_update(inputs[:1])
+            return execute(context, op, name, *inputs)
 
         def watched_call(
             function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any], call: Call
         ) -> Any:
             if tf.executing_eagerly():
-                self._saw(function, inputs)
+                self._saw(function, inputs, captured)
                 if function is self._function and (sample := _sample_result(function)):
                     return sample[0]
             return call(function, captured)
 
         @wraps(gradient)
-        def watched_gradient(*args: Any, **kwargs: Any) -> Any:
+        def watched_gradient(tape: Any, target: Any, sources: Any, *args: Any, **kw: Any) -> Any:
             if tf.executing_eagerly():
-                self._saw_other_step(_EAGERLY)
-            return gradient(*args, **kwargs)
+                self._await_update(tf.nest.flatten(sources), _EAGERLY)
+            return gradient(tape, target, sources, *args, **kw)
 
         @wraps(run)
         def watched_run(*args: Any) -> Any:
@@ -154,6 +162,7 @@ class Recorder:
             calls_handled(watched_call),
             callables_by_run(),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
+            patch.object(pywrap_tfe, "TFE_Py_FastPathExecute", watched_op),
             patch.object(SESSION, RUN, watched_run),
             suppress(EnoughError),
         ):
@@ -187,7 +196,9 @@ class Recorder:
         """Remember whether the user's own step is compiled by XLA; see :func:`plain_keras`."""
         self._compiled |= argument == "jit_compile"
 
-    def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+    def _saw(
+        self, function: ConcreteFunction, inputs: Sequence[Any], captured: Sequence[Any]
+    ) -> None:
         if self._is_done():
             # The script's own ``except:`` caught our exception.
             raise EnoughError
@@ -196,7 +207,9 @@ class Recorder:
             self._function, self._variables = function, _trained_by(function)
             self._take(function, inputs)
         elif gradients and not updates:
-            self._saw_other_step(_APART)
+            self._await_update(function.graph.trainable_variables, _APART)
+        elif updates and not gradients:
+            self._saw_update(captured)
         elif function is self._function:
             self._batches.append(batch_of(inputs))
         elif gradients:
@@ -243,11 +256,22 @@ class Recorder:
         else:
             self._batches = list(self._found.batches)
 
-    def _saw_other_step(self, why: str) -> None:
+    def _await_update(self, sources: Sequence[Any], why: str) -> None:
+        """Remember of which variables gradients were taken in a way that cannot be recorded.
+
+        It was a step if one of them is changed next: gradients also tell what an input does.
+        """
+        if self._function is None:
+            place = f"{self._place()}: {why}"
+            self._awaited |= {id(h): place for s in sources if (h := _handle_of(s)) is not None}
+
+    def _saw_update(self, handles: Sequence[Any]) -> None:
         """Give up on a script that trains in a way that cannot be recorded."""
-        if self._function is not None:
+        places = [self._awaited[id(each)] for each in handles if id(each) in self._awaited]
+        if not places:
             return
-        self._other_steps.append(f"{self._place()}: {why}")
+        self._awaited.clear()
+        self._other_steps.append(places[0])
         if len(self._other_steps) >= MAX_OTHER_STEPS:
             self.ended(self._other_steps[-1])
             raise EnoughError
@@ -259,6 +283,11 @@ class Recorder:
             f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
             f"or a session that takes gradients and updates variables; open the script that trains"
         )
+
+
+def _handle_of(source: Any) -> Any:
+    """Return the tensor by which TensorFlow knows a variable, or one of Keras; else nothing."""
+    return getattr(getattr(source, "_value", source), "handle", None)
 
 
 def _trained_by(function: ConcreteFunction) -> frozenset[int]:
@@ -284,7 +313,7 @@ def does(function: ConcreteFunction) -> tuple[bool, bool]:
     if function not in _does:
         nodes = list(all_nodes(function.graph.as_graph_def()))
         gradients = any(is_in_backward_scope(node.name) for node in nodes)
-        _does[function] = gradients, any(node.op.startswith(_UPDATES) for node in nodes)
+        _does[function] = gradients, any(is_update_type(node.op) for node in nodes)
     return _does[function]
 
 

@@ -35,6 +35,7 @@ from enplace.frameworks.tensorflow.open.tf1 import (
 from enplace.frameworks.tensorflow.rewrite import VARIABLES
 from enplace.frameworks.tensorflow.step import CALLABLE, Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
+from enplace.values.op_kinds import is_update_type
 
 SESSION: Any = next(kind for kind in tf.compat.v1.Session.__mro__ if "run" in vars(kind))
 """The class whose ``run`` all kinds of sessions use."""
@@ -42,7 +43,6 @@ SESSION: Any = next(kind for kind in tf.compat.v1.Session.__mro__ if "run" in va
 RUN = "_do_run"
 """Its private method that gets ops, tensors and arrays, whatever way ``run`` was given them."""
 
-_ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply", "SparseApply")
 _NOT_NUMBERS = (tf.string, tf.resource, tf.variant)
 
 
@@ -79,7 +79,7 @@ def trains(nodes: Sequence[NodeDef]) -> bool:
     """Return whether ops apply gradients to variables."""
     if any(UPDATES.match(node.op) for node in nodes):
         return True
-    assigns = any(node.op.startswith(_ASSIGNS) for node in nodes)
+    assigns = any(is_update_type(node.op) for node in nodes)
     return assigns and any(is_in_backward_scope(node.name) for node in nodes)
 
 

@@ -379,6 +379,26 @@ def test_a_model_that_runs_eagerly_is_explained(tmp_path):
     assert "leave out run_eagerly=True" in message
 
 
+@pytest.mark.parametrize("decorator", ["", "@tf.function"])
+def test_gradients_after_which_nothing_is_updated_are_no_training(tmp_path, decorator):
+    """They show what an input does, or how a model is at the start."""
+    before = f"""
+other = tf.Variable(2.0)
+{decorator}
+def slopes(rows):
+    with tf.GradientTape() as tape:
+        tape.watch(rows)
+        found = tf.reduce_sum(rows * weight)
+    return tape.gradient(found, [rows, weight])
+weight = tf.Variable(1.0)
+for _ in range(12):
+    slopes(tf.ones((1, 4)))
+    other.assign_add(1.0)
+"""
+    step = load(source_of(script(tmp_path, before + LOOP)))
+    assert step.function.startswith("train_step")
+
+
 # Saved Keras models
 
 
