@@ -19,6 +19,7 @@ import numpy as np
 
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.table.contract import Nodes, contract
+from enplace.placers.max_load.table.kinds import join_kinds
 from enplace.placers.max_load.table.orders import grant_preferences
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
@@ -80,7 +81,7 @@ class LayerStage:
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     """Turn the graph into a path and cut it into stages, each on one GPU or on several replicas."""
     options.stop.check()
-    nodes = contract(problem)
+    nodes = contract(problem, kinds=join_kinds(problem))
     layer, note = find_layers(nodes)
     layers = _layers(nodes, layer)
     n_gpus, capacity = len(problem.cluster.gpus), int(problem.cluster.capacity_bytes.min())
@@ -178,7 +179,7 @@ def _reached(nodes: Nodes, order: list[int]) -> list[int]:
 def _layers(nodes: Nodes, layer: IntArray) -> Layers:
     n = int(layer.max()) + 1
     # Nodes that no GPU can run go elsewhere and cost no stage any time.
-    both_us = nodes.accelerator_us.sum(axis=1)
+    both_us = nodes.work_us[0].sum(axis=1)
     time_us = np.where(np.isfinite(both_us), both_us, 0.0)
     compute_us = np.bincount(layer, weights=time_us, minlength=n)
     sent_us = np.zeros(n + 1)

@@ -8,29 +8,17 @@ sample. If there is no contiguous partition at all, all ops that can go to the f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-from enplace.machine.host_links import machine_of
-from enplace.machine.pipelines.loads import max_load_us
-from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.placers.max_load.improve import improve
 from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.partition_plan import plan_of_partition, plan_of_search
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
-from enplace.placers.max_load.settle_partition import find_allowed, settle_free_ops
 from enplace.placers.max_load.table.caveats import (
-    NONE_IN_TIME,
-    NOT_CONTIGUOUS,
-    PINNED_REPLICAS,
-    explain_failure,
-    find_unlike,
     simplify,
 )
-from enplace.placers.max_load.table.contract import find_static_excess
-from enplace.placers.max_load.table.dp import Partition
-from enplace.placers.max_load.table.stages import Replicas
-from enplace.placing.candidates import make_replicas, unordered
-from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, Report, report_plan
+from enplace.placing.incumbents import Incumbent, Report, report_plan
 from enplace.placing.options import (
     IN_FLIGHT,
     PROGRAM_S,
@@ -42,12 +30,10 @@ from enplace.placing.options import (
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
-from enplace.text import count, finite
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
-from enplace.values.profile import IntArray
-from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
+from enplace.values.rivals import ALL, CONTIGUOUS, Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -76,7 +62,8 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     Pins and forbidden devices are ignored at first. Ops that break them move afterwards, and the
     partition is then no longer proven optimal. Its latency is a baseline of section 7.
     """
-    return _partition_plan(problem, "max-load-dp", options)
+    plan = _partition_plan(problem, "max-load-dp", options)
+    return plan if options.objective == LATENCY else improve(problem, plan, options)
 
 
 @placer(
@@ -164,81 +151,10 @@ def _partition_plan(
         along_order=along_order,
         stopped=stop,
     )
-    stopped = stop()
-    partition = _rename_gpus(problem, partition, options.load_rule)
-    device = settle_free_ops(problem, partition.device, options.load_rule, partition.replicas)
-    replicas = make_replicas(problem, partition.replicas, device)
-    recompute = partition.recompute
-    load_us = max_load_us(problem, device, options.load_rule, replicas, recompute)
-    load_us = max(load_us, partition.pace_us)
-    fits = bool(np.isfinite(partition.load_us))
-    bound_us = min(partition.bound_us, load_us) if fits else 0.0
-    moved = int(np.count_nonzero(~find_allowed(problem, partition.device)[problem.unit]))
-    proven = partition.optimal and fits and not moved and not about
-    proven = proven and load_us <= partition.load_us * (1 + PROVEN_GAP)
-    notes = [about]
-    for note in (partition.note, find_unlike(problem, options.load_rule)):
-        if not any(note in before for before in notes):
-            notes.append(note)
-    if proven and not is_contiguous(problem, device):
-        proven = False
-        notes.append(NOT_CONTIGUOUS)
-    if not fits:
-        notes.append(NONE_IN_TIME if stopped else explain_failure(problem, device))
-    elif moved:
-        notes.append(_describe_moved(moved, find_static_excess(problem, device), options.load_rule))
-    if fits and replicas != partition.replicas:
-        notes.append(PINNED_REPLICAS)
-    plan = replace(
-        _plan(
-            problem,
-            device,
-            method,
-            bound_us,
-            options.load_rule,
-            replicas,
-            recompute,
-            partition.pace_us,
-        ),
-        proven=proven,
-        rivals=STAGED,
-        details={"ideals": partition.n_ideals},
-    ).with_notes(*notes, separator="; ")
-    options.progress(Progress(options.seconds, "a partition", None, plan, load_us, bound_us))
+    plan = plan_of_partition(problem, partition, method, options.load_rule, about, stopped=stop())
+    value_us, bound_us = plan.value_us, plan.bound_us
+    options.progress(Progress(options.seconds, "a partition", None, plan, value_us, bound_us))
     return plan
-
-
-def _describe_moved(moved: int, excess: int, rule: LoadRule) -> str:
-    exceeds = ", and now the plan exceeds memory" if excess else ""
-    knows_all = not (rule.replicate or rule.two_level)
-    instead = "; max-load-ip respects them from the start" if knows_all else ""
-    return (
-        f"the partition ignores pins and forbidden devices: {count(moved, 'op')} moved after "
-        f"it{exceeds}{instead}"
-    )
-
-
-def _rename_gpus(problem: Problem, partition: Partition, rule: LoadRule) -> Partition:
-    """Exchange GPUs that are alike if the pins require it."""
-    cluster = problem.cluster
-    wanted = {(int(partition.device[op]), device) for op, device in problem.pins.items()}
-    gpus = set(cluster.gpus)
-    wanted = {(found, device) for found, device in wanted if {found, device} <= gpus}
-    found, devices = [f for f, _ in wanted], [d for _, d in wanted]
-    twice = len(set(found)) < len(wanted) or len(set(devices)) < len(wanted)
-    if twice or find_unlike(problem, rule):
-        return partition
-    name = np.arange(cluster.n_devices)
-    name[found] = devices
-    rest = [gpu for gpu in cluster.gpus if gpu not in found]
-    name[rest] = [gpu for gpu in cluster.gpus if gpu not in devices]
-    machine = machine_of(cluster) * rule.two_level
-    if not np.array_equal(machine[name], machine):
-        return partition
-    replicas = tuple(tuple(name[list(group)].tolist()) for group in partition.replicas)
-    recompute = tuple(name[list(partition.recompute)].tolist())
-    device = name[partition.device]
-    return replace(partition, device=device, replicas=replicas, recompute=recompute)
 
 
 def _search_plan(
@@ -255,23 +171,7 @@ def _search_plan(
     reported_us = np.inf
 
     def make_plan(found: Incumbent) -> Plan:
-        device = settle_free_ops(problem, found.device, options.load_rule)
-        load_us = max_load_us(problem, found.device, options.load_rule)
-        is_slowed = load_us * (1 + BETTER) < found.objective_us < np.inf
-        missing = "" if np.isfinite(found.objective_us) else explain_failure(problem, device)
-        plan = replace(
-            _plan(
-                problem,
-                device,
-                method,
-                found.bound_us,
-                options.load_rule,
-                pace_us=found.objective_us * is_slowed,
-            ),
-            proven=found.proven and not about,
-            rivals=rivals,
-        )
-        return plan.with_notes(found.why, about, missing, separator="; ")
+        return plan_of_search(problem, found, method, options.load_rule, about, rivals)
 
     def report(found: Incumbent) -> None:
         nonlocal reported_us
@@ -281,26 +181,3 @@ def _search_plan(
 
     stop = options.stop.limited(PROGRAM_S)
     return make_plan(search(problem, stop, options.load_rule, options.seed, solver, report))
-
-
-def _plan(
-    problem: Problem,
-    device: IntArray,
-    method: str,
-    bound_us: float,
-    rule: LoadRule,
-    replicas: Replicas = (),
-    recompute: tuple[int, ...] = (),
-    pace_us: float = 0.0,
-) -> Plan:
-    (plan,) = unordered(problem, device, method)
-    return replace(
-        plan,
-        objective=THROUGHPUT,
-        value_us=max(max_load_us(problem, device, rule, replicas, recompute), pace_us),
-        bound_us=finite(bound_us),
-        load_rule=rule,
-        replicas=replicas,
-        recompute=recompute,
-        pace_us=pace_us,
-    )

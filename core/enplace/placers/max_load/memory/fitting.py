@@ -142,13 +142,11 @@ def _find_makespan_us(problem: Problem, found: Partition, rule: LoadRule) -> flo
 
 
 def _with_less_memory(problem: Problem, factor: float) -> Problem:
-    """Divide the memory of all accelerators by a factor."""
+    """Divide the memory of all devices by a factor."""
     cluster = problem.cluster
     devices = tuple(
         replace(device, capacity_bytes=max(1, int(device.capacity_bytes / factor)))
-        if number in cluster.gpus
-        else device
-        for number, device in enumerate(cluster.devices)
+        for device in cluster.devices
     )
     return replace(problem, cluster=replace(cluster, devices=devices))
 

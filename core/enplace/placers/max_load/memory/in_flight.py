@@ -27,12 +27,12 @@ SAME = 1e-9
 
 
 def samples_matter(problem: Problem, rule: LoadRule) -> bool:
-    """Whether samples in flight may need more memory than an accelerator has."""
+    """Whether samples in flight may need more memory than a device has."""
     if not rule.in_flight or not backward_ops(problem).any():
         return False
     kept = int(forward_bytes(problem).sum())
     one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max())
-    smallest = int(problem.cluster.capacity_bytes[problem.cluster.gpus].min())
+    smallest = int(problem.cluster.capacity_bytes.min())
     return one + _most_samples(problem, rule) * kept > smallest
 
 
@@ -46,7 +46,7 @@ def find_fullest(
 ) -> float:
     """Simulate a placement as a pipeline; return the largest share of memory that it needs.
 
-    Above 1, some accelerator exceeds its memory.
+    Above 1, some device exceeds its memory.
     """
     plan = _make_plan(problem, device, replicas, recompute, pace_us)
     return _find_fullest(problem, _simulate(problem, plan, rule))
@@ -118,8 +118,7 @@ def _simulate(
 
 
 def _find_fullest(problem: Problem, found: PipelineSchedule) -> float:
-    gpus = problem.cluster.gpus
-    return float(np.max(found.peak_bytes[gpus] / problem.cluster.capacity_bytes[gpus]))
+    return float(np.max(found.peak_bytes / problem.cluster.capacity_bytes))
 
 
 def _make_plan(

@@ -23,7 +23,7 @@ that. What is found is always simulated, and of small graphs every partition.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import islice, product
 
 import numpy as np
@@ -38,6 +38,7 @@ from enplace.machine.pipelines.loads import (
 )
 from enplace.machine.pipelines.memory import counts_whole_nodes
 from enplace.placers.max_load.memory.in_flight import SAME, find_pace_us
+from enplace.placers.max_load.memory.listing import FEW_PARTITIONS, list_partitions
 from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
     Partition,
@@ -51,9 +52,7 @@ from enplace.placers.max_load.table.dp import (
 from enplace.placers.max_load.table.dp_table import (
     AHEAD,
     BACK,
-    CPU,
     FREELY,
-    GPU,
     NEITHER,
     VISITS_AT_ONCE,
     NodeCosts,
@@ -62,7 +61,7 @@ from enplace.placers.max_load.table.dp_table import (
 )
 from enplace.placers.max_load.table.ideals import Lattice, bound_ideals, find_ideals
 from enplace.placers.max_load.table.pruning import find_capable
-from enplace.placers.max_load.table.stages import NodeStage, assign, walk_back
+from enplace.placers.max_load.table.stages import assign, walk_back
 from enplace.placers.max_load.table.two_level import MOST_IDEALS as MOST_OVER_MACHINES
 from enplace.placers.max_load.table.two_level import AtPace, has_machines
 from enplace.placing.stop import never
@@ -85,9 +84,6 @@ SOME_ORDERS = 4
 
 SLOWER, MOST_SLOWER = 1.003, 60
 """Factor and number of the paces tried above the shortest."""
-
-FEW_PARTITIONS = 3_000
-"""Partitions, and beginnings of partitions, that are few enough to simulate each."""
 
 
 def keeps_pace(rule: LoadRule) -> bool:
@@ -246,16 +242,16 @@ class _Search:
     def try_each(self, lattice: Lattice) -> None:
         """Try all partitions that are not too slow if they are few."""
         task, over = self.task, self.over_machines
-        choices = cache(over.choices if over is not None else lambda _: [task.gpus])
+        choices = cache(over.choices if over is not None else lambda _: [task.devices[0]])
         tries = (
-            (stages, gpus)
-            for stages in _list_partitions(lattice, task.costs, self.best.load_us) or ()
-            for gpus in choices(sum(stage.gpus for stage in stages))
+            (stages, [first, *task.devices[1:]])
+            for stages in list_partitions(lattice, task.costs, self.best.load_us) or ()
+            for first in choices(sum(stage.kind == 0 for stage in stages))
         )
-        for stages, gpus in islice(tries, FEW_PARTITIONS):
+        for stages, devices in islice(tries, FEW_PARTITIONS):
             if self.stopped():
                 break
-            device, _, recompute = assign(task.nodes.node, [(stages, gpus, task.cpus)])
+            device, _, recompute = assign(task.nodes.node, [(stages, devices)])
             self._keep(Partition(device, np.inf, 0.0, recompute=recompute))
 
     def _find(self, lattice: Lattice, costs: NodeCosts, whole_us: float) -> Partition | None:
@@ -274,47 +270,6 @@ class _Search:
             return None
         device, replicas, recompute = found.device, found.replicas, found.recompute
         return Partition(device, np.inf, 0.0, replicas=replicas, recompute=recompute)
-
-
-def _list_partitions(
-    lattice: Lattice, costs: NodeCosts, limit_us: float
-) -> list[list[NodeStage]] | None:
-    """List all partitions whose work on each device is below a limit; None if there are many."""
-    works = (costs.gpu_runs, costs.gpu_us[:, -1]), (costs.cpu_runs, costs.cpu_us[:, -1])
-    choices = [(GPU, False), (CPU, False)] + [(GPU, True)] * costs.recompute
-    above = cache(partial(_nodes_above, lattice))
-    found: list[list[NodeStage]] = []
-    begun: list[tuple[int, list[NodeStage]]] = [(0, [])]
-    for _ in range(FEW_PARTITIONS):
-        if not begun:
-            return found
-        base, stages = begun.pop()
-        if base == lattice.n_ideals - 1:
-            found.append(stages)
-            continue
-        used = sum(each.gpus for each in stages), sum(each.cpus for each in stages)
-        left = costs.devices - used
-        for (reached, nodes), (kind, again) in product(above(base).items(), choices):
-            runs, work_us = works[kind]
-            us = work_us[nodes].sum() + again * costs.forward_us[nodes].sum()
-            fits = kind == CPU or costs.memory_bytes[nodes].sum() <= costs.capacity_bytes
-            useful = not again or costs.back_ops[nodes].any()
-            if left[kind] and runs[nodes].all() and us < limit_us and fits and useful:
-                stage = NodeStage(nodes, int(kind == GPU), int(kind == CPU), again)
-                begun.append((reached, [*stages, stage]))
-    return None
-
-
-def _nodes_above(lattice: Lattice, base: int) -> dict[int, list[int]]:
-    """Return the ideals above one, each with the nodes that it has besides."""
-    found: dict[int, list[int]] = {base: []}
-    for ideal in range(base, lattice.n_ideals):
-        if ideal in found:
-            for edge in range(lattice.ptr[ideal], lattice.ptr[ideal + 1]):
-                node = int(lattice.added[edge])
-                found.setdefault(int(lattice.next_ideal[edge]), [*found[ideal], node])
-    del found[base]
-    return found
 
 
 def _solve(
@@ -339,7 +294,7 @@ def _solve(
     stages = walk_back(table, lattice, costs.devices, cell)
     if costs.taken_first != AHEAD:
         stages.reverse()
-    parts = assign(task.nodes.node, [(stages, task.gpus, task.cpus)])
+    parts = assign(task.nodes.node, [(stages, task.devices)])
     return Solution(*parts, float(table.best_us[-1, cell]))
 
 
@@ -359,7 +314,10 @@ def _way_us(task: Task, way: int, found: Partition | None = None) -> float:
     if way in (NEITHER, FREELY):
         return 0.0
     if found is None:
-        ahead_us = task.costs.forward_us.sum()
-        return float(ahead_us if way == AHEAD else task.costs.gpu_us[:, -1].sum() - ahead_us)
+        # Of accelerators that differ, the slowest: a longer way only leaves more time to wait.
+        on_gpu = task.nodes.kinds.is_gpu
+        ahead_us = task.costs.forward_us[on_gpu].sum(axis=1)
+        back_us = task.costs.work_us[on_gpu, :, -1].sum(axis=1) - ahead_us
+        return float((ahead_us if way == AHEAD else back_us).max(initial=0.0))
     parts = shared_parts_us(task.problem, found.device, found.replicas, found.recompute)
     return float(parts[:, FORWARD if way == AHEAD else BACKWARD].sum())

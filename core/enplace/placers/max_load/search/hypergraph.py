@@ -26,7 +26,6 @@ class Hypergraph:
     unit_bytes : int array, shape (n_units, n_devices)
         Memory of a unit, with as many samples as a device has in flight.
     capacity_bytes : float array, shape (n_devices,)
-        inf for CPUs, whose memory the paper does not limit.
     price : int array, shape (n_devices,)
         Index of the price that a device pays for tensors that cross its border; -1 for CPUs, which
         pay nothing.
@@ -56,17 +55,26 @@ class Hypergraph:
         return np.flatnonzero(self.price >= 0)
 
 
-def build_hypergraph(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
-    """Build the hypergraph of a problem, with its pins and forbidden devices."""
+def build_hypergraph(
+    problem: Problem, rule: LoadRule = USUAL, op_bytes: IntArray | None = None
+) -> Hypergraph:
+    """Build the hypergraph of a problem, with its pins and forbidden devices.
+
+    Parameters
+    ----------
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
+    """
+    op_bytes = op_memory_bytes(problem) if op_bytes is None else op_bytes
     cluster = problem.cluster
     unit_us = np.zeros((*problem.unit_allowed.shape, rule.n_passes))
     passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
     every = np.arange(cluster.n_devices)
     np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), problem.time_us)
     unit_us[~problem.unit_allowed] = np.inf
-    unit_bytes = _bytes_of_units(problem, op_memory_bytes(problem), np.ones_like(every))
+    unit_bytes = _bytes_of_units(problem, op_bytes, np.ones_like(every))
     cost_us, price = prices_us(problem)
-    capacity = np.where(price >= 0, cluster.capacity_bytes, np.inf)
+    capacity = cluster.capacity_bytes.astype(np.float64)
     hyperedges = build_hyperedges(problem, problem.unit, cost_us, rule)
     return Hypergraph(unit_us, unit_bytes, capacity, price, hyperedges, rule)
 

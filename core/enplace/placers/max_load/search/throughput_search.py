@@ -60,15 +60,25 @@ def search_anywhere(
     seed: int = 0,
     solver: str = "HiGHS",
     report: Report = lambda _: None,
+    partition: Partition | None = None,
+    op_bytes: IntArray | None = None,
 ) -> Incumbent:
     """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
     The DP's contiguous partition is annealed by levels, and integer programs continue from the
     result: first the contiguous one, for a while, then the one without its rows. Meanwhile, short
     annealings follow each other on another core, most from the best placement so far.
+
+    Parameters
+    ----------
+    partition : Partition, optional
+        Where to begin, if that is known.
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
     """
-    graph = build_hypergraph(problem, rule)
-    partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
+    graph = build_hypergraph(problem, rule, op_bytes)
+    if partition is None:
+        partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     start = _place_units(problem, graph, partition.device)
     search = _Search(problem, graph, stop, report)
     search.offer(start)
@@ -100,14 +110,18 @@ def search_contiguous(
     seed: int = 0,
     solver: str = CP_SAT,
     report: Report = lambda _: None,
+    partition: Partition | None = None,
+    op_bytes: IntArray | None = None,
 ) -> Incumbent:
     """Find the least maximum load if each device has contiguous forward and backward ops (Fig. 6).
 
     Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
-    not allow. CP-SAT proves in seconds what HiGHS does in minutes.
+    not allow. CP-SAT proves in seconds what HiGHS does in minutes. ``partition`` and ``op_bytes``
+    are those of :func:`search_anywhere`.
     """
-    search = _Search(problem, build_hypergraph(problem, rule), stop, report)
-    partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
+    search = _Search(problem, build_hypergraph(problem, rule, op_bytes), stop, report)
+    if partition is None:
+        partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     _begin_contiguous(search, partition)
     return _with_note(search.solve(find_passes(problem), solver), partition)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from enplace.machine.host_links import has_one_link
 from enplace.machine.pipelines.all_reduce import syncs_alike
 from enplace.placers.max_load.table.contract import find_static_excess, with_larger_gpus
-from enplace.placers.max_load.table.hyperedges import prices_us
+from enplace.placers.max_load.table.kinds import find_kinds
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -45,17 +43,10 @@ NONE_IN_TIME = "no partition that fits was found within the time limit"
 def find_unlike(problem: Problem, rule: LoadRule) -> str:
     """Describe a relevant difference between devices of a kind, or their links; "" if none.
 
-    The dynamic programs assume that all devices of a kind are alike.
+    The dynamic programs assume that all devices of a kind are alike, and replicas are of one kind.
     """
-    cluster = problem.cluster
-    prices, _ = prices_us(problem)
-    same = prices.shape[1] < 2 and all(
-        np.array_equal(problem.time_us[:, d], problem.time_us[:, devices[0]], equal_nan=True)
-        and cluster.capacity_bytes[d] == cluster.capacity_bytes[devices[0]]
-        for devices in (cluster.gpus, cluster.cpus)
-        for d in devices
-    )
-    if not same:
+    cluster, kinds = problem.cluster, find_kinds(problem, rule)
+    if not kinds.are_exact:
         return UNLIKE_DEVICES
     if cluster.shares_chips:
         return ONE_CHIP
@@ -72,9 +63,15 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
         optimum of a changed problem need not be one of the original.
     """
     problem, about_memory = with_larger_gpus(problem)
+    about = about_memory, about_machine(problem, rule)
+    return problem, "; ".join(filter(None, about))
+
+
+def about_machine(problem: Problem, rule: LoadRule = USUAL) -> str:
+    """Describe in what a machine differs from the paper's; "" if in nothing that matters."""
     about_links = "" if has_one_link(problem.cluster, rule.two_level) else SEVERAL_LINKS
     about_chip = ONE_CHIP if problem.cluster.shares_chips else ""
-    return problem, "; ".join(filter(None, (about_memory, about_links, about_chip)))
+    return "; ".join(filter(None, (about_links, about_chip)))
 
 
 def explain_failure(problem: Problem, device: IntArray) -> str:

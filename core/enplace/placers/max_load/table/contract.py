@@ -20,11 +20,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.all_reduce import slowest_sync_us
 from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedges, find_held
+from enplace.placers.max_load.table.kinds import Kinds, find_kinds, prices_of_kinds_us, times_us
 from enplace.text import size
 from enplace.values.arrays import adjacency, topological_order
 from enplace.values.limits import MAX_BYTES
@@ -46,13 +46,19 @@ class Nodes:
         Node of each op.
     source, target : int array, shape (n_edges,)
         Edges of the forward graph, without cycles, each once.
-    accelerator_us, cpu_us : float array, shape (n_nodes, rule.n_passes)
-        Compute time on either kind of device in each pass; inf where an op cannot run.
+    kinds : Kinds
+        The kinds of devices.
+    op_bytes : int array, shape (n_ops,)
+        What each op counts towards memory.
+    work_us : float array, shape (n_kinds, n_nodes, rule.n_passes)
+        Compute time on each kind of device in each pass; inf where an op may not run.
     memory_bytes : int array, shape (n_nodes,)
-    forward_us : float array, shape (n_nodes,)
-        Compute time of its forward ops on an accelerator; 0 where it cannot run.
+    forward_us : float array, shape (n_kinds, n_nodes)
+        Compute time of its forward ops; 0 where one may not run.
     sync_us : float array, shape (n_nodes,)
         Time to move the weights to another accelerator over the slowest link.
+    price : int array, shape (n_kinds,)
+        Which price of the hyperedges a kind of device pays; -1 for CPUs, which pay nothing.
     hyperedges : Hyperedges
     held : Hyperedges
         Bytes that a device holds, from
@@ -66,11 +72,13 @@ class Nodes:
     node: IntArray
     source: IntArray
     target: IntArray
-    accelerator_us: FloatArray
-    cpu_us: FloatArray
+    kinds: Kinds
+    op_bytes: IntArray
+    work_us: FloatArray
     memory_bytes: IntArray
     forward_us: FloatArray
     sync_us: FloatArray
+    price: IntArray
     hyperedges: Hyperedges
     held: Hyperedges
     tied: IntArray
@@ -81,12 +89,27 @@ class Nodes:
         return len(self.memory_bytes)
 
 
-def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
-    """Contract a problem's ops to nodes."""
+def contract(
+    problem: Problem,
+    rule: LoadRule = USUAL,
+    kinds: Kinds | None = None,
+    op_bytes: IntArray | None = None,
+) -> Nodes:
+    """Contract a problem's ops to nodes.
+
+    Parameters
+    ----------
+    kinds : Kinds, optional
+        The kinds of devices; those that there are by default.
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
+    """
+    kinds = find_kinds(problem, rule) if kinds is None else kinds
+    op_bytes = op_memory_bytes(problem) if op_bytes is None else op_bytes
     label, edges = _forward_graph(problem, backward_ops(problem))
     label, edges = _strongly_connected(label, edges)
-    label, edges = _without_free_nodes(problem, label, edges, rule)
-    return _nodes(problem, label, edges, rule)
+    label, edges = _without_free_nodes(problem, label, edges, rule, kinds, op_bytes)
+    return _nodes(problem, label, edges, rule, kinds, op_bytes)
 
 
 def merge_light_ends(
@@ -118,21 +141,20 @@ def merge_light_ends(
         ends = (set(into[readers].tolist()) - {node} for m in members for readers in tensors[m])
         return all(first in each for each in ends if each)
 
-    on_gpu, on_cpu = (
-        np.where(np.isfinite(us), us, 0.0).sum(axis=1)
-        for us in (nodes.accelerator_us, nodes.cpu_us)
-    )
-    _merge_inputs(nodes, nodes.source, nodes.target, into, on_gpu + on_cpu, 0.0, loses_nothing)
+    work_us = np.where(np.isfinite(nodes.work_us), nodes.work_us, 0.0).sum(axis=2)
+    every_us = work_us.sum(axis=0)
+    _merge_inputs(nodes, nodes.source, nodes.target, into, every_us, 0.0, loses_nothing)
     first, new = np.unique(into, return_inverse=True)
     edges = _tidy(new[np.column_stack([nodes.source, nodes.target])])
-    exact = _nodes(problem, new[nodes.node], edges, rule)
-    into, weight_us = np.arange(exact.n_nodes), on_gpu[first]
+    exact = _nodes(problem, new[nodes.node], edges, rule, nodes.kinds, nodes.op_bytes)
+    on_gpu_us = work_us[nodes.kinds.is_gpu].max(axis=0, initial=0.0)
+    into, weight_us = np.arange(exact.n_nodes), on_gpu_us[first]
     np.maximum.at(weight_us, exact.hyperedges.node, _largest_us(exact.hyperedges))
     for source, target in ((exact.source, exact.target), (exact.target, exact.source)):
         _merge_inputs(exact, source, target, into, weight_us, most_us)
     kept, new = np.unique(into, return_inverse=True)
     edges = _tidy(new[np.column_stack([exact.source, exact.target])])
-    merged = _nodes(problem, new[exact.node], edges, rule)
+    merged = _nodes(problem, new[exact.node], edges, rule, nodes.kinds, nodes.op_bytes)
     return merged, replace(exact, memory_bytes=nodes.memory_bytes[first]), kept
 
 
@@ -165,7 +187,7 @@ def _merge_inputs(
 ) -> None:
     """Write into ``into`` which inputs are merged with which of their readers."""
     ptr, readers = adjacency(source, target, nodes.n_nodes)
-    runs = np.isfinite(np.column_stack([nodes.accelerator_us, nodes.cpu_us]))
+    runs: BoolArray = np.isfinite(nodes.work_us.sum(axis=2)).T
     order = topological_order(nodes.n_nodes, ptr, readers).tolist()
     below = [0] * nodes.n_nodes  # each node and all that follow it, as the bits of a number
     for node in reversed(order):
@@ -226,7 +248,12 @@ def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, Int
 
 
 def _without_free_nodes(
-    problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule
+    problem: Problem,
+    label: IntArray,
+    edges: IntArray,
+    rule: LoadRule,
+    kinds: Kinds,
+    op_bytes: IntArray,
 ) -> tuple[IntArray, IntArray]:
     """Merge nodes that cost nothing with their one neighbour, wherever it goes.
 
@@ -234,12 +261,12 @@ def _without_free_nodes(
     exchange tensors with no other node in either pass, and are allowed wherever the neighbour is.
     """
     profile = problem.profile
-    memory_bytes = op_memory_bytes(problem)
-    if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
-        memory_bytes = np.zeros_like(memory_bytes)
+    fits_anywhere = op_bytes.sum() <= min(problem.cluster.capacity_bytes)
+    memory_bytes = np.zeros_like(op_bytes) if fits_anywhere else op_bytes
     reduced_us = slowest_sync_us(problem, rule.two_level) * rule.replicate
-    runs = np.isfinite(problem.time_us)
-    work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
+    each_us = times_us(problem, kinds)
+    runs = np.isfinite(each_us)
+    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
     while True:
         n = int(label.max()) + 1
         free = np.bincount(label, weights=work_us, minlength=n) == 0
@@ -259,38 +286,44 @@ def _without_free_nodes(
         label, edges = _relabel(label, edges, new.astype(np.int64))
 
 
-def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -> Nodes:
-    cluster = problem.cluster
+def _nodes(
+    problem: Problem,
+    label: IntArray,
+    edges: IntArray,
+    rule: LoadRule,
+    kinds: Kinds,
+    op_bytes: IntArray,
+) -> Nodes:
     n = int(label.max()) + 1
     memory = np.zeros(n, dtype=np.int64)
-    np.add.at(memory, label, op_memory_bytes(problem))
-    on_gpu, on_cpu = (
-        _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
-    )
+    np.add.at(memory, label, op_bytes)
+    each_us, backward = times_us(problem, kinds).T, backward_ops(problem)
+    passes = np.minimum(backward, rule.n_passes - 1)
+    work_us = np.zeros((len(each_us), n, rule.n_passes))
+    every = np.arange(len(each_us))[:, None]
+    np.add.at(work_us, (every, label, passes), each_us)
+    forward_us = np.zeros((len(each_us), n))
+    ahead_us = np.where(backward | ~np.isfinite(each_us), 0.0, each_us)
+    np.add.at(forward_us, (every, label), ahead_us)
     weights_us = slowest_sync_us(problem, rule.two_level)
     sync = np.bincount(label, weights=weights_us, minlength=n).astype(np.float64)
-    cost_us = send_us(problem).max(axis=1, keepdims=True)
+    prices_us, price = prices_of_kinds_us(problem, kinds)
     return Nodes(
         label,
         edges[:, 0],
         edges[:, 1],
-        on_gpu,
-        on_cpu,
+        kinds,
+        op_bytes,
+        work_us,
         memory,
-        _forward_us(problem, label, n),
+        forward_us,
         sync,
-        build_hyperedges(problem, label, cost_us, rule),
+        price,
+        build_hyperedges(problem, label, prices_us, rule),
         find_held(problem, label, rule),
         _tied(problem, label),
         _layer(problem, label),
     )
-
-
-def _forward_us(problem: Problem, label: IntArray, n: int) -> FloatArray:
-    """Find the time of each node's forward ops on the slowest accelerator; (n_nodes,)."""
-    slowest_us = problem.time_us[:, problem.cluster.gpus].max(axis=1, initial=0.0)
-    us = np.where(backward_ops(problem) | ~np.isfinite(slowest_us), 0.0, slowest_us)
-    return np.bincount(label, weights=us, minlength=n).astype(np.float64)
 
 
 def _layer(problem: Problem, label: IntArray) -> IntArray:
@@ -325,14 +358,13 @@ def _tied(problem: Problem, label: IntArray) -> IntArray:
 
 
 def find_static_excess(problem: Problem, device: IntArray) -> int:
-    """Sum by how much a placement exceeds the accelerators' memory, all ops counted at once.
+    """Sum by how much a placement exceeds the devices' memory, all ops counted at once.
 
     This is the paper's measure; the excess of a schedule is :attr:`Schedule.excess_bytes`.
     """
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
     np.add.at(held, device, op_memory_bytes(problem))
-    over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
-    return int(np.maximum(over, 0).sum())
+    return int(np.maximum(held - problem.cluster.capacity_bytes, 0).sum())
 
 
 def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
@@ -362,16 +394,3 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
         f"divided as if each had {factor:.1f} times its memory; the step's peak shows if it fits"
     )
     return replace(problem, cluster=replace(cluster, devices=devices)), note
-
-
-def _slowest_us(
-    problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
-) -> FloatArray:
-    """Find the time of each node on the slowest of some devices, any of which may get it."""
-    total = np.full((n, rule.n_passes), np.inf)
-    if devices:
-        total[:] = 0.0
-        slowest = problem.time_us[:, devices].max(axis=1)
-        passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
-        np.add.at(total, (label, passes), slowest)
-    return total

@@ -29,7 +29,12 @@ from enplace.placers.max_load.table.orders import (
     order_depth_first,
     order_tied,
 )
-from enplace.placers.max_load.table.pruning import find_capable, floor_us, shared_work_us
+from enplace.placers.max_load.table.pruning import (
+    find_capable,
+    floor_us,
+    shared_work_us,
+    used_devices,
+)
 from enplace.placers.max_load.table.stages import Replicas, assign, walk_back
 from enplace.placers.max_load.table.walk import build_transfer_costs
 from enplace.placing.stop import never
@@ -76,6 +81,9 @@ IN_CHUNKS = (
 
 GUESS = 1.3
 """Factor between successive limits."""
+
+FEW_CELLS = 32
+"""With more cells than this, a search of an order takes longer in proportion."""
 
 FIRST_WORK = 10_000_000
 """On long orders, the first partition has fewer places to cut: their number times the number of
@@ -139,17 +147,16 @@ class Task:
         return bool((self.costs.samples != self.costs.samples[0]).any())
 
     @property
-    def gpus(self) -> IntArray:
-        return np.tile(self.problem.cluster.gpus, CHUNKS if self.is_interleaved else 1)
+    def devices(self) -> tuple[IntArray, ...]:
+        """The devices of each kind, in the order in which stages take them."""
+        kinds, times = self.nodes.kinds, CHUNKS if self.is_interleaved else 1
+        pairs = zip(kinds.devices, kinds.is_gpu.tolist(), strict=True)
+        return tuple(np.tile(each, times if is_gpu else 1) for each, is_gpu in pairs)
 
     @property
     def is_interleaved(self) -> bool:
         """Whether stages go to the accelerators in turns, several to each."""
         return self.rule.pipeline == "interleaved"
-
-    @property
-    def cpus(self) -> IntArray:
-        return np.array(self.problem.cluster.cpus, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,30 +176,29 @@ Solve = Callable[[FloatArray], tuple[Solution | None, bool]]
 in the last pass, if there is one, and whether the search was complete."""
 
 
-def build_task(problem: Problem, rule: LoadRule) -> Task:
+def build_task(problem: Problem, rule: LoadRule, op_bytes: IntArray | None = None) -> Task:
     """Contract a problem for a rule; logical GPUs of one chip become separate GPUs."""
     separate = tuple(replace(device, chip="") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     if rule.pipeline == "interleaved":
         # The stages of an accelerator would have replicas on different others.
         rule = replace(rule, replicate=False)
-    return _task_of(problem, rule, contract(problem, rule))
+    return _task_of(problem, rule, contract(problem, rule, op_bytes=op_bytes))
 
 
 def _task_of(problem: Problem, rule: LoadRule, nodes: Nodes) -> Task:
     """Build the task of dividing some nodes."""
-    cluster = problem.cluster
-    devices = np.array([len(cluster.gpus), len(cluster.cpus)])
+    devices = nodes.kinds.counts
     if rule.pipeline == "interleaved":
         # CPUs would break the turns, so they only take part where some op needs one.
-        devices = devices * [CHUNKS, int(np.isinf(nodes.accelerator_us).any())]
+        devices = devices * np.array([CHUNKS, int(np.isinf(nodes.work_us[0]).any())])
     kept_bytes = int(forward_bytes(problem).sum())
     samples = _samples(problem, rule, devices, kept_bytes > 0)
     costs = build_node_costs(problem, nodes, rule, devices, samples)
     if rule.pipeline == "interleaved":
         costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
     least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * kept_bytes
-    if not rule.in_flight or least_bytes <= costs.capacity_bytes:
+    if not rule.in_flight or least_bytes <= costs.capacity_bytes.min():
         # If everything fits anywhere, the search need not count the stages.
         costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
@@ -207,8 +213,7 @@ def _samples(problem: Problem, rule: LoadRule, devices: IntArray, keeps: bool) -
     If backward ops read nothing of the forward pass, and so go the same way, each stage holds about
     half.
     """
-    gpus, cpus = np.divmod(np.arange(count_cells(devices)), devices[1] + 1)
-    stages = devices.sum() - (gpus + cpus)
+    stages = devices.sum() - used_devices(devices).sum(axis=1)
     if rule.pipeline == "gpipe":
         stages = np.full_like(stages, rule.microbatches)
     elif not links_passes(problem):
@@ -228,17 +233,26 @@ def partition_exactly(
     seed: int = 0,
     limit: int = MOST_IDEALS,
     stopped: Stopped = never,
+    op_bytes: IntArray | None = None,
+    below: Partition | None = None,
 ) -> Partition:
     """Find the contiguous partition with the least time per sample (section 5.1.1).
 
     With more than ``limit`` ideals, or if stopped before the end, it is the best along some
     depth-first orders.
+
+    Parameters
+    ----------
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
+    below : Partition, optional
+        One that is known; it is returned if none is better.
     """
-    task = build_task(problem, rule)
+    task = build_task(problem, rule, op_bytes)
     limit = most_ideals(task, limit)
-    lattice = _find_lattice(task.nodes, min(limit, FEW_IDEALS), stopped)
+    lattice = find_lattice(task.nodes, min(limit, FEW_IDEALS), stopped)
     n_orders = N_ORDERS if lattice is None else FEW_ORDERS
-    first = best_in_orders(task, n_orders, seed, stopped)
+    first = best_in_orders(task, n_orders, seed, stopped, below)
     tried, is_near = f"the best of {count_orders(task, n_orders)} linear orders", False
     if lattice is None and not stopped():
         merged = _merge_and_search(task, first, stopped)
@@ -250,7 +264,7 @@ def partition_exactly(
         if rule.n_passes == 1:
             task = replace(task, floor_us=np.maximum(task.floor_us, merged.bound_us))
         if not is_near:
-            lattice = _find_lattice(task.nodes, limit, stopped)
+            lattice = find_lattice(task.nodes, limit, stopped)
     if stopped():
         tried = "the best found along linear orders"
     if lattice is None:
@@ -275,7 +289,7 @@ def partition_exactly(
     return replace(best, bound_us=best.load_us, optimal=True)
 
 
-def _find_lattice(nodes: Nodes, limit: int, stopped: Stopped) -> Lattice | None:
+def find_lattice(nodes: Nodes, limit: int, stopped: Stopped = never) -> Lattice | None:
     """List all ideals; None if there are more than a limit, or if stopped."""
     if _are_more(nodes, limit):
         return None
@@ -297,7 +311,7 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
     load_us = first.load_us if np.isfinite(first.load_us) else float(task.floor_us.sum())
     nodes, bare, kept = merge_light_ends(problem, rule, task.nodes, LIGHT * load_us)
     merged = _task_of(problem, rule, nodes)
-    lattice = _find_lattice(nodes, most_ideals(merged, MOST_MERGED), stopped)
+    lattice = find_lattice(nodes, most_ideals(merged, MOST_MERGED), stopped)
     if lattice is None:
         return first
     best, _ = least_below(merged, _solve_over(merged, lattice, stopped), first)
@@ -306,8 +320,7 @@ def _merge_and_search(task: Task, first: Partition, stopped: Stopped) -> Partiti
         return best
     alone = _task_of(problem, rule, bare).costs
     less = merged.costs._replace(
-        gpu_us=alone.gpu_us[kept],
-        cpu_us=alone.cpu_us[kept],
+        work_us=np.ascontiguousarray(alone.work_us[:, kept]),
         memory_bytes=alone.memory_bytes[kept],
         transfers=build_transfer_costs(bare.hyperedges.among(kept), len(kept)),
     )
@@ -384,10 +397,13 @@ def most_ideals(task: Task, limit: int = MOST_IDEALS) -> int:
 
 def count_orders(task: Task, n_orders: int) -> int:
     """Count the orders to try when ``n_orders`` are requested: fewer for large graphs."""
-    return max(1, min(n_orders, ORDERS_WORK // max(task.nodes.n_nodes, 1) ** 2))
+    work = max(task.nodes.n_nodes, 1) ** 2 * max(1, count_cells(task.costs.devices) // FEW_CELLS)
+    return max(1, min(n_orders, ORDERS_WORK // work))
 
 
-def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Partition:
+def best_in_orders(
+    task: Task, n_orders: int, seed: int, stopped: Stopped, below: Partition | None = None
+) -> Partition:
     """Find the best partition along any of several orders; the first is the deterministic one.
 
     If the passes count separately, it begins with the best partition for their sum along that
@@ -398,7 +414,9 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Pa
     if find_unlike(task.problem, task.rule) == UNLIKE_DEVICES:
         least_us = shared_work_us(task.problem)
     best = Partition(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, least_us)
-    if task.rule.n_passes > 1 and task.costs.samples.max() == 1:
+    if below is not None:
+        best = replace(below, bound_us=least_us, optimal=False, n_ideals=0, note="")
+    elif task.rule.n_passes > 1 and task.costs.samples.max() == 1:
         found = partition_along_order(task.problem, replace(task.rule, pipeline="1f1b"))
         if np.isfinite(found.load_us):
             us = busiest_us(task.problem, found.device, task.rule, found.replicas, found.recompute)
@@ -425,7 +443,7 @@ def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
     """
     rng = np.random.default_rng(seed)
     nodes = task.nodes
-    first = find_leading(~task.costs.gpu_runs, nodes.source, nodes.target)
+    first = find_leading(~_on_gpu(task), nodes.source, nodes.target)
     ptr = np.minimum(np.arange(nodes.n_nodes + 2), nodes.n_nodes)
     for number in range(count_orders(task, n_orders)):
         rank = rng.permutation(nodes.n_nodes) if number else np.arange(nodes.n_nodes)
@@ -433,6 +451,12 @@ def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
         for variant in _variants(nodes, order):
             order = np.concatenate([variant[first[variant]], variant[~first[variant]]])
             yield Lattice(ptr, order, np.arange(1, len(order) + 1))
+
+
+def _on_gpu(task: Task) -> BoolArray:
+    """Whether each node may run on some accelerator."""
+    on_gpu: BoolArray = task.costs.runs[task.nodes.kinds.is_gpu].sum(axis=0) > 0
+    return on_gpu
 
 
 def _variants(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
@@ -496,7 +520,7 @@ def least_from_below(task: Task, solve: Solve, best: Partition) -> tuple[Partiti
     costs = task.costs
     guess = GUESS * float(task.floor_us.sum())
     transfers = costs.transfers
-    parts = (costs.gpu_us, costs.cpu_us, transfers.touched_us, transfers.own_us, costs.sync_us)
+    parts = (costs.work_us, transfers.touched_us, transfers.own_us, costs.sync_us)
     all_us = float(sum(np.abs(part).sum() for part in parts))
     while 0 < guess < min(best.load_us, all_us):
         found, finished = least_below(task, solve, replace(best, load_us=guess))
@@ -521,7 +545,7 @@ def _solve_over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) 
         if not last.min() < most_us:
             return None, finished
         stages = walk_back(table, lattice, devices, int(np.argmin(last)))
-        parts = assign(task.nodes.node, [(stages, task.gpus, task.cpus)])
+        parts = assign(task.nodes.node, [(stages, task.devices)])
         return Solution(*parts, float(last.min())), finished
 
     return solve
@@ -533,8 +557,8 @@ def _few_cuts(task: Task, chain: Lattice, every: int) -> BoolArray:
     Without the latter, there would be no partition if the model's inputs run on a CPU only.
     """
     few: BoolArray = np.arange(chain.n_ideals) % every == 0
-    on_gpu = task.costs.gpu_runs[chain.added]
-    few[1:-1] |= on_gpu[1:] != on_gpu[:-1]
+    runs = task.costs.runs[:, chain.added]
+    few[1:-1] |= (runs[:, 1:] != runs[:, :-1]).any(axis=0)
     return few
 
 

@@ -23,6 +23,7 @@ from enplace.placers.max_load.table.hyperedges import (
     RECEIVED,
 )
 from enplace.placers.max_load.table.ideals import Lattice
+from enplace.placers.max_load.table.kinds import capacities_bytes
 from enplace.placers.max_load.table.walk import (
     TransferCosts,
     Walk,
@@ -44,17 +45,14 @@ VISITS_AT_ONCE = 1_000_000
 
 BYTES_PER_CELL = 8 + 4 + 2
 
-GPU, CPU = range(2)
-"""Indices into the arrays of shape (2,)."""
-
 NEITHER, AHEAD, BACK, FREELY = range(4)
 """Passes that are taken first, or samples that never wait for each other."""
 
 _wait_for_room = step(wait_for_room)
 
-BYTES, SYNC, FORWARD, OPS, BACK_OPS = range(5)
-"""Indices into the sums of a share: sizes of nodes, time of an all-reduce, time of the forward ops,
-number of ops, and of backward ops."""
+BYTES, SYNC, OPS, BACK_OPS = range(4)
+"""Indices into the sums of a share: sizes of nodes, time of an all-reduce, number of ops, and of
+backward ops."""
 
 
 class NodeCosts(NamedTuple):
@@ -65,20 +63,25 @@ class NodeCosts(NamedTuple):
 
     Attributes
     ----------
-    gpu_us, cpu_us : float arrays, shape (n_nodes, n_passes)
-        0 where a node cannot run.
-    gpu_runs, cpu_runs : bool arrays, shape (n_nodes,)
+    work_us : float array, shape (n_kinds, n_nodes, n_passes)
+        0 where a node may not run.
+    runs : bool array, shape (n_kinds, n_nodes)
+    forward_us : float array, shape (n_kinds, n_nodes)
+        The compute time of a node's forward ops.
     memory_bytes, sync_us : float arrays, shape (n_nodes,)
-    forward_us, n_ops, back_ops : float arrays, shape (n_nodes,)
-        The compute time of a node's forward ops on an accelerator; the number of its ops, and of
-        those to which samples return.
+    n_ops, back_ops : float arrays, shape (n_nodes,)
+        The number of a node's ops, and of those to which samples return.
     transfers : TransferCosts
+    n_channels : int
+        Channels of the transfers at each price.
     held : TransferCosts
         Bytes that a device holds, in the channels of
         :func:`~enplace.placers.max_load.table.hyperedges.find_held`.
-    devices, most_replicas : int arrays, shape (2,)
-        Number of accelerators and CPUs, and how many of each may be replicas of one stage.
-    capacity_bytes : float
+    devices, most_replicas : int arrays, shape (n_kinds,)
+        Number of devices of each kind, and how many of them may be replicas of one stage.
+    price : int array, shape (n_kinds,)
+        Which price of the transfers a kind pays; -1 for CPUs, which pay nothing.
+    capacity_bytes : float array, shape (n_kinds,)
     sums_sync : bool
         Whether the all-reduce of replicas adds to the load, or overlaps with it.
     samples : int array, shape (n_cells,)
@@ -101,20 +104,20 @@ class NodeCosts(NamedTuple):
         Whether nothing counts but the largest load and the memory of one sample.
     """
 
-    gpu_us: FloatArray
-    cpu_us: FloatArray
-    gpu_runs: BoolArray
-    cpu_runs: BoolArray
+    work_us: FloatArray
+    runs: BoolArray
+    forward_us: FloatArray
     memory_bytes: FloatArray
     sync_us: FloatArray
-    forward_us: FloatArray
     n_ops: FloatArray
     back_ops: FloatArray
     transfers: TransferCosts
+    n_channels: int
     held: TransferCosts
     devices: IntArray
     most_replicas: IntArray
-    capacity_bytes: float
+    price: IntArray
+    capacity_bytes: FloatArray
     sums_sync: bool
     samples: IntArray
     period_us: float
@@ -125,9 +128,10 @@ class NodeCosts(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The table dp[ideal][accelerators used, CPUs used], and how each cell was reached.
+    """The table dp[ideal][devices used of each kind], and how each cell was reached.
 
-    A cell is number ``accelerators * (n_cpus + 1) + CPUs``.
+    Cells are numbered like the entries of an array whose shape is the number of devices of each
+    kind plus 1.
 
     Attributes
     ----------
@@ -150,24 +154,28 @@ class _Share(NamedTuple):
     pins : int array, shape (n_hyperedges,)
         Number of these nodes in each hyperedge.
     channel_us : float array, shape (n_channels,)
-        Time of the transfers.
-    gpu_us, cpu_us : float arrays, shape (n_passes,)
-    total : float array, shape (5,)
+        Time of the transfers, at each price.
+    work_us : float array, shape (n_kinds, n_passes)
+    forward_us : float array, shape (n_kinds,)
+    total : float array, shape (4,)
         Sums over the nodes, by :data:`BYTES` to :data:`BACK_OPS`.
     held_pins : int array, held : float array, shape (n_channels,)
         The same as ``pins`` and ``channel_us``, for the bytes that a device holds.
-    barred : int array, shape (2,)
-        Number of nodes that cannot run on an accelerator, and on a CPU.
+    barred : int array, shape (n_kinds,)
+        Number of nodes that may not run on a kind of device.
+    may_take : bool array, shape (n_kinds,)
+        Whether a device of a kind may take these nodes, before their transfers count.
     """
 
     pins: IntArray
     channel_us: FloatArray
-    gpu_us: FloatArray
-    cpu_us: FloatArray
+    work_us: FloatArray
+    forward_us: FloatArray
     total: FloatArray
     held_pins: IntArray
     held: FloatArray
     barred: IntArray
+    may_take: BoolArray
 
 
 class _Stage(NamedTuple):
@@ -197,28 +205,42 @@ class _Stage(NamedTuple):
     extra_us: float
 
 
+class _Place(NamedTuple):
+    """Where a stage goes.
+
+    Attributes
+    ----------
+    kind, stride : int
+        The kind of device, and how far the cells of one more device of it are.
+    mark : int
+        What to add to the number of the cell that the stage follows.
+    """
+
+    kind: int
+    stride: int
+    mark: int
+
+
 def build_node_costs(
     problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray, samples: IntArray
 ) -> NodeCosts:
-    """Build the costs for a number of accelerators and CPUs, and of samples in flight."""
-    gpus = problem.cluster.gpus
-    gpu_runs: BoolArray = np.isfinite(nodes.accelerator_us.sum(axis=1))
-    cpu_runs: BoolArray = np.isfinite(nodes.cpu_us.sum(axis=1))
+    """Build the costs for a number of devices of each kind, and of samples in flight."""
+    runs: BoolArray = np.isfinite(nodes.work_us.sum(axis=2))
     return NodeCosts(
-        np.where(gpu_runs[:, None], nodes.accelerator_us, 0.0),
-        np.where(cpu_runs[:, None], nodes.cpu_us, 0.0),
-        gpu_runs,
-        cpu_runs,
+        np.where(runs[:, :, None], nodes.work_us, 0.0),
+        runs,
+        nodes.forward_us,
         nodes.memory_bytes.astype(np.float64),
         nodes.sync_us,
-        nodes.forward_us,
         np.bincount(nodes.node, minlength=nodes.n_nodes).astype(np.float64),
         np.bincount(nodes.node, return_ops(problem), nodes.n_nodes).astype(np.float64),
         build_transfer_costs(nodes.hyperedges, nodes.n_nodes),
+        rule.n_passes * rule.n_resources,
         build_transfer_costs(nodes.held, nodes.n_nodes),
         devices,
-        devices if rule.replicate else np.ones(2, dtype=np.int64),
-        float(problem.cluster.capacity_bytes[gpus].min()),
+        devices if rule.replicate else np.ones_like(devices),
+        nodes.price,
+        capacities_bytes(problem, nodes.kinds),
         rule.transfers == "sum",
         samples,
         0.0,
@@ -290,8 +312,9 @@ def fill(
     share = _new_share(costs, len(limit_us))
     cells = np.zeros(table.best_us.shape[1], dtype=np.int64)
     least_us = np.zeros(table.best_us.shape[1])
+    used, stride = _count_used(costs.devices, table.best_us.shape[1])
     # Where the samples in flight depend on the cell, fewer devices are not always as good.
-    width = costs.devices[CPU] + 1 if costs.samples.min() == costs.samples.max() else 0
+    fewer_do = costs.samples.min() == costs.samples.max()
     visits = 0
     for base in range(first, n_ideals):
         # The caller then checks whether to stop; between two bases the walk keeps no state.
@@ -299,14 +322,31 @@ def fill(
             return base
         is_largest = costs.cpu_op_us < 0.0 and costs.period_us <= 0.0
         most_us = limit_us[-1] if is_largest else np.inf
-        if width > 0:
-            _close_needless_cells(table.best_us[base], width, least_us, capable[base])
+        if fewer_do:
+            _close_needless_cells(table.best_us[base], used, stride, least_us, capable[base])
         n_open = _find_open_cells(table.best_us[base], capable[base], most_us, cells)
         if n_open > 0:
             _clear(share)
             begin(walk, lattice, base)
-            visits += _extend(lattice, costs, limit_us, table, walk, share, cells[:n_open])
+            visits += _extend(
+                lattice, costs, limit_us, table, walk, share, cells[:n_open], used, stride
+            )
     return n_ideals
+
+
+@helper
+def _count_used(
+    devices: IntArray, n_cells: int
+) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
+    """Count the devices of each kind in each cell, and how far apart the cells of one more are."""
+    n_kinds = len(devices)
+    used, stride = np.zeros((n_cells, n_kinds), np.int64), np.ones(n_kinds, np.int64)
+    for kind in range(n_kinds - 2, -1, -1):
+        stride[kind] = stride[kind + 1] * (devices[kind + 1] + 1)
+    for cell in range(n_cells):
+        for kind in range(n_kinds):
+            used[cell, kind] = cell // stride[kind] % (devices[kind] + 1)
+    return used, stride
 
 
 @loop
@@ -318,14 +358,14 @@ def _extend(
     walk: Walk,
     share: _Share,
     cells: IntArray,
+    used: IntArray,
+    stride: IntArray,
 ) -> int:  # pragma: no cover - compiled
     """Try the nodes between the base of a walk and each ideal as a stage; return how many."""
     depth, visits, base, last = 0, 0, walk.ideal[0], len(limit_us) - 1
     fewest = costs.samples[cells[0]]
     for cell in cells:
         fewest = min(fewest, costs.samples[cell])
-    if costs.most_replicas[GPU] > 1:
-        fewest = -(-fewest // costs.most_replicas[GPU])
     while True:
         before = depth
         depth = advance(walk, lattice, before)
@@ -337,34 +377,37 @@ def _extend(
             continue
         visits += 1
         _add(share, costs, node)
-        on_gpu = _may_fit_gpus(share, costs, limit_us, fewest)
-        on_cpu = _may_fit_cpus(share, costs, limit_us)
-        if on_gpu:
-            reached, sync_us = walk.ideal[depth], share.total[SYNC]
+        if not _find_takers(share, costs, limit_us, fewest):
+            turn_back(walk, lattice, depth)
+            continue
+        for kind in range(len(costs.devices)):
+            if not share.may_take[kind]:
+                continue
+            place = _Place(kind, stride[kind], 0)
+            reached, on_cpu = walk.ideal[depth], costs.price[kind] < 0
             own, kept = _own_bytes(share, ONCE_BACK), _kept_bytes(share)
-            loads_us = _gpu_load_us(share, 0, 0.0), _gpu_load_us(share, last, 0.0)
-            taken_us = _taken_us(share, costs, share.gpu_us[last])
-            stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
-            _offer(table, costs, limit_us, stage, cells, GPU, 0)
-            if costs.recompute and share.held[RECEIVED] < kept:
-                first_us = 0.0 if last > 0 else share.total[FORWARD]
+            loads_us = (
+                _load_us(share, costs, kind, 0, 0.0),
+                _load_us(share, costs, kind, last, 0.0),
+            )
+            taken_us = _taken_us(share, costs, kind)
+            sync_us, extra_us = share.total[SYNC], 0.0
+            if on_cpu:
+                sync_us, extra_us = 0.0, max(costs.cpu_op_us, 0.0) * share.total[OPS]
+            stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, extra_us)
+            _offer(table, costs, limit_us, stage, cells, used, place)
+            if costs.recompute and not on_cpu and share.held[RECEIVED] < kept:
+                again_us = share.forward_us[kind]
                 loads_us = (
-                    _gpu_load_us(share, 0, first_us),
-                    _gpu_load_us(share, last, share.total[FORWARD]),
+                    _load_us(share, costs, kind, 0, 0.0 if last > 0 else again_us),
+                    _load_us(share, costs, kind, last, again_us),
                 )
                 if costs.taken_first == BACK:
-                    taken_us += share.total[FORWARD]
+                    taken_us += again_us
                 own, kept = _own_bytes(share, ONCE_AGAIN), share.held[RECEIVED]
                 stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
-                _offer(table, costs, limit_us, stage, cells, GPU, table.best_us.shape[1])
-        if on_cpu:  # CPUs pay for no transfers
-            loads_us = share.cpu_us[0], share.cpu_us[last]
-            extra_us = max(costs.cpu_op_us, 0.0) * share.total[OPS]
-            taken_us = _taken_us(share, costs, share.cpu_us[last])
-            stage = _Stage(base, walk.ideal[depth], *loads_us, 0.0, taken_us, 0.0, 0.0, extra_us)
-            _offer(table, costs, limit_us, stage, cells, CPU, 0)
-        if not (on_gpu or on_cpu):
-            turn_back(walk, lattice, depth)
+                place = _Place(kind, stride[kind], table.best_us.shape[1])
+                _offer(table, costs, limit_us, stage, cells, used, place)
 
 
 @helper
@@ -373,33 +416,37 @@ def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover -
     return _Share(
         np.zeros(len(costs.transfers.size), dtype=np.int64),
         np.zeros(costs.transfers.own_us.shape[1]),
-        np.zeros(n_passes),
-        np.zeros(n_passes),
-        np.zeros(5),
+        np.zeros((len(costs.devices), n_passes)),
+        np.zeros(len(costs.devices)),
+        np.zeros(4),
         np.zeros(len(costs.held.size), dtype=np.int64),
         np.zeros(costs.held.own_us.shape[1]),
-        np.zeros(2, dtype=np.int64),
+        np.zeros(len(costs.devices), dtype=np.int64),
+        np.zeros(len(costs.devices), dtype=np.bool_),
     )
 
 
 @loop
 def _clear(share: _Share) -> None:  # pragma: no cover - compiled
     """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
-    share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
+    share.channel_us[:], share.work_us[:], share.forward_us[:] = 0.0, 0.0, 0.0
     share.total[:], share.held[:], share.barred[:] = 0.0, 0.0, 0
 
 
 @loop
 def _close_needless_cells(
-    best_us: FloatArray, width: int, least_us: FloatArray, capable: BoolArray
+    best_us: FloatArray,
+    used: IntArray,
+    stride: IntArray,
+    least_us: FloatArray,
+    capable: BoolArray,
 ) -> None:  # pragma: no cover - compiled
     """Close the cells of an ideal to which fewer devices offer the same value, or a smaller one."""
     for cell in range(len(best_us)):
         fewer_us = np.inf
-        if cell >= width:
-            fewer_us = least_us[cell - width]
-        if cell % width > 0:
-            fewer_us = min(fewer_us, least_us[cell - 1])
+        for kind in range(len(stride)):
+            if used[cell, kind] > 0:
+                fewer_us = min(fewer_us, least_us[cell - stride[kind]])
         capable[cell] &= best_us[cell] < fewer_us
         least_us[cell] = min(best_us[cell], fewer_us)
 
@@ -420,17 +467,17 @@ def _find_open_cells(
 @step
 def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cover - compiled
     """Add a node to the share."""
-    share.barred[GPU] += not costs.gpu_runs[node]
-    share.barred[CPU] += not costs.cpu_runs[node]
     share.total[BYTES] += costs.memory_bytes[node]
     share.total[SYNC] += costs.sync_us[node]
-    for p in range(len(share.gpu_us)):
-        share.gpu_us[p] += costs.gpu_us[node, p]
-        share.cpu_us[p] += costs.cpu_us[node, p]
+    for kind in range(len(share.barred)):
+        share.barred[kind] += not costs.runs[kind, node]
+        for p in range(share.work_us.shape[1]):
+            share.work_us[kind, p] += costs.work_us[kind, node, p]
     add_transfers(costs.transfers, node, share.pins, share.channel_us)
     if costs.is_plain:
         return
-    share.total[FORWARD] += costs.forward_us[node]
+    for kind in range(len(share.barred)):
+        share.forward_us[kind] += costs.forward_us[kind, node]
     share.total[OPS] += costs.n_ops[node]
     share.total[BACK_OPS] += costs.back_ops[node]
     add_transfers(costs.held, node, share.held_pins, share.held)
@@ -439,17 +486,17 @@ def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cove
 @step
 def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cover - compiled
     """Remove a node from the share."""
-    share.barred[GPU] -= not costs.gpu_runs[node]
-    share.barred[CPU] -= not costs.cpu_runs[node]
     share.total[BYTES] -= costs.memory_bytes[node]
     share.total[SYNC] -= costs.sync_us[node]
-    for p in range(len(share.gpu_us)):
-        share.gpu_us[p] -= costs.gpu_us[node, p]
-        share.cpu_us[p] -= costs.cpu_us[node, p]
+    for kind in range(len(share.barred)):
+        share.barred[kind] -= not costs.runs[kind, node]
+        for p in range(share.work_us.shape[1]):
+            share.work_us[kind, p] -= costs.work_us[kind, node, p]
     remove_transfers(costs.transfers, node, share.pins, share.channel_us)
     if costs.is_plain:
         return
-    share.total[FORWARD] -= costs.forward_us[node]
+    for kind in range(len(share.barred)):
+        share.forward_us[kind] -= costs.forward_us[kind, node]
     share.total[OPS] -= costs.n_ops[node]
     share.total[BACK_OPS] -= costs.back_ops[node]
     remove_transfers(costs.held, node, share.held_pins, share.held)
@@ -472,53 +519,49 @@ def _own_bytes(share: _Share, back: int) -> float:  # pragma: no cover - compile
 
 
 @step
-def _may_fit_gpus(
+def _find_takers(
     share: _Share, costs: NodeCosts, limit_us: FloatArray, fewest: int
 ) -> bool:  # pragma: no cover - compiled
-    """Whether accelerators may take the share, even before its transfers count.
+    """Find the kinds of devices that may take the share, before its transfers count.
 
     ``fewest`` is the least number of samples in flight. As in the paper, the sizes of all nodes
     must fit too.
     """
-    held = share.total[BYTES]
-    if not (costs.is_plain or costs.recompute):
-        held = max(held, _own_bytes(share, ONCE_BACK) + (fewest - 1) * _kept_bytes(share))
-    if share.barred[GPU] > 0 or held > costs.capacity_bytes or costs.devices[GPU] == 0:
-        return False
-    return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])
+    any_may = False
+    counts_samples = not (costs.is_plain or costs.recompute)
+    for kind in range(len(costs.devices)):
+        n_replicas, held = costs.most_replicas[kind], share.total[BYTES]
+        if counts_samples:
+            samples = fewest
+            if n_replicas > 1:
+                samples = -(-fewest // n_replicas)
+            own = _own_bytes(share, ONCE_BACK) + (samples - 1) * _kept_bytes(share)
+            held = max(held, own)
+        may = share.barred[kind] == 0 and held <= costs.capacity_bytes[kind]
+        may &= costs.devices[kind] > 0
+        for p in range(len(limit_us)):
+            may &= share.work_us[kind, p] < limit_us[p] * n_replicas
+        share.may_take[kind] = may
+        any_may |= may
+    return any_may
 
 
 @step
-def _may_fit_cpus(
-    share: _Share, costs: NodeCosts, limit_us: FloatArray
-) -> bool:  # pragma: no cover - compiled
-    """Whether CPUs may take the share; their memory is not limited."""
-    if share.barred[CPU] > 0 or costs.devices[CPU] == 0:
-        return False
-    return _is_below(share.cpu_us, limit_us, costs.most_replicas[CPU])
+def _load_us(
+    share: _Share, costs: NodeCosts, kind: int, p: int, again_us: float
+) -> float:  # pragma: no cover - compiled
+    """Return a device's load in a pass: compute shares the first resource with transfers.
 
-
-@step
-def _is_below(
-    work_us: FloatArray, limit_us: FloatArray, n_replicas: int
-) -> bool:  # pragma: no cover - compiled
-    """Whether the work in each pass, shared by replicas, is below the limit."""
-    below = True
-    for p in range(len(limit_us)):
-        below &= work_us[p] < limit_us[p] * n_replicas
-    return below
-
-
-@step
-def _gpu_load_us(share: _Share, p: int, again_us: float) -> float:  # pragma: no cover - compiled
-    """Return an accelerator's load in a pass: compute shares the first resource with transfers.
-
-    ``again_us`` is the time of forward ops that run again.
+    CPUs pay for no transfers. ``again_us`` is the time of forward ops that run again.
     """
-    n_resources = len(share.channel_us) // len(share.gpu_us)
-    load = float(share.gpu_us[p] + again_us + share.channel_us[p * n_resources])
-    for c in range(p * n_resources + 1, (p + 1) * n_resources):
-        load = max(load, share.channel_us[c])
+    load = float(share.work_us[kind, p] + again_us)
+    if costs.price[kind] >= 0:
+        n_channels = costs.n_channels
+        n_resources = n_channels // share.work_us.shape[1]
+        first = costs.price[kind] * n_channels + p * n_resources
+        load += share.channel_us[first]
+        for c in range(first + 1, first + n_resources):
+            load = max(load, share.channel_us[c])
     return load
 
 
@@ -529,20 +572,17 @@ def _offer(
     limit_us: FloatArray,
     stage: _Stage,
     cells: IntArray,
-    kind: int,
-    mark: int,
+    used: IntArray,
+    place: _Place,
 ) -> None:  # pragma: no cover - compiled
-    """Improve the cells of an ideal with a stage on one device, or on several replicas.
-
-    ``mark`` is added to the number of the cell that the stage follows.
-    """
+    """Improve the cells of an ideal with a stage on one device, or on several replicas."""
     last = len(limit_us) - 1
-    for count in range(1, costs.most_replicas[kind] + 1):
+    for count in range(1, costs.most_replicas[place.kind] + 1):
         reduce_us = (count - 1) * stage.sync_us / count
         load_us = stage.last_us / count
         load_us = load_us + reduce_us if costs.sums_sync else max(load_us, reduce_us)
         if load_us < limit_us[last] and (last == 0 or stage.first_us / count < limit_us[0]):
-            _improve(table, costs, stage, cells, load_us, (count, kind, mark))
+            _improve(table, costs, stage, cells, used, load_us, count, place)
 
 
 @loop
@@ -551,20 +591,20 @@ def _improve(
     costs: NodeCosts,
     stage: _Stage,
     cells: IntArray,
+    used: IntArray,
     load_us: float,
-    taken: tuple[int, int, int],
+    count: int,
+    place: _Place,
 ) -> None:  # pragma: no cover - compiled
     """Record each cell where a stage on some devices makes the value smaller, if its samples fit.
 
-    ``taken`` is the number of devices, their kind, and what to add to the number of the cell.
+    ``count`` is the number of devices.
     """
-    count, kind, mark = taken
-    gpus, cpus = (count, 0) if kind == GPU else (0, count)
-    width = costs.devices[CPU] + 1
+    kind = place.kind
     for cell in cells:
-        to = cell + gpus * width + cpus
-        if to >= table.best_us.shape[1] or (cpus > 0 and cell % width + cpus >= width):
+        if used[cell, kind] + count > costs.devices[kind]:
             continue
+        to = cell + count * place.stride
         before_us = table.best_us[stage.base, cell]
         value_us = max(before_us, load_us)
         if not costs.is_plain:
@@ -582,21 +622,19 @@ def _improve(
             elif costs.cpu_op_us >= 0.0:
                 value_us = before_us + load_us + stage.extra_us
             held_bytes = stage.own_bytes + (samples - 1) * stage.further_bytes
-            if gpus > 0 and held_bytes > costs.capacity_bytes:
+            if held_bytes > costs.capacity_bytes[kind]:
                 continue
         if value_us < table.best_us[stage.reached, to]:
             table.best_us[stage.reached, to] = value_us
             table.from_ideal[stage.reached, to] = stage.base
-            table.from_cell[stage.reached, to] = cell + mark
+            table.from_cell[stage.reached, to] = cell + place.mark
 
 
 @step
-def _taken_us(
-    share: _Share, costs: NodeCosts, work_us: float
-) -> float:  # pragma: no cover - compiled
+def _taken_us(share: _Share, costs: NodeCosts, kind: int) -> float:  # pragma: no cover - compiled
     """Return the part of a share's work on a device that is in the pass that is taken first."""
-    on_gpu_us = share.gpu_us[-1]
-    if costs.taken_first in (NEITHER, FREELY) or on_gpu_us <= 0.0:
-        return 0.0
-    forward = share.total[FORWARD] / on_gpu_us
-    return float(work_us * (forward if costs.taken_first == AHEAD else 1.0 - forward))
+    if costs.taken_first == AHEAD:
+        return float(share.forward_us[kind])
+    if costs.taken_first == BACK:
+        return float(share.work_us[kind, -1] - share.forward_us[kind])
+    return 0.0

@@ -17,11 +17,11 @@ Replicas = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class NodeStage:
-    """The nodes that go to one device, or to several replicas."""
+    """The nodes that go to one device of a kind, or to several replicas."""
 
     nodes: list[int]
-    gpus: int
-    cpus: int
+    kind: int
+    count: int = 1
     recomputes: bool = False
 
 
@@ -30,13 +30,15 @@ def walk_back(
 ) -> list[NodeStage]:
     """List the stages of a cell from first to last, each the difference of two ideals."""
     stages: list[NodeStage] = []
-    ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
+    ideal, shape = top % lattice.n_ideals, tuple((devices + 1).tolist())
     while ideal != bottom:
         below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
         again, before = divmod(before, table.best_us.shape[1])
-        gpus, cpus = divmod(cell - before, width)
+        used = np.array(np.unravel_index([before, cell], shape))
+        taken = used[:, 1] - used[:, 0]
+        kind = int(np.argmax(taken))
         nodes = _nodes_between(lattice, below, ideal)
-        stages.append(NodeStage(nodes, gpus, cpus, recomputes=bool(again)))
+        stages.append(NodeStage(nodes, kind, int(taken[kind]), recomputes=bool(again)))
         ideal, cell = below, before
     return stages[::-1]
 
@@ -62,7 +64,7 @@ def _nodes_between(lattice: Lattice, below: int, above: int) -> list[int]:
 
 
 def assign(
-    node: IntArray, parts: Sequence[tuple[list[NodeStage], IntArray, IntArray]]
+    node: IntArray, parts: Sequence[tuple[list[NodeStage], Sequence[IntArray]]]
 ) -> tuple[IntArray, Replicas, tuple[int, ...]]:
     """Give each stage the next free devices.
 
@@ -72,16 +74,16 @@ def assign(
     ----------
     node : int array, shape (n_ops,)
         Node of each op.
-    parts : sequence of (list of NodeStage, int array, int array)
-        Stages, and the accelerators and CPUs that they take, in order.
+    parts : sequence of (list of NodeStage, sequence of int arrays)
+        Stages, and the devices of each kind that they take, in order.
     """
     of_node = np.zeros(int(node.max()) + 1, dtype=np.int64)
     replicas: list[tuple[int, ...]] = []
     recompute: list[int] = []
-    for stages, *devices in parts:
-        used = [0, 0]
+    for stages, devices in parts:
+        used = [0] * len(devices)
         for stage in stages:
-            kind, n = (0, stage.gpus) if stage.gpus else (1, stage.cpus)
+            kind, n = stage.kind, stage.count
             group = devices[kind][used[kind] : used[kind] + n]
             used[kind] += n
             of_node[stage.nodes] = group[0]

@@ -73,8 +73,8 @@ class _Machines:
 
     Attributes
     ----------
-    devices : list of (int array, int array)
-        Accelerators and CPUs of each machine.
+    devices : list of lists of int arrays
+        Devices of each kind of each machine.
     cells : list of int arrays
         For each machine, the cells of a table that use no more than its devices.
     costs : list of NodeCosts
@@ -86,7 +86,7 @@ class _Machines:
         Whether all have equal links to each other.
     """
 
-    devices: list[tuple[IntArray, IntArray]]
+    devices: list[list[IntArray]]
     cells: list[IntArray]
     costs: list[NodeCosts]
     network: TransferCosts
@@ -164,7 +164,7 @@ class AtPace:
 
         The accelerators of a machine are alike.
         """
-        each = [gpus.tolist() for gpus, _ in self._machines.devices]
+        each = [gpus.tolist() for gpus, *_ in self._machines.devices]
         rows = {
             tuple(chain.from_iterable(each[m][: row.count(m)] for m in order))
             for order in self._orders
@@ -237,8 +237,7 @@ def _build_machines(task: Task) -> _Machines:
     problem, nodes = task.problem, task.nodes
     machine = machine_of(problem.cluster)
     devices = [
-        (task.gpus[machine[task.gpus] == m], task.cpus[machine[task.cpus] == m])
-        for m in range(int(machine.max()) + 1)
+        [each[machine[each] == m] for each in task.devices] for m in range(int(machine.max()) + 1)
     ]
     sizes = np.array([(len(gpus), len(cpus)) for gpus, cpus in devices])
     most = sizes.max(axis=0)
@@ -249,7 +248,7 @@ def _build_machines(task: Task) -> _Machines:
     return _Machines(
         devices,
         [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
-        _costs_of_machines(task, [gpus for gpus, _ in devices], most),
+        _costs_of_machines(task, [gpus for gpus, *_ in devices], most),
         build_transfer_costs(hyperedges, nodes.n_nodes),
         bool((each_us == slowest_us).all()),
     )
@@ -358,7 +357,7 @@ def _read_outer(
         cells = machines.cells[m - 1]
         cell = int(cells[np.argmin(table.best_us[top, cells])])
         stages = walk_back(table, lattice, costs.devices, cell, top, base)
-        parts.append((stages, *machines.devices[m - 1]))
+        parts.append((stages, machines.devices[m - 1]))
         m, top = m - 1, base
     return Solution(*assign(task.nodes.node, parts), last_us)
 

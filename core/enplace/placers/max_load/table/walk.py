@@ -33,7 +33,7 @@ class Walk(NamedTuple):
 
 
 class TransferCosts(NamedTuple):
-    """The arrays of :class:`Hyperedges` at one price, for the kernels.
+    """The arrays of :class:`Hyperedges`, for the kernels: the channels at each price in turn.
 
     Attributes
     ----------
@@ -42,7 +42,8 @@ class TransferCosts(NamedTuple):
     size : int array, shape (n_hyperedges,)
         Number of nodes of each hyperedge.
     touched_us, inside_us, own_us : float arrays
-        As in :class:`Hyperedges`; shapes (n_hyperedges, n_channels) and (n_nodes, n_channels).
+        As in :class:`Hyperedges`; shapes (n_hyperedges, n_prices * n_channels) and (n_nodes,
+        n_prices * n_channels).
     """
 
     node_ptr: IntArray
@@ -54,16 +55,19 @@ class TransferCosts(NamedTuple):
 
 
 def build_transfer_costs(hyperedges: Hyperedges, n_nodes: int) -> TransferCosts:
-    """Lay out hyperedges by node, at their first price."""
+    """Lay out hyperedges by node."""
     node_ptr, node_hyperedge = hyperedges.by_node(n_nodes)
     return TransferCosts(
         node_ptr,
         node_hyperedge,
         np.diff(hyperedges.ptr),
-        hyperedges.touched_us[0],
-        hyperedges.inside_us[0],
-        hyperedges.own_us[0],
+        *map(_side_by_side, (hyperedges.touched_us, hyperedges.inside_us, hyperedges.own_us)),
     )
+
+
+def _side_by_side(us: FloatArray) -> FloatArray:
+    n_prices, n, n_channels = us.shape
+    return np.ascontiguousarray(us.transpose(1, 0, 2).reshape(n, n_prices * n_channels))
 
 
 @helper

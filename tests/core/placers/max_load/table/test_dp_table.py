@@ -63,16 +63,17 @@ def stage_loads_us(task, nodes):
     """Return the load of a stage in the last pass, by the accelerators and CPUs it uses."""
     costs, rule, at = task.costs, task.rule, sorted(nodes)
     channel = channels_us(task.nodes.hyperedges, nodes).reshape(rule.n_passes, -1)[-1].copy()
-    channel[0] += costs.gpu_us[at, -1].sum()
+    channel[0] += costs.work_us[0, at, -1].sum()
     loads = {}
-    if costs.gpu_runs[at].all() and costs.memory_bytes[at].sum() <= costs.capacity_bytes:
+    fits = costs.memory_bytes[at].sum() <= costs.capacity_bytes
+    if costs.runs[0, at].all() and fits[0]:
         for count in range(1, costs.most_replicas[0] + 1):
             reduce_us = (count - 1) / count * costs.sync_us[at].sum()
             own_us = channel.max() / count
             loads[count, 0] = own_us + reduce_us if costs.sums_sync else max(own_us, reduce_us)
-    if costs.cpu_runs[at].all():
+    if costs.runs[1, at].all() and fits[1]:
         for count in range(1, costs.most_replicas[1] + 1):
-            loads[0, count] = costs.cpu_us[at, -1].sum() / count
+            loads[0, count] = costs.work_us[1, at, -1].sum() / count
     return loads
 
 

@@ -1,0 +1,87 @@
+"""Whether the units of a model can be packed into the memory of its devices at all.
+
+However a plan orders its ops, a device always holds the variables of its ops, and while one of them
+runs there, also what that op reads, makes and needs meanwhile. A program finds the devices that
+need the smallest share of their memory for this. If that is above 1, no plan fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.placing.stop import Stop
+from enplace.solvers.milp import solve_milp
+from enplace.solvers.model import ModelBuilder
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+
+MOST_CHOICES = 50_000
+"""Most choices of a device for a unit for which the program is solved."""
+
+SURELY = 1e-5
+"""Share of the memory by which a plan must exceed it, so that it is no rounding error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """The devices of units that are known to need the smallest share of memory.
+
+    Attributes
+    ----------
+    device : int array, shape (n_ops,), or None
+        None if none was found.
+    is_impossible : bool
+        Whether it is proven that no plan fits.
+    """
+
+    device: IntArray | None = None
+    is_impossible: bool = False
+
+
+def pack(problem: Problem, stop: Stop) -> Packing:
+    """Pack the units of a problem, or prove that they do not fit."""
+    allowed, capacity = problem.unit_allowed, problem.cluster.capacity_bytes.astype(np.float64)
+    if allowed.size > MOST_CHOICES:
+        return Packing()
+    weights = problem.unit_persistent_bytes[:, None] / capacity
+    runs = _working_bytes(problem) / capacity
+    builder, n_devices = ModelBuilder(), len(capacity)
+    x = builder.variables(*allowed.shape, upper=allowed, integral=True)
+    held = builder.variables(n_devices)
+    fullest = builder.variables(1, cost=1.0)
+    units, devices = np.arange(problem.n_units), np.arange(n_devices)
+    builder.sums(problem.n_units, [(units[:, None], 1.0, x)], lower=1.0, upper=1.0)
+    builder.sums(n_devices, [(devices, weights, x), (devices, -1.0, held)], upper=0.0)
+    builder.rows([(1.0, held), (runs, x), (-1.0, fullest)], upper=0.0)
+    enough = False
+
+    def report(found: object) -> None:
+        nonlocal enough
+        enough = getattr(found, "bound", 0.0) > 1 + SURELY
+
+    answer = solve_milp(builder.model(), None, stop.left_s(), lambda: enough or stop(), report)
+    device = None if answer.values is None else np.argmax(answer.values[x], axis=1)
+    return Packing(
+        None if device is None else device[problem.unit],
+        answer.status == "infeasible" or answer.bound > 1 + SURELY,
+    )
+
+
+def _working_bytes(problem: Problem) -> FloatArray:
+    """Find what a device needs, besides variables, for a unit's hungriest op; by device.
+
+    Nothing is held for an op that takes no time. Shape (n_units, n_devices).
+    """
+    profile = problem.profile
+    need = profile.temporary_bytes.copy()
+    np.add.at(need, profile.tensor_op, profile.held_bytes)
+    n_ops = profile.n_ops
+    read = np.unique(profile.edge_tensor * n_ops + profile.edge_op)
+    tensor, reader = np.divmod(read, n_ops)
+    np.add.at(need, reader, profile.held_bytes[tensor])
+    takes_time = np.isfinite(problem.time_us) & (problem.time_us > 0)
+    found = np.zeros((problem.n_units, problem.cluster.n_devices))
+    np.maximum.at(found, problem.unit, np.where(takes_time, need[:, None], 0.0))
+    return found

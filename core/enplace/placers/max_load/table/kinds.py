@@ -1,0 +1,125 @@
+"""Kinds of devices, among which a partition chooses.
+
+Devices of a kind can be exchanged: they take the same time, hold as much, pay the same for their
+transfers and are allowed to the same ops. So a dynamic program need not know which of them are
+used, only how many. A pin sets its device apart from all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.machine.host_links import machine_of, send_us
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+MOST_CELLS = 2048
+"""Most ways to count the devices of each kind that are used; with more, kinds are joined."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """The devices of each kind, accelerators first.
+
+    Of partitions that are equal, the one found uses few of the first kinds, so the first
+    accelerators are of the last of theirs.
+
+    Attributes
+    ----------
+    devices : tuple of int arrays
+    is_gpu : bool array, shape (n_kinds,)
+    are_exact : bool
+        Whether the devices of a kind can be exchanged. Otherwise all accelerators are one kind, and
+        all CPUs another; each counts as the slowest and smallest of them, and constraints on ops do
+        not count.
+    """
+
+    devices: tuple[IntArray, ...]
+    is_gpu: BoolArray
+    are_exact: bool = True
+
+    @property
+    def counts(self) -> IntArray:
+        """The number of devices of each kind."""
+        return np.array([len(each) for each in self.devices])
+
+
+def find_kinds(problem: Problem, rule: LoadRule) -> Kinds:
+    """Find kinds of devices, or join them if they are too many to count each.
+
+    Where accelerators take turns, or are divided between machines, all of them count as one kind.
+    """
+    found = _find_alike(problem)
+    takes_turns = rule.pipeline == "interleaved"
+    in_machines = rule.two_level and bool(machine_of(problem.cluster).any())
+    if takes_turns or in_machines or np.prod(found.counts + 1.0) > MOST_CELLS:
+        return join_kinds(problem)
+    return found
+
+
+def join_kinds(problem: Problem) -> Kinds:
+    """Make one kind of all accelerators, and one of all CPUs."""
+    cluster = problem.cluster
+    devices = tuple(np.array(each, dtype=np.int64) for each in (cluster.gpus, cluster.cpus))
+    most = [len(each) for each in devices if len(each)]
+    are_exact = most == [len(each) for each in _find_alike(problem).devices]
+    return Kinds(devices, np.array([True, False]), are_exact)
+
+
+def _find_alike(problem: Problem) -> Kinds:
+    cluster, us = problem.cluster, send_us(problem)
+    found: dict[tuple[object, ...], list[int]] = {}
+    for d in range(cluster.n_devices):
+        columns = problem.time_us[:, d], us[:, d], problem.unit_allowed[:, d]
+        key = (*(each.tobytes() for each in columns), cluster.capacity_bytes[d], d in cluster.gpus)
+        found.setdefault(key, []).append(d)
+    every = [np.array(each, dtype=np.int64) for each in found.values()]
+    on_gpu = [each for each in every if each[0] in cluster.gpus]
+    on_cpu = [each for each in every if each[0] in cluster.cpus]
+    is_gpu = np.arange(len(every)) < len(on_gpu)
+    return Kinds((*on_gpu[::-1], *on_cpu), is_gpu)
+
+
+def times_us(problem: Problem, kinds: Kinds) -> FloatArray:
+    """Find the time of each op on each kind of device; (n_ops, n_kinds), inf where it may not run.
+
+    Of devices that differ, it is the slowest that counts.
+    """
+    us = problem.time_us
+    if kinds.are_exact:
+        us = np.where(problem.unit_allowed[problem.unit], us, np.inf)
+    nowhere = np.full(len(us), np.inf)
+    return np.column_stack(
+        [us[:, each].max(axis=1) if len(each) else nowhere for each in kinds.devices]
+    )
+
+
+def capacities_bytes(problem: Problem, kinds: Kinds) -> FloatArray:
+    """Find the memory of each kind of device, of the smallest if they differ; (n_kinds,)."""
+    capacity = problem.cluster.capacity_bytes
+    smallest = [min(capacity[each].tolist(), default=np.inf) for each in kinds.devices]
+    return np.array(smallest, dtype=np.float64)
+
+
+def prices_of_kinds_us(problem: Problem, kinds: Kinds) -> tuple[FloatArray, IntArray]:
+    """Find what the accelerators of each kind pay for a tensor that crosses their border.
+
+    Returns
+    -------
+    float array, shape (n_tensors, n_prices)
+        Different prices only.
+    int array, shape (n_kinds,)
+        The number of the price; -1 for CPUs, which pay nothing.
+    """
+    us, price = send_us(problem), np.full(len(kinds.devices), -1, dtype=np.int64)
+    found: dict[bytes, int] = {}
+    columns: list[FloatArray] = []
+    for kind in np.flatnonzero(kinds.is_gpu).tolist():
+        column = us[:, kinds.devices[kind]].max(axis=1, initial=0.0)
+        price[kind] = found.setdefault(column.tobytes(), len(found))
+        if len(found) > len(columns):
+            columns.append(column)
+    return np.column_stack(columns or [np.zeros(len(us))]), price
