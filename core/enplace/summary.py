@@ -104,6 +104,8 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         "solve_seconds": plan.solve_seconds,
         "note": plan.note,
         "feasible": schedule.fits,
+        "fit": schedule.fit_verdict or None,
+        "nothing_fits": plan.nothing_fits,
         "split_ops": len(plan.splits),
         "devices": [
             {
@@ -266,7 +268,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     note = [*filter(None, notes)]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
-    about = about_memory(problem, schedule.peak_bytes)
+    about = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
     return "\n\n".join([head, *filter(None, [first]), *tables, *about])
 
 
@@ -424,18 +426,21 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
     return f"{head}\n\n{table(rows, 'rrrlrl')}\n\n{about}once the pipeline is full, {full}."
 
 
-def about_memory(problem: Problem, peak_bytes: IntArray) -> list[str]:
-    """Name the reserves, the devices that exceed their memory, and those that are nearly full."""
+def about_memory(problem: Problem, peak_bytes: IntArray, verdict: str = "") -> list[str]:
+    """Name the reserves, the devices that exceed their memory, and those that are nearly full.
+
+    ``verdict`` is what is known about plans that fit, if this one does not.
+    """
     from enplace.values.spare_memory import about_full, about_reserves
 
     cluster = problem.cluster
-    lines = [about_reserves(cluster), *_lacking(problem, peak_bytes)]
+    lines = [about_reserves(cluster), *_lacking(problem, peak_bytes, verdict)]
     return [*filter(None, [*lines, about_full(cluster, peak_bytes)])]
 
 
-def _lacking(problem: Problem, peak_bytes: IntArray) -> list[str]:
+def _lacking(problem: Problem, peak_bytes: IntArray, verdict: str) -> list[str]:
     return [
-        f"Does not fit: {device_label(device.name)} needs {size(float(peak))} "
+        f"{verdict or 'Does not fit'}: {device_label(device.name)} needs {size(float(peak))} "
         f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
         f"({device.capacity_bytes:,} bytes)."
         for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)

@@ -149,7 +149,8 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
-        lines.append(f"does not fit: {lack(schedule)}")
+        verdict = schedule.fit_verdict
+        lines.append(f"{verdict[0].lower()}{verdict[1:]}: {lack(schedule)}")
     lines += filter(None, [about_full(schedule.problem.cluster, schedule.peak_bytes)])
     if stale:
         lines.append(f"made {stale}")

@@ -84,6 +84,11 @@ class Result(PlainResult):
         return self.schedule.fits
 
     @property
+    def fit_verdict(self) -> str:
+        """What is known about plans that fit, if this one does not: in words; empty if it does."""
+        return self.schedule.fit_verdict
+
+    @property
     def devices(self) -> dict[str, str]:
         """The name of each op's device, by the op's name."""
         problem = self.schedule.problem

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
-from enplace.text import ms
+from enplace.text import ms, seconds
 from enplace.values.arrays import freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import OP_COLUMNS, FloatArray, IntArray, table_columns
 
 if TYPE_CHECKING:
@@ -199,6 +199,21 @@ class Schedule:
     def fits(self) -> bool:
         """Whether every device has enough memory for the plan."""
         return not self.overfull.any()
+
+    @property
+    def fit_verdict(self) -> str:
+        """What is known about plans that fit, if this one does not; empty if it does.
+
+        ``Does not fit`` alone says no more than that this plan does not.
+        """
+        plan = self.plan
+        if self.fits:
+            return ""
+        if plan.nothing_fits:
+            return "Does not fit, proven for every plan"
+        if plan.objective == THROUGHPUT and plan.solve_seconds is not None:
+            return f"Nothing found that fits in {seconds(plan.solve_seconds)}; not proven"
+        return "Does not fit"
 
 
 @lru_cache(maxsize=8)  # a history of edits keeps many schedules, which are small without these

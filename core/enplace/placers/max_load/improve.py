@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -19,19 +20,23 @@ from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.placers.max_load.memory.fitting import NOTHING_FITS
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.memory.packing import pack
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.caveats import about_machine
+from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import (
     Partition,
     build_task,
     find_lattice,
     partition_exactly,
 )
+from enplace.placers.max_load.table.ideals import bound_ideals
 from enplace.placers.max_load.table.kinds import find_kinds
+from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placers.max_load.table.stages import assign
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, report_plan
 from enplace.placing.options import PlaceOptions
@@ -49,7 +54,7 @@ NEAR = 1e-3
 """A plan so near its bound is not improved by an integer program."""
 
 UNASKED_S = 5.0
-"""Seconds for integer programs if no time limit is set."""
+"""Seconds for integer programs if no time limit is set, and no partition is good enough."""
 
 MOST_CHOICES = 20_000
 """Most choices of a device for a unit for which an integer program is solved."""
@@ -57,7 +62,10 @@ MOST_CHOICES = 20_000
 MOST_TRIES = 8
 """Most searches with less and less memory, for a plan that fits when it is simulated."""
 
-FEW_PLACEMENTS = 10_000
+FEW_CHOICES = 200
+"""With so few choices, a program is solved even if no partition is better."""
+
+FEW_PLACEMENTS = 5_000
 """So many placements of small graphs are all tried."""
 
 LISTED_IDEALS = 2_000
@@ -96,7 +104,14 @@ class _Improver:
 
     @property
     def fits(self) -> bool:
-        return self.lacks[0] <= 0
+        """Whether a step fits, and a full pipeline."""
+        return self.lacks <= (0.0, 0.0)
+
+    @cached_property
+    def is_in_a_row(self) -> bool:
+        """Whether all nodes follow each other, so that what is contiguous is a partition."""
+        nodes = contract(self.problem, self.rule)
+        return bound_ideals(nodes.n_nodes, nodes.source, nodes.target) <= 2
 
     @property
     def is_contiguous(self) -> bool:
@@ -113,15 +128,18 @@ class _Improver:
         if self.outputs_count or not self.fits:
             self._search_by_weights()
         if not self.is_settled:
-            self._list()
-        if not self.fits:
+            self._list_partitions()
+        if self.lacks[0] > 0:
             self._pack()
-        if not self.plan.nothing_fits:
+        if self.plan.nothing_fits:
+            return self.plan
+        if not self._list_placements():
             self._search_by_programs()
-            self._list_placements()
-        if not self.fits and not self.plan.nothing_fits:
+        if self.lacks[0] > 0:
             found = rearrange(simulate(self.problem, self.plan), self.options)
             self._offer_device(found.plan.device)
+        if self.lacks[1] > 0 and NOTHING_FITS not in self.plan.note:
+            return self.plan.with_notes(self.plan.note, NOTHING_FITS, separator="; ")
         return self.plan
 
     def _lacking(self, plan: Plan) -> tuple[float, float]:
@@ -135,16 +153,18 @@ class _Improver:
     def _offer(self, plan: Plan) -> bool:
         """Keep a plan if it is better; return whether it fits."""
         lacks = self._lacking(plan)
+        plan = replace(plan, proven=plan.proven and lacks <= (0.0, 0.0))
         value_us, best_us = plan.value_us or 0.0, self.plan.value_us or 0.0
         if lacks < self.lacks or (lacks == self.lacks and value_us < best_us * (1 - BETTER)):
             self.plan, self.lacks = plan, lacks
             report_plan(self.options, plan, value_us, plan.bound_us)
-        return lacks[0] <= 0
+        return lacks <= (0.0, 0.0)
 
     def _offer_device(self, device: IntArray) -> bool:
-        """Offer a placement of which nothing is proven."""
-        plan = make_plan(self.problem, device, self.plan.method, 0.0, self.rule)
-        return self._offer(replace(plan, rivals=None).with_notes(self.about))
+        """Offer a placement of which little is proven."""
+        bound_us = shared_work_us(self.problem)
+        plan = make_plan(self.problem, device, self.plan.method, bound_us, self.rule)
+        return self._offer(replace(plan, rivals=ALL).with_notes(self.about))
 
     def _as_partition(self) -> Partition:
         """Return the best plan as a partition; its load is inf if it does not fit."""
@@ -189,6 +209,9 @@ class _Improver:
     def _bound(self, found: Partition) -> None:
         """Correct what was proven of plans whose outputs all fit at once."""
         plan = self.plan
+        if np.isinf(found.bound_us):  # there is no partition
+            self.plan = replace(plan, bound_us=0.0, proven=False, rivals=None)
+            return
         bound_us = min(found.bound_us, plan.value_us or 0.0)
         is_proven = (
             found.optimal
@@ -220,7 +243,7 @@ class _Improver:
         except ProblemError:
             return None
 
-    def _list(self) -> None:
+    def _list_partitions(self) -> None:
         """Simulate all partitions whose variables fit if they are few."""
         rule = replace(self.rule, in_flight=False, recompute=False)
         if rule.replicate or self.counts_samples or not _has_one_table(self.problem, rule):
@@ -252,39 +275,58 @@ class _Improver:
 
         If nothing contiguous fits, the ops of a device may be anywhere.
         """
-        if self.problem.unit_allowed.size > MOST_CHOICES:
-            return
         value_us, bound_us = self.plan.value_us or 0.0, self.plan.bound_us or 0.0
-        if not self.is_contiguous or bound_us < value_us * (1 - NEAR):
+        is_near = self.is_contiguous and bound_us >= value_us * (1 - NEAR)
+        choices = self.problem.unit_allowed.size
+        has_time = self.options.stop.limit_s is not None
+        if choices > (FEW_CHOICES if is_near else MOST_CHOICES):
+            return
+        is_usable = self.lacks[0] <= 0 and is_contiguous(self.problem, self.plan.device)
+        if is_usable and not has_time and find_kinds(self.problem, self.rule).are_exact:
+            return
+        if not (is_near and self.is_in_a_row):
             self._search(search_contiguous, CP_SAT, CONTIGUOUS)
         if not self.is_contiguous:
             self._search(search_anywhere, "HiGHS", ALL)
 
-    def _list_placements(self) -> None:
-        """Simulate the placements of small graphs; those that are not contiguous if nothing is."""
-        problem, value_us = self.problem, self.plan.value_us or 0.0
+    def _list_placements(self) -> bool:
+        """Try all placements if they are few; of those that are not contiguous, if nothing else.
+
+        Stages of a plan may then depend on each other both ways. Return whether they are few.
+        """
+        problem, capacity = self.problem, self.problem.cluster.capacity_bytes
+        if self.counts_samples or (
+            self.is_settled and (problem.unit_allowed.size > FEW_CHOICES or self.is_in_a_row)
+        ):
+            return False
         choices = [np.flatnonzero(each).tolist() for each in problem.unit_allowed]
         if np.prod([float(len(each)) for each in choices]) > FEW_PLACEMENTS:
-            return
-        if self.is_contiguous and (self.plan.bound_us or 0.0) >= value_us * (1 - PROVEN_GAP):
-            return
+            return False
         found: list[tuple[bool, float, IntArray]] = []
         for placed in product(*choices):
-            device = np.array(placed)
-            memory = np.bincount(device, problem.unit_persistent_bytes, problem.cluster.n_devices)
-            if (memory > problem.cluster.capacity_bytes).any():
+            of_unit = np.array(placed)
+            held = np.bincount(of_unit, problem.unit_persistent_bytes, len(capacity))
+            device = of_unit[problem.unit]
+            if (held > capacity).any() or not self._may_be_better(device):
                 continue
             if self.stop():
-                return
-            us = max_load_us(problem, device[problem.unit], self.rule)
-            apart = not is_contiguous(problem, device[problem.unit])
-            found.append((apart, us, device))
-        for apart, us, device in sorted(found, key=lambda each: each[:2]):
-            is_better = us < (self.plan.value_us or 0.0) * (1 - BETTER)
-            if self.stop() or (self.is_contiguous and (apart or not is_better)):
-                return
-            if self._offer_device(device[problem.unit]):
-                return
+                break
+            apart = not is_contiguous(problem, device)
+            if not (apart and self.is_contiguous):
+                found.append((apart, max_load_us(problem, device, self.rule), device))
+        for apart, _, device in sorted(found, key=lambda each: each[:2]):
+            if self.stop() or (self.is_contiguous and apart):
+                break
+            if self._may_be_better(device) and self._offer_device(device):
+                break
+        return True
+
+    def _may_be_better(self, device: IntArray) -> bool:
+        """Whether a placement takes less time than the best contiguous one."""
+        value_us = self.plan.value_us or 0.0
+        return not self.is_contiguous or (
+            max_load_us(self.problem, device, self.rule) < value_us * (1 - BETTER)
+        )
 
     def _search(self, search: Callable[..., Incumbent], solver: str, rivals: Rivals) -> None:
         if self.stop():
@@ -307,7 +349,7 @@ class _Improver:
         # What is proven for one stage on each device does not hold for replicas, nor what is proven
         # where all outputs count for plans whose outputs need less.
         is_certain = not (self.outputs_count or rule.replicate or rule.two_level)
-        found = replace(found, bound_us=found.bound_us if is_certain else 0.0)
+        found = replace(found, bound_us=found.bound_us if is_certain else shared_work_us(problem))
         if np.isfinite(found.objective_us):
             self._offer(plan_of_search(problem, found, plan.method, rule, self.about, rivals))
         if self.plan is plan and self.fits and found.bound_us > (plan.bound_us or 0.0):

@@ -42,12 +42,13 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
     "max-load-dp",
     title="Max-load DP, contiguous",
     good=(
-        "The first choice for a pipeline. If the graph can be cut in few ways, as a chain of "
-        "layers, it proves within seconds that no split into consecutive stages is better."
+        "The first choice for a pipeline, also on GPUs that differ in speed, memory or links. If "
+        "the graph can be cut in few ways, as a chain of layers, it proves within seconds that no "
+        "split into consecutive stages is better."
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
-    capabilities=(MEMORY, PROOF),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF),
     options=STAGE_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
@@ -59,8 +60,16 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     the table is never looked at. If a graph has too many ideals to hold, the best of these orders
     is the answer.
 
-    Pins and forbidden devices are ignored at first. Ops that break them move afterwards, and the
-    partition is then no longer proven optimal. Its latency is a baseline of section 7.
+    The paper's accelerators are alike. Here the table counts how many devices of each kind are
+    used: those with equal speed, memory and links, and with equal constraints. Pins and forbidden
+    devices are thus respected from the start, and hosts have as much memory as they have. If there
+    are more than :data:`~enplace.placers.max_load.table.kinds.MOST_CELLS` ways to count them, all
+    accelerators count as the slowest and smallest.
+
+    If the partition is not proven, or does not fit when it is simulated, other searches continue
+    (:mod:`enplace.placers.max_load.improve`): with less memory, over all partitions or placements
+    if they are few, and, in the time that is left, with the integer programs of ``max-load-ip`` and
+    ``max-load-ip-noncontiguous``. Its latency is a baseline of section 7.
     """
     plan = _partition_plan(problem, "max-load-dp", options)
     return plan if options.objective == LATENCY else improve(problem, plan, options)
@@ -76,14 +85,15 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=(MEMORY,),
+    capabilities=(MEMORY, HETEROGENEOUS),
     options=STAGE_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best partition along one depth-first order (DPL).
 
     Stages are consecutive ops of that order, so the dynamic program has one ideal for each op
-    (section 5.1.2). Pins and forbidden devices are treated as by ``max-load-dp``.
+    (section 5.1.2). Devices that differ, pins and forbidden devices are treated as by
+    ``max-load-dp``.
     """
     return _partition_plan(problem, "max-load-dpl", options, along_order=True)
 
@@ -92,9 +102,9 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     "max-load-ip",
     title="Max-load IP, contiguous",
     good=(
-        "For a pipeline of GPUs that differ, or whose links do: the dynamic programs only "
-        "approximate these. On equal GPUs it begins with the split of max-load-dp, and seldom "
-        "improves it."
+        "When max-load-dp proves nothing, and two devices may depend on each other both ways. It "
+        "begins with the split of max-load-dp, and seldom improves it. With a time limit, "
+        "max-load-dp hands over to it."
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),

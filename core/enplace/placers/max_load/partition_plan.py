@@ -62,7 +62,7 @@ def plan_of_partition(
         problem, device, method, bound_us, rule, replicas, recompute, partition.pace_us
     )
     details = {"ideals": partition.n_ideals}
-    plan = replace(plan, proven=proven, rivals=STAGED, details=details)
+    plan = replace(plan, proven=proven, rivals=STAGED if fits else None, details=details)
     return plan.with_notes(*notes, separator="; ")
 
 

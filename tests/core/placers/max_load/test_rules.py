@@ -76,7 +76,7 @@ def partitions(problem, rule):
         device = np.array(devices)[nodes.node]
         between = nx.DiGraph((devices[a], devices[b]) for a, b in edges if devices[a] != devices[b])
         held = np.bincount(device, weights=need, minlength=cluster.n_devices)
-        fits = (held[cluster.gpus] <= cluster.capacity_bytes[cluster.gpus]).all()
+        fits = (held <= cluster.capacity_bytes).all()
         if nx.is_directed_acyclic_graph(between) and fits:
             yield device
 

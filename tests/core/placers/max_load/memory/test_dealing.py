@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load.table import kinds
 from enplace.placing.options import load_values
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
@@ -33,7 +34,9 @@ def chain_on(speeds, times, capacity_bytes=10**9, **sizes):
 )
 def test_no_other_way_to_deal_out_the_stages_is_faster(speeds, times):
     problem = chain_on(speeds, times)
-    plan = place(problem, "max-load-dp").plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "MOST_CELLS", 1)
+        plan = place(problem, "max-load-dpl").plan
     gpus = list(range(len(speeds)))
     others = (max_load_us(problem, np.array(p)[plan.device]) for p in permutations(gpus))
     assert plan.value_us == pytest.approx(min(others))
@@ -50,7 +53,7 @@ def test_a_stage_stays_where_it_is_pinned():
     assert plan.value_us == pytest.approx(22)
 
 
-def test_samples_in_flight_count_when_stages_are_dealt_out():
+def test_samples_in_flight_count_when_stages_are_dealt_out(monkeypatch):
     """The first GPU is slower; dealt out with samples in flight, the plan still fits."""
     times = {"f0": 8.5, "f1": 5, "f2": 3.5, "gradients/b2": 10, "gradients/b0": 16}
     edges = [("f0", "f1", 10), ("f1", "f2", 1), ("f2", "gradients/b2", 1)]
@@ -59,7 +62,8 @@ def test_samples_in_flight_count_when_stages_are_dealt_out():
     cluster = cluster_of(3, b0_us=0.5, b1_us_per_byte=0.1, speeds=[1, 2, 2], capacity_bytes=25)
     problem = Problem(profile, cluster)
     values = load_values(LoadRule(recompute=True))
-    plan = place(problem, "max-load-dp", options=PlaceOptions(values=values)).plan
+    monkeypatch.setattr(kinds, "MOST_CELLS", 1)
+    plan = place(problem, "max-load-dpl", options=PlaceOptions(values=values)).plan
     found = simulate_pipeline(problem, plan, "1f1b", 12)
     assert (found.peak_bytes <= 25).all()
     assert found.time_per_sample_us == pytest.approx(plan.value_us)
