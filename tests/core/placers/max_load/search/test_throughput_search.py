@@ -89,14 +89,14 @@ def tiny_problems(draw):
 
 
 def placements(problem):
-    """Yield all placements that respect pins, colocation and the memory of the accelerators."""
-    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
+    """Yield all placements that respect pins, colocation and memory."""
+    need = op_memory_bytes(problem)
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)
         if problem.unit_allowed[np.arange(problem.n_units), device].all():
             device = device[problem.unit]
             held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
-            if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
+            if (held <= problem.cluster.capacity_bytes).all():
                 yield device
 
 
