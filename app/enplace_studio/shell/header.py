@@ -95,7 +95,9 @@ class Header(QWidget):
         self._name.set_text(model_title(profile.name))
         self._name.setToolTip(plain_tip(profile.name))
         times = ", estimated times" if profile.measured.estimated else ""
-        self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}{times}")
+        passes = ", guessed backward pass" if profile.measured.guessed_backward else ""
+        size = f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}"
+        self._size.set_text(f"{size}{times}{passes}")
         about = (profile.measured.about_times, profile.measured.about_passes)
         self._size.setToolTip(plain_tip(" ".join(filter(None, about))))
         self._show_cluster(project.cluster)

@@ -26,17 +26,25 @@ from enplace.values.profile import Profile
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _BACKWARD = re.compile(r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?")
+_LIKELY = re.compile(r"back|bp|bw|grad", re.IGNORECASE)
+"""What every name with such a word contains; quick to look for."""
+
 _FORWARD = re.compile(r"forward|fprop|fwd?")
 _NO_GRADIENT = re.compile(r"no|stop")
 """A name with such a word is not of the backward pass: ``stop_gradient``."""
 
 _UPDATE = re.compile(r"adamw?|apply|assign|lamb|lion|momentum|optimi[sz]er|rmsprop|sgd|update")
 
+_NOT_BACKWARD = (_FORWARD, _NO_GRADIENT, _UPDATE)
+
 MOSTLY = 0.5
 """Share of the ops with a word for the backward pass that must depend on the forward pass's end."""
 
 REVERSED = -0.9
 """Correlation between the depths of forward ops and of what takes their tensors, last to first."""
+
+LARGE = 0.2
+"""Least share of the ops that a part of the names has, if it stands for the backward pass."""
 
 FEWEST = 3
 """Fewest tensors from which the shape of a backward pass is told."""
@@ -47,10 +55,9 @@ def with_guessed_passes(profile: Profile) -> Profile:
     found = _guess(profile)
     if not found.any():
         return profile
-    names = [_words(name) for name in profile.op_names]
     after = _followers(profile, found)
     back = found | (after & _leads_to(profile, found))
-    updates = after & ~back & np.array([_has(words, _UPDATE) for words in names])
+    updates = _updates_among(profile, after & ~back)
     passes = np.where(back, str(OpPass.BACKWARD), np.where(updates, str(OpPass.UPDATE), ""))
     example = profile.op_names[int(np.flatnonzero(found)[0])]
     return replace(
@@ -89,28 +96,38 @@ def _has(words: frozenset[str], pattern: re.Pattern[str]) -> bool:
 
 
 def _is_called_backward(words: frozenset[str]) -> bool:
-    return _has(words, _BACKWARD) and not (_has(words, _FORWARD) or _has(words, _NO_GRADIENT))
+    return _has(words, _BACKWARD) and not any(_has(words, each) for each in _NOT_BACKWARD)
 
 
 def _guess(profile: Profile) -> BoolArray:
     """Find the ops that their words call backward, if the graph agrees; shape (n_ops,)."""
     nothing = np.zeros(profile.n_ops, dtype=bool)
-    of_type = {each: _words(each) for each in set(profile.op_types)}
-    names = [_words(name) for name in profile.op_names]
-    types = [of_type[each] for each in profile.op_types]
-    pairs = list(zip(names, types, strict=True))
-    found = np.array([_is_called_backward(name | op_type) for name, op_type in pairs])
+    likely = {each: bool(_LIKELY.search(each)) for each in set(profile.op_types)}
+    found = nothing.copy()
+    for op, (name, op_type) in enumerate(zip(profile.op_names, profile.op_types, strict=True)):
+        if likely[op_type] or _LIKELY.search(name):
+            found[op] = _is_called_backward(_words(f"{name} {op_type}"))
     if not found.any() or found.all() or _says_pass(profile):
         return nothing
     after = _followers(profile, found)
-    if any(_has(names[op], _FORWARD) for op in np.flatnonzero(after).tolist()):
+    rest = (profile.op_names[op] for op in np.flatnonzero(after).tolist())
+    if any(_has(_words(name), _FORWARD) for name in rest):
         return nothing
     forward = ~(found | after)
     time_us = np.nan_to_num(profile.time_us).max(axis=1)
-    rest = after & ~_leads_to(profile, found)
-    if not forward.any() or time_us[rest].sum() > time_us[forward].sum():
-        return nothing
+    late = after & ~_leads_to(profile, found)
+    late &= ~_updates_among(profile, late)
+    if not forward.any() or time_us[late].sum() > time_us[forward].sum():
+        return nothing  # what follows is the model
     return found if _begins_at_the_end(profile, found, forward) else nothing
+
+
+def _updates_among(profile: Profile, ops: BoolArray) -> BoolArray:
+    """Find those of some ops that their names call updates; shape (n_ops,)."""
+    found = np.zeros(profile.n_ops, dtype=bool)
+    for op in np.flatnonzero(ops).tolist():
+        found[op] = _has(_words(profile.op_names[op]), _UPDATE)
+    return found
 
 
 def _begins_at_the_end(profile: Profile, ops: BoolArray, forward: BoolArray) -> bool:
@@ -155,10 +172,11 @@ def _reversed_part(profile: Profile) -> tuple[str, int]:
     members: dict[str, list[int]] = defaultdict(list)
     for op, name in enumerate(profile.op_names):
         members[re.split(r"[/.]", name, maxsplit=1)[0]].append(op)
-    for part, ops in members.items():
+    large = {part: ops for part, ops in members.items() if len(ops) >= LARGE * profile.n_ops}
+    for part, ops in large.items():
         inside = np.zeros(profile.n_ops, dtype=bool)
         inside[ops] = True
-        if FEWEST <= len(ops) < profile.n_ops and _is_reversed(profile, inside):
+        if _is_reversed(profile, inside):
             return part, len(ops)
     return "", 0
 

@@ -67,6 +67,15 @@ def test_what_follows_the_backward_pass_is_the_update():
     assert found == updates
 
 
+def test_updates_may_take_longer_than_the_forward_pass():
+    profile = training("fw/{}", "bw/{}", "apply_grad/{}")
+    slow_us = profile.time_us.copy()
+    slow_us[[name.startswith("apply") for name in profile.op_names]] = 99.0
+    found = with_guessed_passes(profile.with_costs(slow_us))
+    passes = dict(zip(found.op_names, found.op_passes, strict=True))
+    assert (passes["bw/1"], passes["apply_grad/1"]) == ("backward", "update")
+
+
 def test_a_recurrent_layer_that_reads_both_ways_has_no_backward_pass():
     there, back = ([f"{way}/t{i}" for i in range(4)] for way in ("fw", "bw"))
     edges = [("input", name, 8) for name in (*there, *back)]
