@@ -81,6 +81,8 @@ class LonePlan:
         The file's own prediction; NaN if it has none.
     peak_bytes : mapping of str to int
         The predicted peak of each device by name; empty if the file has none.
+    op_sizes : mapping of str to int
+        As :func:`~enplace.values.op_sizes.op_sizes` returns them; empty if the file has none.
     """
 
     problem: Problem
@@ -88,6 +90,7 @@ class LonePlan:
     constraints: Mapping[str, list[Row]]
     step_time_us: float
     peak_bytes: Mapping[str, int]
+    op_sizes: Mapping[str, int]
 
 
 def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
@@ -175,11 +178,12 @@ def read_plan_alone(path: str | os.PathLike[str]) -> LonePlan:
         peaks = take(predicted, "peak_bytes", dict, "predicted", {})
         peak_bytes = {device: whole(peaks, device, "predicted.peak_bytes") for device in peaks}
         problem = Problem(profile, cluster, splits=splits_from_json(data))
+        sizes = _sizes(data)
     found = read_plan(path, problem)
     with naming(path):
         orders = {Before.key: found.constraints.get(Before.key, [])}
         problem = constrain(problem, orders).problem
-    return LonePlan(problem, found.plan, found.constraints, predicted_us, peak_bytes)
+    return LonePlan(problem, found.plan, found.constraints, predicted_us, peak_bytes, sizes)
 
 
 def _bare_profile(name: str, op_names: list[str]) -> Profile:
@@ -205,6 +209,14 @@ def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) ->
             raise FileError(f"{place}: op {shown(op)} is placed twice; keep one line")
         found[op] = _device(take(entry, "device", str, place), index, cluster, place)
     return found
+
+
+def _sizes(data: dict[str, Any]) -> dict[str, int]:
+    """Read the bytes of ops, by name; :func:`_placements` has checked the list."""
+    entries = enumerate(data["ops"])
+    return {
+        entry["op"]: whole(entry, "bytes", f"ops[{i}]") for i, entry in entries if "bytes" in entry
+    }
 
 
 def _device(name: str, index: Mapping[str, int], cluster: str, place: str) -> int:

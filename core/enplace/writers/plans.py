@@ -13,6 +13,7 @@ from enplace.files.json_text import dump_json
 from enplace.files.writing import write_atomically
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.constraints import Pin
+from enplace.values.op_sizes import op_sizes
 from enplace.values.plan_facts import facts_to_json
 from enplace.values.result import Result
 from enplace.writers.clusters import cluster_text
@@ -31,10 +32,11 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     problem, plan = result.schedule.problem, result.plan
     names = [device.name for device in problem.cluster.devices]
     order = np.argsort(plan.position).tolist()
+    sizes = op_sizes(problem.profile)
     ops = ",\n".join(
-        f'    {{"device": {dump_json(names[plan.device[op]])}, '
-        f'"op": {dump_json(problem.profile.op_names[op])}}}'
-        for op in order
+        f'    {{"device": {dump_json(names[plan.device[op]])}, "op": {dump_json(name)}'
+        f"{_size_text(sizes.get(name, 0))}}}"
+        for op, name in ((op, problem.profile.op_names[op]) for op in order)
     )
     head = dump_json(_head(result), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
@@ -43,6 +45,10 @@ def write_plan(path: str | os.PathLike[str], result: Result) -> None:
     rows: dict[str, Sequence[object]] = {"splits": splits_to_json(plan.splits), **constraints}
     lists = "".join(_list_text(key, each) for key, each in rows.items())
     write_atomically(path, f'{head},\n  "cluster": {cluster},\n{lists}  "ops": [\n{ops}\n  ]\n}}\n')
+
+
+def _size_text(n_bytes: int) -> str:
+    return f', "bytes": {n_bytes}' if n_bytes else ""
 
 
 def _list_text(key: str, entries: Sequence[object]) -> str:

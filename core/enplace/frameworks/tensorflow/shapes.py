@@ -80,8 +80,10 @@ def shapes_of_function(
     Parameters
     ----------
     given : mapping of str to sequence of int, optional
-        Shapes of inputs (``op:0``) that the trace leaves open.
+        Shapes of inputs (``op:0``), or of what an iterator brings, that the trace leaves open.
     """
+    if given:
+        graph_def = _with_batches(graph_def, given)
     graph = FuncGraph("shapes")
     fed = {}
     with graph.as_default():
@@ -94,6 +96,30 @@ def shapes_of_function(
                 copy_handle_data(old, new)
         import_graph_def(graph_def, input_map=fed, name="")
     return shapes_in(graph)
+
+
+def _with_batches(graph_def: GraphDef, given: Mapping[str, Sequence[int]]) -> GraphDef:
+    """Write the shapes of batches into the ops that fetch them."""
+    graph_def = deepcopy(graph_def)
+    for node in graph_def.node:
+        if node.op in GET_NEXT:
+            shapes = node.attr["output_shapes"].list.shape
+            for i, shape in enumerate(shapes):
+                if (known := given.get(f"{node.name}:{i}")) is not None:
+                    shape.CopyFrom(tf.TensorShape(known).as_proto())
+    return graph_def
+
+
+def sizes_in(shapes: Mapping[str, TensorShape]) -> dict[str, list[int]]:
+    """Return the bytes of the tensors of each op, for ops of which all are known."""
+    found: dict[str, list[int | None]] = {}
+    for tensor, known in shapes.items():
+        found.setdefault(tensor.rpartition(":")[0], []).append(known.n_bytes)
+    return {
+        name: [each for each in sizes if each is not None]
+        for name, sizes in found.items()
+        if None not in sizes
+    }
 
 
 def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:

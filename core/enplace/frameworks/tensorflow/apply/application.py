@@ -94,12 +94,15 @@ class Application:
         trains after the one that has them. It is not changed.
     had_sessions : bool
         Whether the script runs a TensorFlow 1 session, which is not placed.
+    had_eager_gradients : bool
+        Whether the script takes gradients outside of a graph, where nothing is placed.
     """
 
     path: str
     functions: list[PlacedFunction] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
     had_sessions: bool = False
+    had_eager_gradients: bool = False
     _told_of_batches: bool = False
     _had_profiled_batch: bool = False
 
@@ -110,6 +113,11 @@ class Application:
         unused = f"{self.path}: no function with the plan's ops has run yet"
         if self.had_sessions:
             unused += "; TensorFlow 1 sessions run without the plan: run theirs with 'enplace run'"
+        if self.had_eager_gradients:
+            unused += (
+                "; gradients are taken eagerly, where a plan places nothing: put @tf.function "
+                "before the function that does a training step, or leave out run_eagerly=True"
+            )
         return unused
 
     def report(self) -> None:
@@ -120,7 +128,9 @@ class Application:
             print(f"enplace: not used: {self}", file=sys.stderr)
 
     def note(self, line: str) -> None:
-        """Add a mismatch, and print it."""
+        """Add a mismatch, and print it, unless another trace of the function has the same."""
+        if line in self.mismatches:
+            return
         self.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
 
@@ -146,6 +156,11 @@ class Application:
             note = f"other batches than the profile's here, too: {shapes_text(given)}"
         self._told_of_batches = True
         print(f"enplace: {self.path}: {note}", file=sys.stderr)
+
+    def note_sizes(self, about: str) -> None:
+        """Say that ops have other sizes than in the profile."""
+        if about:
+            print(f"enplace: {self.path}: {about}", file=sys.stderr)
 
     def note_mismatch(self, what: str, missing: Sequence[str], new: Sequence[str]) -> None:
         """Say which ops of the plan something does not have, or which the plan does not have."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -41,24 +41,34 @@ from enplace.frameworks.tensorflow.apply.exchange import (
     movable_variables,
     move_along,
     update_captures,
+    variable_bytes,
 )
 from enplace.frameworks.tensorflow.apply.graph_collection import GraphCollection
 from enplace.frameworks.tensorflow.apply.pipelines import pipeline_function
+from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError, eager_task
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.open.calls import Call, calls_handled, check_tensorflow
 from enplace.frameworks.tensorflow.open.drawing import Drawing, drawing_of
-from enplace.frameworks.tensorflow.open.scripts import does, is_compiled, one_replica, plain_keras
+from enplace.frameworks.tensorflow.open.scripts import (
+    MAX_OTHER_STEPS,
+    does,
+    is_compiled,
+    one_replica,
+    plain_keras,
+)
 from enplace.frameworks.tensorflow.open.sessions import SESSION
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
+from enplace.frameworks.tensorflow.shapes import shapes_of_function, sizes_in
 from enplace.frameworks.tensorflow.split.split_graph import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.frameworks.wishes import ORDER
 from enplace.readers.plans import read_plan_alone
 from enplace.values.cluster import Cluster, Device
 from enplace.values.device_names import task_of
+from enplace.values.op_sizes import about_other_sizes
 from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
@@ -157,6 +167,7 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Application:
 
     _for_good.enter_context(calls_handled(placed_call))
     _note_sessions(application)
+    _note_eager_gradients(application)
     atexit.register(application.report)
     atexit.register(placer.explain)  # before that: the last one registered comes first
     return application
@@ -172,6 +183,18 @@ def _note_sessions(application: Application) -> None:
         return run(*args, **kwargs)
 
     _for_good.enter_context(patch.object(SESSION, "run", noted_run))
+
+
+def _note_eager_gradients(application: Application) -> None:
+    """Note whether gradients are taken eagerly, which explains the same."""
+    gradient = tf.GradientTape.gradient
+
+    @wraps(gradient)
+    def noted_gradient(*args: Any, **kwargs: Any) -> Any:
+        application.had_eager_gradients |= tf.executing_eagerly()
+        return gradient(*args, **kwargs)
+
+    _for_good.enter_context(patch.object(tf.GradientTape, "gradient", noted_gradient))
 
 
 class _CycleError(Exception):
@@ -203,6 +226,18 @@ class _Fitting:
     placed: dict[_Batch, ConcreteFunction] = field(default_factory=dict)
 
 
+_Near = tuple[str, list[str], list[str]]
+"""A function, the plan's ops that it does not have, and its other ops."""
+
+
+@dataclass(eq=False)
+class _OtherStep:
+    """A function that trains and is nothing like the plan's, and how often it was called."""
+
+    near: _Near
+    calls: int = 0
+
+
 class _Placer:
     """Replaces functions by placed ones, and remembers which."""
 
@@ -216,6 +251,7 @@ class _Placer:
         self._ordered, self._wanted = ordered, wanted
         lone = read_plan_alone(application.path)
         self.problem, self._plan = lone.problem, lone.plan
+        self._sizes = lone.op_sizes
         names = lone.problem.profile.op_names
         self._whole = set(unsplit_names(names, lone.plan.splits))  # what a graph must have
         self._devices = device_names(lone.problem.cluster)
@@ -223,7 +259,8 @@ class _Placer:
         self._plain: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
             WeakKeyDictionary()
         )
-        self._near: tuple[str, list[str], list[str]] | None = None
+        self._near: _Near | None = None
+        self._other_steps: WeakKeyDictionary[ConcreteFunction, _OtherStep] = WeakKeyDictionary()
         self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
         self._options = context.FunctionCallOptions(config_proto=plain_config())
 
@@ -262,6 +299,11 @@ class _Placer:
             return False
         if function not in self._known:
             self._known[function] = self._find(function)
+        if other := self._other_steps.get(function):
+            other.calls += 1
+            if other.calls >= MAX_OTHER_STEPS:
+                self._application.note_mismatch(*other.near)
+                del self._other_steps[function]
         return self._known[function] is not None
 
     def draw(
@@ -319,10 +361,9 @@ class _Placer:
         return result
 
     def _find(self, function: ConcreteFunction) -> _Fitting | None:
-        has_step = bool(self._application.functions)
-        trains_too = has_step and all(does(function))
+        has_step, trains = bool(self._application.functions), all(does(function))
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
-        if n_nodes < ALIKE * len(self._whole) and not trains_too:
+        if n_nodes < ALIKE * len(self._whole) and not trains:
             return None  # far too small; no need to flatten it
         move_along(function, _movers)
         # It may have been traced before its variables moved; names of variables are by handle.
@@ -331,18 +372,23 @@ class _Placer:
         missing, new = self._compare(flat)
         if not missing and not new:
             return _Fitting(flat, drawing_of(flat) if self._wanted else None)
-        if trains_too or (not has_step and len(missing) <= (1 - ALIKE) * len(self._whole)):
+        alike = len(missing) <= (1 - ALIKE) * len(self._whole)
+        if trains or (alike and not has_step):
             near = f"the function {function_name(function)}", missing, new
             if any(placer._compare(flat) == ([], []) for placer in _placers):
                 self._near = near  # it is another plan's, and this plan's may come later
-            else:
+            elif alike or has_step:
                 self._application.note_mismatch(*near)
+            else:
+                self._other_steps[function] = _OtherStep(near)  # this plan's may come later
         return None
 
     def explain(self) -> None:
         """Say at the end what this plan does not fit, if it fits nothing."""
-        if self._near is not None and not self._application.functions:
-            self._application.note_mismatch(*self._near)
+        others = [other.near for other in self._other_steps.values()]
+        if not self._application.functions:
+            for near in filter(None, (self._near, *others)):
+                self._application.note_mismatch(*near)
 
     def _compare(self, flat: FlatGraph) -> tuple[list[str], list[str]]:
         """Find the plan's ops that a function does not have, and those of its own."""
@@ -423,7 +469,12 @@ class _Placer:
             ]
             if drawing is not None and batch is None:
                 return  # a batch of another size than those of the pipeline
-            self._application.note_batches(self.problem.profile.measured.batch_shapes, found)
+            profiled = self.problem.profile.measured.batch_shapes
+            self._application.note_batches(profiled, found)
+            sizes = _sizes_of(function, fitting.flat, dict(zip(given, found, strict=True)))
+            if about_other_batches(profiled, found):
+                sizes = {name: sizes[name] for name in fitting.flat.captures if name in sizes}
+            self._application.note_sizes(about_other_sizes(self._sizes, sizes))
             self._application.functions.append(
                 PlacedFunction(
                     function_name(function),
@@ -440,6 +491,16 @@ class _Placer:
         _ours.add(placed)
         self._new[placed] = report
         return placed
+
+
+def _sizes_of(
+    function: ConcreteFunction, flat: FlatGraph, given: Mapping[str, Sequence[int]]
+) -> dict[str, list[int]]:
+    """Return the bytes of each variable, then of each op's tensors, of batches of some shapes."""
+    captured = zip(flat.captures, function.captured_inputs, strict=False)
+    variables = {name: [n] for name, tensor in captured if (n := variable_bytes(tensor))}
+    tensors = sizes_in(shapes_of_function(function, flat, flat.graph_def, given))
+    return variables | {name: tensors[name] for name in tensors if name not in variables}
 
 
 def _step_of(flat: FlatGraph) -> Step:

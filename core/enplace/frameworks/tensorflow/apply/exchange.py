@@ -151,6 +151,16 @@ class Movers:
         return True
 
 
+def variable_bytes(tensor: Any) -> int:
+    """Return the size of the variable with this handle; 0 if it is none, or of unknown shape."""
+    data = getattr(tensor, "_handle_data", None)
+    if tensor.dtype != tf.resource or data is None or not data.shape_and_type:
+        return 0
+    known = data.shape_and_type[0]
+    n_values, kind = tf.TensorShape(known.shape).num_elements(), tf.as_dtype(known.dtype)
+    return (n_values or 0) * (kind.size if kind.is_numpy_compatible and kind != tf.string else 0)
+
+
 def update_captures(movers: Movers) -> None:
     """Let functions that were traced before variables moved capture these where they are now.
 

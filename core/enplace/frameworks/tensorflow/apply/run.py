@@ -52,12 +52,14 @@ from enplace.frameworks.tensorflow.rewrite import (
     ordered_ops,
     place_graph,
 )
+from enplace.frameworks.tensorflow.shapes import sizes_in, tensor_shapes
 from enplace.frameworks.tensorflow.split.split_graph import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.machine import simulate
 from enplace.processes.worker import Report, ignore
 from enplace.text import finite
 from enplace.values.cluster import Cluster
+from enplace.values.op_sizes import about_other_sizes, op_sizes
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -199,7 +201,6 @@ def run_plan(
         If TensorFlow refuses the placed graph.
     """
     has_costs = any(problem.profile.op_types)
-    profiled = problem.measured_profile.measured.batch_shapes
     goal = _prepare(step, problem, plan, devices, ordered, microbatches, progress)
     with serving(devices) as target:
         check_devices(target, devices, sorted(goal.used))
@@ -220,7 +221,7 @@ def run_plan(
         **_facts(goal, ways, traces),
         "predicted_busy_us": goal.schedule.busy_us.tolist() if has_costs else None,
         "fits_without_plan": ways.plain.fits and stock.fits if compare else None,
-        "other_batches": about_other_batches(profiled, step.batch_shapes),
+        "other_batches": _about_batches(step, problem.measured_profile),
         **comparison,
         **run.facts,
     }
@@ -240,6 +241,15 @@ def run_plan(
         predicted_step_time_us=goal.schedule.makespan_us if has_costs else np.nan,
         facts=facts,
     )
+
+
+def _about_batches(step: Step, profile: Profile) -> str:
+    """Name batches and sizes of ops that are not those of the profile."""
+    batches = about_other_batches(profile.measured.batch_shapes, step.batch_shapes)
+    found = {name: [value.nbytes] for name, value in step.variables.items()}
+    if not batches:
+        found |= sizes_in(tensor_shapes(step))
+    return " ".join(filter(None, (batches, about_other_sizes(op_sizes(profile), found))))
 
 
 def _prepare(

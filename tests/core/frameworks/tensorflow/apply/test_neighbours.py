@@ -4,11 +4,13 @@ import pytest
 
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.measure.profile import graph_profile
 from enplace.frameworks.tensorflow.open.load import load
 from enplace.machine import simulate
+from enplace.values.problem import Problem
 from enplace.values.result import Result
 from enplace.writers.plans import write_plan
-from steps import problem_of, scattered_plan
+from steps import scattered_plan
 
 APPLY = 'import enplace\napplied = enplace.apply("plan.json")\n'
 
@@ -36,7 +38,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("neighbours")
     script = folder / "train.py"
     script.write_text(f"{TRAIN}train_step(tf.ones((3, 4)))\n")
-    problem = problem_of(load(source_of(script)), parse_devices("cpu:2").cluster)
+    devices = parse_devices("cpu:2")
+    problem = Problem(graph_profile(load(source_of(script)), devices), devices.cluster)
     plan = scattered_plan(problem, seed=1, policy="strict")
     write_plan(folder / "plan.json", Result(simulate(problem, plan)))
     return folder
@@ -143,3 +146,44 @@ print(frozen(x)[0].numpy().tolist())
 def test_functions_traced_before_variables_moved_freeze_and_save_as_without_a_plan(both):
     plain, placed = both(TRAIN + FROZEN, "print(applied.functions[0].variables_moved > 1)\n")
     assert placed == [*plain, "True"]
+
+
+CALL = "train_step(tf.ones((3, 4)))\n"
+WIDER = TRAIN.replace("tf.ones((4, 4))", "tf.ones((5, 5))")
+OTHER = f"""{TRAIN}
+other = tf.Variable(1.0)
+
+@tf.function
+def other_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(other * x)
+    other.assign_sub(tape.gradient(loss, other))
+
+for _ in range(12):
+    other_step(tf.ones((3, 4)))
+"""
+EAGER = f"""{TRAIN}
+tf.config.run_functions_eagerly(True)
+train_step(tf.ones((3, 4)))
+"""
+UNFIT = "plan.json does not fit the function other_step, which runs unchanged: "
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "not_said"),
+    [
+        (f"{TRAIN}{CALL}", "run where planned", "other"),
+        (f"{TRAIN}{CALL.replace('3', '5')}", "the plan was made for other batches", "have other"),
+        (f"{WIDER}{CALL.replace('4', '5')}", "('weight_0' 64 B, now 100 B)", "does not fit"),
+        (OTHER, UNFIT, "not used"),
+        (OTHER.replace("range(12)", "range(2)"), UNFIT, "not used"),
+        (f"{OTHER}{CALL}", "run where planned", "not used"),
+        (EAGER, "gradients are taken eagerly, where a plan places nothing", "does not fit"),
+    ],
+)
+def test_a_step_that_the_plan_was_not_made_for_is_named(script, said, not_said, folder, run_python):
+    placed = run_python(folder, "-c", f"{APPLY}{script}")
+    assert placed.returncode == 0, placed.stderr
+    assert said.lower() in placed.stderr.lower()
+    assert not_said not in placed.stderr
+    assert placed.stderr.count("does not fit") <= 1

@@ -16,8 +16,10 @@ from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.apply import run as running
 from enplace.frameworks.tensorflow.apply.run import TRACED, RunError, run_plan
 from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices
+from enplace.frameworks.tensorflow.measure.profile import graph_profile
 from enplace.frameworks.tensorflow.open.load import load
 from enplace.placers import place
+from enplace.values.problem import Problem
 from steps import STYLES, problem_of, scattered_plan
 
 N_STEPS = 20
@@ -218,6 +220,22 @@ def test_a_run_says_that_its_batches_are_not_those_of_the_profile(all_steps, two
     half = [tuple(part[:4] for part in batch) for batch in step.batches]
     for profiled, about in ((step, ""), (replace(step, batches=half), "of the profile 4 × 4, 4")):
         problem = problem_of(profiled, two_cpus.cluster)
+        run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
+        assert about in run.about_batches
+        assert bool(run.about_batches) == bool(about)
+
+
+def test_a_run_says_that_its_ops_have_other_sizes_than_in_the_profile(all_steps, two_cpus):
+    step = all_steps["fit"]
+    profile = graph_profile(step, two_cpus)
+    tensor_bytes = profile.tensor_bytes.copy()
+    wider = int(tensor_bytes.argmax())
+    tensor_bytes[wider] *= 2
+    for each, about in (
+        (profile, ""),
+        (replace(profile, tensor_bytes=tensor_bytes), "1 op has another size than in the profile"),
+    ):
+        problem = Problem(each, two_cpus.cluster)
         run = run_plan(step, problem, scattered_plan(problem), two_cpus, 1, compare=False)
         assert about in run.about_batches
         assert bool(run.about_batches) == bool(about)
