@@ -124,7 +124,7 @@ class Result(PlainResult):
             As for ``enplace export``: ``"html"`` (a report), ``"svg"``, ``"csv"``, ``"trace"``
             (for Perfetto), ``"python"``, ``"onnx"``...
         path : str or path
-            The file to write; for ``"onnx-stages"``, the folder.
+            The file to write; for ``"onnx-stages"`` and ``"saved-model"``, the folder.
 
         Raises
         ------

@@ -204,11 +204,18 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 @click.option(
     "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Trust the model from now on, for a format that needs the model itself.",
+)
 @compiling_bar()
-def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
+def export(profile: str, plan: str, form: str, output: str, trust: bool, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
     from enplace.frameworks.registry import exporters, framework_of, why_no_export
+    from enplace.frameworks.source import source_from_json
+    from enplace.frameworks.trust import trust as trust_place
     from enplace.machine import simulate
     from enplace.placers.references import result_for
     from enplace.values.result import Result
@@ -222,6 +229,8 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     schedule = simulate(problem, chosen)
     if why := why_no_export(form, Result(schedule)):
         raise FileError(f"{profile}: {why}; a table of the plan is --format csv")
+    if trust:
+        trust_place(source_from_json(problem.measured_profile.measured.source))
     # Other plans place the model; a plan with splits is for another graph.
     model = None if chosen.splits else problem
     alone = framework_of(problem.measured_profile).alone
@@ -250,5 +259,6 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
 def _size_of(path: str) -> int:
     """Return the size of a file, or of all files in a folder."""
     if os.path.isdir(path):
-        return sum(entry.stat().st_size for entry in os.scandir(path))
+        files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+        return sum(map(os.path.getsize, files))
     return os.path.getsize(path)

@@ -111,6 +111,17 @@ def run_job(request: RunRequest, problem: Problem, plan: Plan) -> Job:
     return profile, plan_message("run", plan, details)
 
 
+def export_job(source: Source, problem: Problem, plan: Plan) -> Job:
+    """Make the job of writing a plan's devices into the model; the answer holds what to save."""
+    details = {
+        "source": source.to_json(),
+        "devices": "cpu:1",
+        "problem": problem_to_json(problem),
+    }
+    profile = profile_message(problem.measured_profile)
+    return profile, plan_message("export", plan, details)
+
+
 def _check_devices(source: Source, devices: str) -> None:
     if not source.is_recorded:
         source.framework.check_devices(devices)

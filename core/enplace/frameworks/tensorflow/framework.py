@@ -14,6 +14,10 @@ from enplace.files.reading import open_to_read
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
+from enplace.frameworks.tensorflow.saved_model_format import (
+    why_no_saved_model,
+    write_saved_model,
+)
 from enplace.frameworks.tensorflow.snippet import python_snippet, why_no_snippet
 from enplace.frameworks.wishes import BATCH_SIZE, ORDER, PIPELINE_OPTIONS, PROGRAM
 from enplace.option import TEXT, Option
@@ -215,7 +219,17 @@ FRAMEWORK = Framework(
     suffixes=tuple(_SUFFIXES),
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,
-    exporters=(Exporter("python", "Python module", ".py", python_snippet, why_not=why_no_snippet),),
+    exporters=(
+        Exporter("python", "Python module", ".py", python_snippet, why_not=why_no_snippet),
+        Exporter(
+            "saved-model",
+            "SavedModel with devices",
+            "",
+            why_not=why_no_saved_model,
+            save=write_saved_model,
+            is_folder=True,
+        ),
+    ),
     bundled=tuple(
         Path(str(resource_files("enplace_resources"))) / "verify" / f"{name}.py"
         for name in ("mlp", "convolutions", "attention")

@@ -38,8 +38,13 @@ def placement():
 
 
 def why_no_snippet(result: Result) -> str:
-    """Say that a device function cannot split ops, if the plan does."""
-    splits = result.plan.splits
+    """Say that a device function cannot split ops, nor place those in functions of a SavedModel."""
+    measured, splits = result.schedule.problem.measured_profile.measured, result.plan.splits
+    if measured.source.get("kind") == "saved-model":
+        return (
+            "the ops of a SavedModel are in functions, in which a Python module of devices places "
+            "none; --format saved-model writes the model with the devices in its functions"
+        )
     if not splits:
         return ""
     return (

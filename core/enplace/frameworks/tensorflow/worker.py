@@ -9,6 +9,8 @@ import importlib.util
 import os
 import traceback
 
+import numpy as np
+
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.measured import run_message
@@ -83,6 +85,8 @@ def _answer(job: Message, values: list[Message], report: Report) -> Message:
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
             return _profile(job, report)
+        if job.do == "export":
+            return _export(job, values)
         if job.do == "data-parallel":
             return _time_mirrored(job, report)
         return _run(job, values, report)
@@ -132,6 +136,17 @@ def _profile(job: Message, report: Report) -> Message:
     else:
         profile = graph_profile(step, devices)
     return profile_answer(profile, job, details["devices"])
+
+
+def _export(job: Message, values: list[Message]) -> Message:
+    from enplace.frameworks.tensorflow.placed_saved_model import placed_saved_model
+
+    details = job.details
+    profile = codecs.profile_from(values[0])
+    problem = codecs.problem_from(profile, details["problem"])
+    source = source_from_json(details["source"])
+    content = placed_saved_model(source, problem, codecs.plan_from(job))
+    return Message(DONE, {}, {"saved_model": np.frombuffer(content, dtype=np.uint8)})
 
 
 def _time_mirrored(job: Message, report: Report) -> Message:

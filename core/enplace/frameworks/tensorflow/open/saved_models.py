@@ -30,6 +30,31 @@ def load_saved_model(source: Source) -> Step:
     FileError
         If a file in it is a named pipe.
     """
+    chosen, others, signature, _loaded = _open(source)
+    inputs = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
+    batches = sample_batches(inputs, source.batch_size)
+    if source.text("loss"):
+        return _training_step(signature, batches, source)
+    step = step_of(source.name, signature, _calls(batches))
+    if source.text("signature") or not others:
+        return step
+    return replace(step, function=chosen, left_out=tuple(others))
+
+
+def open_signature(source: Source) -> tuple[str, ConcreteFunction, Any]:
+    """Return the name and the function of the signature, and what keeps its variables.
+
+    Raises
+    ------
+    LoadError, FileError
+        As :func:`load_saved_model`.
+    """
+    chosen, _, signature, loaded = _open(source)
+    return chosen, signature, loaded
+
+
+def _open(source: Source) -> tuple[str, list[str], ConcreteFunction, Any]:
+    """Load the folder; return the signature's name, those of others, its function, and the rest."""
     for pattern in ("*", "*/*"):
         for path in Path(source.path).glob(pattern):
             refuse_pipe(path)
@@ -40,15 +65,7 @@ def load_saved_model(source: Source) -> Step:
         reason = first_line(error)
         raise LoadError(f"{source.path}: TensorFlow cannot read it: {reason}") from None
     chosen, *others = _by_wish(sorted(signatures), source)
-    signature = signatures[chosen]
-    inputs = signature.inputs[: len(signature.inputs) - len(signature.captured_inputs)]
-    batches = sample_batches(inputs, source.batch_size)
-    if source.text("loss"):
-        return _training_step(signature, batches, source)
-    step = step_of(source.name, signature, _calls(batches))
-    if source.text("signature") or not others:
-        return step
-    return replace(step, function=chosen, left_out=tuple(others))
+    return chosen, others, signatures[chosen], loaded
 
 
 def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
