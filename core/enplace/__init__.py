@@ -105,10 +105,12 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
     Raises
     ------
     EnplaceError
-        If the plan cannot be applied, or the framework has no such wish; the line says why.
+        If the plan cannot be applied, or the framework has no such wish; the line says why. If
+        nobody catches it, that line is all that is shown, with the script's own.
     """
-    from enplace.errors import EnplaceError
+    from enplace.errors import EnplaceError, show_in_one_line
 
+    show_in_one_line()
     if not isinstance(path, str | os.PathLike):
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.

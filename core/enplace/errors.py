@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+from traceback import walk_tb
+from types import TracebackType
 
 FIXES = {
     errno.EACCES: "change its permissions, or choose another file or folder",
@@ -126,3 +129,22 @@ class CancelledError(EnplaceError):
 
 class EnplaceWarning(UserWarning):
     """A fact to know about a file that can be read nevertheless."""
+
+
+def show_in_one_line() -> None:
+    """Let an :class:`EnplaceError` that ends a script show as one line, without a traceback.
+
+    A script, or a library, that shows errors in a way of its own keeps it.
+    """
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not isinstance(error, EnplaceError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    lines = [n for frame, n in walk_tb(trace) if frame.f_code.co_filename == script]
+    place = f"{os.path.basename(script)}, line {lines[-1]}: " if script and lines else ""
+    print(f"enplace: {place}{error}", file=sys.stderr)
