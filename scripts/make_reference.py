@@ -59,7 +59,7 @@ EVERY_COMMAND = {"--json", "--help"}
 ALSO_WORDS = {"random", "single"}
 """Methods whose names are words of the language: a text that uses one may not mean the method."""
 
-SCHEMAS = ("profile", "plan", "cluster")
+SCHEMAS = ("profile", "plan", "cluster", "stage-list")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,8 @@ from tests.fuzz.messages import mutate_messages
 from tests.fuzz.multiply import COUNTS, LENGTHS, MOST_BYTES
 from tests.fuzz.targets import Target, use
 
+from enplace.errors import EnplaceError
+from enplace.frameworks.onnx.exporting import Export
 from enplace.frameworks.onnx.graph import read_graph
 from enplace.frameworks.onnx.profile import estimated_profile
 from enplace.frameworks.roofline import GPUS
@@ -47,5 +51,11 @@ def long_onnx_model() -> Target:
 
 
 def _read(path: Path) -> None:
-    profile = estimated_profile("model", read_graph(str(path)), GPUS["h200"])
+    graph = read_graph(str(path))
+    profile = estimated_profile("model", graph, GPUS["h200"])
     use(profile_from(profile_message(profile)))
+    devices = [op * 3 // profile.n_ops for op in range(profile.n_ops)]
+    plan = (dict(graph.sizes), profile.op_names, devices, ("GPU:0", "GPU:1", "GPU:2"))
+    with tempfile.TemporaryDirectory() as folder, suppress(EnplaceError):
+        Export(str(path), "", *plan).write_model(Path(folder, "m.onnx"))
+        Export(str(path), "", *plan).write_stages(Path(folder), Path(folder))

@@ -20,7 +20,7 @@ from enplace.frameworks.tuning_process import tune_job
 from enplace.processes import codecs
 from enplace.processes.wire import Message
 from enplace.processes.worker import WorkerProgram
-from enplace.text import ms
+from enplace.text import count, ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
@@ -142,6 +142,9 @@ class Measuring(Part):
             self.strip.clear()
             if source.kind != "module":
                 self._files.recent.add(Path(source.path))
+            if notes := profile.measured.notes:
+                told = count(len(notes), "note")
+                self.done.emit(f"{told} on how it was read: Plan › How it was measured")
 
         self._files.open_profile(profile, finish)
 

@@ -121,7 +121,8 @@ def _was_measured(studio: Studio) -> bool:
     if problem is None:
         return False
     measured = problem.profile.measured
-    return measured.step_time_us is not None or measured.evaluation is not None
+    is_timed = measured.step_time_us is not None or measured.evaluation is not None
+    return is_timed or bool(measured.estimated or measured.notes)
 
 
 def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[Studio], bool]:

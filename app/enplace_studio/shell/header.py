@@ -98,7 +98,8 @@ class Header(QWidget):
         passes = ", guessed backward pass" if profile.measured.guessed_backward else ""
         size = f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}"
         self._size.set_text(f"{size}{times}{passes}")
-        about = (profile.measured.about_times, profile.measured.about_passes)
+        measured = profile.measured
+        about = (measured.about_times, measured.about_passes, *measured.notes)
         self._size.setToolTip(plain_tip(" ".join(filter(None, about))))
         self._show_cluster(project.cluster)
         self.method_button.setText(f"{self._chosen.text}  ▾")

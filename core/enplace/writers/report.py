@@ -48,7 +48,7 @@ def report_html(result: Result) -> str:
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>Where each of {count(profile.n_ops, 'op')} runs on {escape(cluster.name)}, and when.",
         f"{escape(_sentence(cluster.description))} All times are predicted.",
-        f"{escape(measured.about_times)} {escape(measured.about_passes)}</p>",
+        f"{escape(' '.join((measured.about_times, measured.about_passes, *measured.notes)))}</p>",
         f'<section class="facts">{"".join(_facts(result))}</section>',
         _compared(result),
         *(f"<section>{picture}</section>" for picture in pictures),
@@ -214,6 +214,8 @@ def _how_to_apply(schedule: Schedule) -> str:
             "<div>Enplace does not run this model. Assign devices in its own framework, by the "
             "names of its ops, from a table of the plan:</div>"
             "<pre>enplace export P.enplace plan.json --format csv -o plan.csv</pre>"
+            "<div>Or cut the model into a file for each stage, with what goes between them:</div>"
+            "<pre>enplace export P.enplace plan.json --format onnx-stages -o stages</pre>"
             f"<div>To predict it again, and to write this report again:</div>{again}.</div>"
         )
     return (

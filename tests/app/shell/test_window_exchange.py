@@ -10,27 +10,54 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox
 from tests.app.shell.windows import import_plan, name_file, trigger
 
+import enplace as ep
+import onnx_models
 from documents import add_plan
 from enplace.files.writing import write_atomically
 from enplace.machine import simulate
 from enplace.readers import read_plan
+from enplace.readers.clusters import presets
 from enplace.text import ms
 from enplace.values.result import Result
 from enplace.writers import write_plan, write_profile
 from enplace.writers.clusters import cluster_text
 from enplace_studio.files import session
+from enplace_studio.model.document import PlanEntry
+from enplace_studio.model.edits import with_plan
 from enplace_studio.model.open_project import start_project
 from enplace_studio.shell.actions import EXPORTS
 from problems import cluster_of, plan_of, profile_of
 from turns import take_turns
 
 
-@pytest.mark.parametrize("form", ["plan", *EXPORTS])
+@pytest.mark.parametrize("form", ["plan", *(each for each in EXPORTS if "onnx" not in each)])
 def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     name_file(monkeypatch, tmp_path / "out")
     trigger(window, f"export-{form}")
     (written,) = tmp_path.glob("out.*")
     assert written.stat().st_size > 0
+
+
+def test_a_plan_for_an_onnx_model_becomes_a_folder_of_stages(
+    make_window, monkeypatch, tmp_path, qtbot
+):
+    """It says which branch of the model is in it."""
+    profile = ep.read_onnx(onnx_models.save(onnx_models.merged_decoder(), tmp_path / "m.onnx"))
+    project = start_project(profile, presets()["h200-2-nvlink"])
+    host, inputs = project.cluster.index["CPU:0"], ("x", "past.0.key")
+    on = {op: host if op in inputs else int(op == "lm_head") for op in profile.op_names}
+    plan = plan_of(project.problem, on)
+    window, entry = make_window(), PlanEntry("mine", plan, simulate(project.problem, plan))
+    window.document.open(with_plan(project, entry, choose=True))
+    name_file(monkeypatch, tmp_path / "out")
+    said = []
+    window.studio.done.connect(said.append)
+    trigger(window, "export-onnx-stages")
+    qtbot.waitUntil(lambda: bool(said))
+    assert said[0].startswith("Wrote out.stages. Of the two branches of If op")
+    assert {each.name for each in (tmp_path / "out.stages").iterdir()} == {
+        "stage-1.onnx", "stage-2.onnx", "stages.json",
+    }  # fmt: skip
 
 
 def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):

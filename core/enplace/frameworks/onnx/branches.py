@@ -34,8 +34,15 @@ _NO_READING = ("Identity", "Shape", "Size")
 """Ops that hand a tensor on without reading its values."""
 
 
-def open_branches(graph: GraphProto, wanted: str = "") -> list[str]:
-    """Replace each large ``If`` of a graph by a branch; return a line for people on each.
+class Opened(NamedTuple):
+    """A branch that was opened, in a sentence, and in another how to get the other one."""
+
+    what: str
+    other: str
+
+
+def open_branches(graph: GraphProto, wanted: str = "") -> list[Opened]:
+    """Replace each large ``If`` of a graph by a branch; say of each which.
 
     Parameters
     ----------
@@ -99,8 +106,8 @@ class _Opening:
         self._total = _weigh(graph)
         self._taken = set[str]()
 
-    def run(self) -> list[str]:
-        graph, notes = self._graph, list[str]()
+    def run(self) -> list[Opened]:
+        graph, notes = self._graph, list[Opened]()
         if not any(node.op_type == "If" for node in graph.node):
             return notes
         self._taken = _names(graph)
@@ -209,15 +216,15 @@ def _branches(node: NodeProto) -> dict[str, GraphProto]:
     return {key: found[key] for key in (THEN, ELSE)} if is_whole and node.output else {}
 
 
-def _describe(node: NodeProto, choice: _Choice) -> str:
+def _describe(node: NodeProto, choice: _Choice) -> Opened:
     branches = _branches(node)
     other = ELSE if choice.key == THEN else THEN
     names = {key: f" ({body.name})" if body.name else "" for key, body in branches.items()}
     why = f", because {choice.why}" if choice.why else ""
-    return (
-        f"Of the two branches of If op {shown(node.name or node.output[0])}, this is "
-        f"'{choice.key}'{names[choice.key]}{why}. To get the other{names[other]}, import it with "
-        f"--branch {other}."
+    op = shown(node.name or node.output[0])
+    return Opened(
+        f"Of the two branches of If op {op}, this is '{choice.key}'{names[choice.key]}{why}.",
+        f"For the other{names[other]}, import it again with branch '{other}' (--branch {other}).",
     )
 
 

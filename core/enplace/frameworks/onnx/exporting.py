@@ -81,8 +81,8 @@ class Export:
                 f"new plan"
             )
         self._devices = list(devices)[len(self.graph.inputs) :]
-        self.model, notes = open_model(path, branch)
-        self.notes = [note.partition(" To get ")[0] for note in notes]
+        self.model, opened = open_model(path, branch)
+        self.notes = [each.what for each in opened]
 
     # One file
 

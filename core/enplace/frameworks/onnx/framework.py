@@ -60,7 +60,7 @@ _KINDS = (
         ),
         is_recorded=True,
         why_no_run="This profile is of an ONNX model, which Enplace does not run: op times are "
-        "estimated. Export the plan, and apply it with the model's own framework.",
+        "estimated. Export the plan (--format onnx-stages, for example), and run it elsewhere.",
     ),
 )
 

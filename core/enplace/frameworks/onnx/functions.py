@@ -80,8 +80,9 @@ def _check(graph: GraphProto, functions: Functions) -> None:
             raise FileError(f"function {key[1][:60]!a} calls itself; export the model again")
         if key not in sizes:
             sizes[key] = total(_all_nodes(functions[key].node), (*path, key))
-        found = sizes[key]
-        return found._replace(bytes=found.bytes + found.names * len(_scope(node, functions[key])))
+        found, own = sizes[key], _own_size(node)  # its names are copied, then replaced
+        scopes = found.names * len(_scope(node, functions[key]))
+        return found._replace(bytes=found.bytes + own.bytes + scopes)
 
     found = total(_all_nodes(graph.node), ())
     if found.nodes > MAX_NODES:

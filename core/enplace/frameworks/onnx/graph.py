@@ -24,7 +24,7 @@ from onnx import (
 from enplace.errors import FileError
 from enplace.files.fields import shown
 from enplace.files.reading import naming, read_bytes
-from enplace.frameworks.onnx.branches import open_branches
+from enplace.frameworks.onnx.branches import Opened, open_branches
 from enplace.frameworks.onnx.external import read_constants
 from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
@@ -114,7 +114,8 @@ def read_graph(
         If it is no ONNX model, or not one of these sizes, or has no such branch.
     """
     with naming(path):
-        model, notes, missing = read_bare(path, branch)
+        model, opened, missing = read_bare(path, branch)
+        notes = [f"{each.what} {each.other}" for each in opened]
         chosen = _choose_sizes(model.graph, batch_size, dict(sizes or {}))
         if chosen:
             sizes_text = listed([f"{name} = {number}" for name, number in chosen.items()])
@@ -131,10 +132,8 @@ def read_graph(
     return replace(graph, sizes=chosen, facts=facts, notes=notes, configurations=configurations)
 
 
-def open_model(path: str, branch: str = "") -> tuple[ModelProto, list[str]]:
-    """Read a file; its functions are inlined, and its large branches opened.
-
-    Also returns a line for people on each branch.
+def open_model(path: str, branch: str = "") -> tuple[ModelProto, list[Opened]]:
+    """Read a file; its functions are inlined, and its large branches opened, which are returned.
 
     Raises
     ------
@@ -144,11 +143,11 @@ def open_model(path: str, branch: str = "") -> tuple[ModelProto, list[str]]:
     return _opened(_inlined(path), branch)
 
 
-def read_bare(path: str, branch: str = "") -> tuple[ModelProto, list[str], dict[str, str]]:
+def read_bare(path: str, branch: str = "") -> tuple[ModelProto, list[Opened], dict[str, str]]:
     """Read a file without the values of its weights.
 
-    Also returns a line for people on each branch, and the small tensors whose files are missing,
-    with the names of these.
+    Also returns the branches that were opened, and the small tensors whose files are missing, with
+    the names of these.
 
     Raises
     ------
@@ -169,10 +168,10 @@ def _inlined(path: str) -> ModelProto:
     return model
 
 
-def _opened(model: ModelProto, branch: str) -> tuple[ModelProto, list[str]]:
-    notes = open_branches(model.graph, branch)
+def _opened(model: ModelProto, branch: str) -> tuple[ModelProto, list[Opened]]:
+    opened = open_branches(model.graph, branch)
     check_nodes(model.graph)
-    return model, notes
+    return model, opened
 
 
 def _parse(content: bytes) -> ModelProto:
@@ -192,9 +191,11 @@ def _describe_guesses(
 ) -> list[str]:
     """Say which files would tell the shapes that had to be guessed."""
     found = [
-        missing[node.input[1]]
+        missing[name]
         for node in nodes
-        if node.output and node.output[0] in guessed and node.input[1] in missing
+        if node.output and node.output[0] in guessed
+        for name in node.input[1:2]
+        if name in missing
     ]
     if not found:
         return []

@@ -146,11 +146,11 @@ def _describe(graph: Graph, nodes: Sequence[NodeProto], n_bytes: Sequence[int]) 
     if unknown:
         types = list(dict.fromkeys(map(printable, unknown)))
         shown_types = ", ".join(types[:_MOST_TYPES]) + (", ..." if len(types) > _MOST_TYPES else "")
-        noun = "an unknown type" if len(unknown) == 1 else "unknown types"
+        is_one = len(unknown) == 1
         yield (
-            f"{count(len(unknown), 'op')} of {noun} ({shown_types}): only their bytes count, so "
-            f"they may take longer; where the file does not say how large what they make is, it "
-            f"counts like their first input."
+            f"{count(len(unknown), 'op')} of {'an unknown type' if is_one else 'unknown types'} "
+            f"({shown_types}): only {'its' if is_one else 'their'} bytes count, so real times may "
+            f"be longer. What the file does not size counts like the op's first input."
         )
     for node, held in zip(nodes, n_bytes, strict=True):
         if any(True for _ in bodies_of(node)) and held > sum(n_bytes) / 2:

@@ -1,7 +1,9 @@
 """Plans in ONNX files: written into the model, read back, and cut into a file for each stage."""
 
 import json
+from importlib.resources import files
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -19,6 +21,7 @@ from enplace.frameworks.roofline import GPUS
 from onnx_models import body, floats, merged_decoder, model, node, numbers, save, values
 from properties import examples
 
+SCHEMA = json.loads((files("enplace_resources") / "stage-list.schema.json").read_bytes())
 NAMES = ("GPU:0", "GPU:1", "CPU:0")
 
 
@@ -33,6 +36,7 @@ def export_of(path, place, **more):
 def run_stages(folder, fed):
     """Run the stages in order, as their manifest says; return all tensors between them."""
     manifest = json.loads((folder / "stages.json").read_text())
+    jsonschema.validate(manifest, SCHEMA)
     known = {name: fed[name] for name in manifest["inputs"]}
     for stage in manifest["stages"]:
         path = str(folder / stage["file"])
