@@ -169,10 +169,13 @@ class Replicas:
         for each in self.replicas:
             whole = each.samples is not None
             share = count(each.samples or 0, "sample") if whole else percent(each.share)
-            gpus_of[share] += self.names(each.gpus)
+            gpus_of[share].append(" + ".join(self.names(each.gpus)))
         if not idle and len(gpus_of) == 1:
             return ""
-        parts = [f"{share} on {listed(names)}" for share, names in gpus_of.items()]
+        parts = [
+            f"{share}{' each' * (len(names) > 1)} on {listed(names)}"
+            for share, names in gpus_of.items()
+        ]
         parts += [f"none on {listed(self.names(idle))}"] * bool(idle)
         return f"Best shares of the batch: {'; '.join(parts)}."
 

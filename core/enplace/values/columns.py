@@ -122,7 +122,9 @@ class Column:
             for op_name, value in zip(op_names, values if wrong else (), strict=False):
                 if value in wrong:
                     known = f"one of {listed(list(self.choices))}"
-                    raise ProfileError(f"op '{op_name}': {name} must be {known}, not {value!a:.60}")
+                    raise ProfileError(
+                        f"op '{op_name}': '{self.key}' must be {known}, not {value!a:.60}"
+                    )
         elif values.ndim > 1:
             raise ProfileError(f"{name} must have one number for each op")
         elif len(bad := np.flatnonzero((values < 0) | (values > self.most))):

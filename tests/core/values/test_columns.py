@@ -166,9 +166,7 @@ def test_files_from_before_a_column_open(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_none_of_the_choices_is_refused() -> None:
-    with pytest.raises(
-        ProfileError, match=r"op 'a': op_passes must be one of forward, .* 'sideways'"
-    ):
+    with pytest.raises(ProfileError, match=r"op 'a': 'pass' must be one of forward, .* 'sideways'"):
         make_profile("plain", op_names=["a"], time_us=[[1, 1]], op_passes=["sideways"])
 
 
