@@ -246,6 +246,8 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     ``whole`` has the regexes by which layers were kept whole.
     """
+    from enplace.placing.ties import about_price
+
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
@@ -264,12 +266,12 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
         parts = sum(split.parts for split in plan.splits)
         lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     measured = problem.measured_profile.measured
-    notes = plan.note, measured.about_times, _about_speeds(problem), measured.about_passes
-    note = [*filter(None, notes)]
+    about = [measured.about_times, _about_speeds(problem), measured.about_passes]
+    note = [*filter(None, [plan.note, *about, about_price(schedule)])]
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
-    about = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
-    return "\n\n".join([head, *filter(None, [first]), *tables, *about])
+    memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
+    return "\n\n".join([head, *filter(None, [first]), *tables, *memory])
 
 
 def _about_speeds(problem: Problem) -> str:

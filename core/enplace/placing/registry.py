@@ -17,7 +17,7 @@ from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
 MEMORY, HETEROGENEOUS, CHANNELS = "memory", "heterogeneous", "channels"
 ANYTIME, WARM_START, PROOF = "anytime", "warm-start", "proof"
-SPLITS, ONE_DEVICE = "splits", "one-device"
+SPLITS, ONE_DEVICE, TIES = "splits", "one-device", "ties"
 CAPABILITIES = {
     MEMORY: "counts memory, and looks for a plan that fits",
     HETEROGENEOUS: "takes the different speeds of devices into account",
@@ -25,6 +25,7 @@ CAPABILITIES = {
     ANYTIME: "improves its plan until its time or its budget of work is used up",
     WARM_START: "can begin from a plan",
     PROOF: "may prove that no other plan of its kind is better",
+    TIES: "of plans that are as good as the best, takes the one with the most free memory",
     SPLITS: "splits ops",
     ONE_DEVICE: "uses one GPU only",
 }

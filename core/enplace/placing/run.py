@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ from enplace.option import Value
 from enplace.placing.incumbents import Best, Incumbent, find_proof
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.placing.registry import MEMORY, Placer, find_placer, placers
+from enplace.placing.registry import MEMORY, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange, rearrange
+from enplace.placing.ties import SHARE, settle_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
@@ -26,6 +28,9 @@ from enplace.values.schedule import Schedule
 
 DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
+REMEMBERED = 16
+"""Plans that a placer reported last, which may be taken if they are as good as its best."""
+
 NO_FIT_IN_TIME = "There was too little time to find a plan that fits in memory."
 
 
@@ -109,6 +114,9 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             free = _fit_memory(schedule if known is problem else simulate(known, plan), options)
             whole = split_problem(problem, plan.splits)
             schedule = free if known is problem else simulate(whole, obey(whole, free.plan))
+        if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
+            stop = options.stop.with_grace(problem.profile.n_ops)
+            schedule = settle_ties(schedule, watch.found, stop)
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan
         step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
@@ -170,6 +178,7 @@ class _Watch:
         self._graph = replace(known, splits=()) if known.splits else known
         self._given: Plan | None = None
         self._last: Plan | None = None
+        self.found: deque[Plan] = deque(maxlen=REMEMBERED)
         self._may_change = any(kind.is_checked for kind in problem.constraints)
         self._best = Best[Incumbent]()
 
@@ -183,9 +192,10 @@ class _Watch:
         """
         asked = self._asked
         start = asked.start and replace(asked.start, splits=())
+        stop = asked.stop.within(1 - SHARE) if chosen.can(TIES) else asked.stop
         try:
             asked.stop.check()
-            options = replace(asked, progress=self._pass_on, start=start)
+            options = replace(asked, stop=stop, progress=self._pass_on, start=start)
             plan: object = chosen.run(self._graph, options)
         except CancelledError:
             if self._last is None:
@@ -212,6 +222,7 @@ class _Watch:
         self._given = plan
         if not self._may_change or self._best.offer(self._measured(found)):
             self._last = found
+            self.found.append(found)
         assert self._last is not None, "the first plan is the best so far"
         return self._last
 

@@ -24,6 +24,7 @@ from enplace.compiling import watch_compiler
 from enplace.errors import EnplaceError
 from enplace.files.folders import temporary_folder
 from enplace.machine import critical_path, simulate
+from enplace.machine.op_passes import backward_ops
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import unordered
 from enplace.placing.moves import make_level
@@ -56,7 +57,11 @@ SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "block
 
 
 def _simulate(problem: Problem) -> None:
-    """Also walk back the critical path, which a window shows as soon as there is a schedule."""
+    """Also walk back the critical path, which a window shows as soon as there is a schedule.
+
+    The last step of a search asks for the passes.
+    """
+    backward_ops(problem)
     plan = unordered(problem, np.zeros(problem.profile.n_ops, np.int64), "")[0]
     critical_path(simulate(problem, plan))
 

@@ -46,7 +46,15 @@ from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.options import ROUNDS, PlaceOptions
-from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
+from enplace.placing.registry import (
+    ANYTIME,
+    CHANNELS,
+    HETEROGENEOUS,
+    MEMORY,
+    TIES,
+    WARM_START,
+    placer,
+)
 from enplace.text import listed
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
@@ -74,7 +82,7 @@ NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small
         "gap is large."
     ),
     source="Enplace: annealing of blocks and windows, from the best list schedule",
-    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START, TIES),
     options=(ROUNDS,),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:

@@ -14,7 +14,7 @@ from enplace.placers.enplace.starts import find_start
 from enplace.placers.os_dpos import TIME_LIMIT_S, os_dpos
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress
-from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, TIES, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import Split
@@ -34,7 +34,7 @@ SPLIT_SHARE = 0.3
         "worth splitting, it finds what enplace finds."
     ),
     source="Enplace: splits by OS-DPOS (FastT), then annealing of the split graph",
-    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS, TIES),
     options=(ROUNDS,),
 )
 def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:

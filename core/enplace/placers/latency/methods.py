@@ -20,7 +20,7 @@ from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
-from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
+from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
 from enplace.placing.settle import settle
 from enplace.text import finite
 from enplace.values.plan import Plan
@@ -79,7 +79,7 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME, TIES),
     options=(SOLVER,),
 )
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
@@ -101,7 +101,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME, TIES),
     options=(SOLVER,),
 )
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:

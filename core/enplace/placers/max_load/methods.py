@@ -27,7 +27,7 @@ from enplace.placing.options import (
     PlaceOptions,
     Progress,
 )
-from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
+from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
 from enplace.values.load_rule import LoadRule
@@ -48,7 +48,7 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
-    capabilities=(MEMORY, HETEROGENEOUS, PROOF),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, TIES),
     options=STAGE_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
@@ -85,7 +85,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=(MEMORY, HETEROGENEOUS),
+    capabilities=(MEMORY, HETEROGENEOUS, TIES),
     options=STAGE_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
@@ -108,7 +108,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME, TIES),
     options=(SOLVER, IN_FLIGHT),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
@@ -132,7 +132,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     ),
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME, TIES),
     options=(SOLVER, IN_FLIGHT),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:

