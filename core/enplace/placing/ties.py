@@ -258,11 +258,14 @@ class _Choice:
         best, first = self._best, self._first
         if best is first:
             return first.schedule
-        plan = best.schedule.plan
-        if plan.objective != STEP_TIME:
+        plan, why = best.schedule.plan, self._why()
+        if plan.objective == STEP_TIME:
+            plan = plan.with_notes(plan.note, why)
+        else:
             proven = plan.proven and best.value_us <= (plan.bound_us or 0.0) * (1 + PROVEN_GAP)
             plan = replace(plan, value_us=best.value_us, proven=proven)
-        plan = plan.with_notes(plan.note, self._why())
+            clause = why[:1].lower() + why[1:].rstrip(".")
+            plan = plan.with_notes(plan.note, clause, separator="; ")
         return replace(best.schedule, plan=plan)
 
     def _why(self) -> str:
