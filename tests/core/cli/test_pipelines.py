@@ -109,8 +109,10 @@ def test_an_impossible_pipeline_is_refused_in_one_line(enplace, folder, more, co
 
 
 @pytest.mark.parametrize("way", ["bw", "rev"])
-def test_layers_that_share_a_device_with_their_gradients_need_a_backward_pass(enplace, folder, way):
-    """The weights fill two of four cards; without passes, one stage has to hold them all."""
+def test_gradients_that_share_a_device_with_their_layers_are_the_backward_pass(
+    enplace, folder, way
+):
+    """Unless the words for it are known, both commands name the ops that may be meant."""
     names = [f"fw/{i}" for i in range(6)] + [f"{way}/{i}" for i in reversed(range(6))]
     profile = model(names)
     for op in profile["ops"]:
@@ -130,7 +132,7 @@ def test_layers_that_share_a_device_with_their_gradients_need_a_backward_pass(en
         assert (done.status, simulated.status) == (0, 0)
         assert "guessed from names such as 'bw/5'" in done.out
     else:
-        assert (done.status, simulated.status) == (1, 2)
+        assert simulated.status == 2
         assert "the 6 ops in 'rev/'" in done.out
         assert "the 6 ops in 'rev/'" in simulated.err
 
