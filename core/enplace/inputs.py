@@ -108,7 +108,8 @@ def make_problem(
     from enplace.frameworks.registry import framework_of
     from enplace.names.whole import find_layers
     from enplace.readers.clusters import cluster_from
-    from enplace.values.constraints import KINDS, Constraints
+    from enplace.values.constraints import KINDS, Constraints, Pin
+    from enplace.values.device_scopes import scope_pins
     from enplace.values.problem import Problem
 
     profile = find_profile(profile)
@@ -117,6 +118,8 @@ def make_problem(
         key: _read_rows(kind, given.get(kind.keyword, ()), profile, machine, f"{dashes}{key}")
         for key, kind in KINDS.items()
     }
+    pinned = {op for op, _ in rows[Pin.key]}
+    rows[Pin.key] += scope_pins(profile, machine, pinned)
     if grain:
         rows["colocate"] += framework_of(profile).grain(grain, profile)
     for pattern in whole:

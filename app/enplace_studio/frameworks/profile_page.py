@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
 
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
+from enplace.values.device_scopes import about_scopes
 from enplace.values.measurement import ESTIMATED
 from enplace.values.profile import Profile
 from enplace_studio.explain.titles import model_title
@@ -59,6 +60,8 @@ class ProfilePage(QDialog):
             panel.body.addWidget(paragraph(about))
         elif not self.lines:
             panel.body.addWidget(paragraph("The profile does not record how long its step took."))
+        if scopes := about_scopes(profile, None, profile.name):
+            panel.body.addWidget(paragraph(scopes))
         if passes := profile.measured.about_passes:
             panel.body.addWidget(paragraph(passes))
         for note in profile.measured.notes:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, group_ops, name_ops
 from enplace.values.cluster import Cluster
-from enplace.values.constraints import Row
+from enplace.values.constraints import Constraints, Pin, Row
 from enplace.values.device_names import device_label
+from enplace.values.device_scopes import scope_pins
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.profile import Profile
@@ -198,4 +199,5 @@ def start_project(profile: Profile, cluster: Cluster) -> OpenProject:
     ProblemError
         If the profile cannot run on the cluster.
     """
-    return OpenProject(Problem(profile, cluster), cluster, group_ops(profile))
+    pins = Constraints.of({Pin.key: scope_pins(profile, cluster)})
+    return OpenProject(Problem(profile, cluster, pins), cluster, group_ops(profile))

@@ -183,6 +183,8 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "measured_step_time_us": profile.measured.step_time_us,
         "estimated": profile.measured.estimated or None,
         "notes": list(profile.measured.notes),
+        "device_scopes": len(profile.measured.device_scopes),
+        "keeps_device_scopes": bool(profile.measured.keeps_device_scopes),
     }
 
 

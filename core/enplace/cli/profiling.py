@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,6 +50,7 @@ def profile(
     """
     from enplace.frameworks.jobs import measure_profile
     from enplace.readers.calibration import about_gap
+    from enplace.values.device_scopes import about_scopes
     from enplace.writers import write_profile
 
     source = find_source(model, trust)
@@ -71,6 +73,7 @@ def profile(
                 f"{measured}.",
                 *describe_estimate(measured),
                 *_describe_left_out(measured),
+                *filter(None, [about_scopes(measured, None, os.path.basename(source.path))]),
                 *([source.framework.about_compiled] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),
                 *_describe_links(measured),

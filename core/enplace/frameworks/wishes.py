@@ -24,6 +24,12 @@ BATCH_SIZE = Option(
     least=1,
     most=MAX_SIZE,
 )
+KEEP_DEVICE_SCOPES = Option(
+    "keep-device-scopes",
+    SWITCH,
+    False,
+    "Pin ops to the devices on which the model's own code puts them, as with tf.device.",
+)
 PROGRAM = (ARGUMENTS, BATCH_SIZE)
 """Fields of a program in Python."""
 

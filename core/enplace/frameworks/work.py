@@ -15,6 +15,7 @@ from enplace.errors import EnplaceError, PlanError
 from enplace.frameworks.devices import LOCAL
 from enplace.frameworks.registry import kind_of
 from enplace.frameworks.source import is_program, source_from_json
+from enplace.frameworks.wishes import KEEP_DEVICE_SCOPES
 from enplace.processes.codecs import problem_from, profile_from, profile_message
 from enplace.processes.main import Connection, failure
 from enplace.processes.wire import DONE, Message
@@ -68,7 +69,9 @@ def do_several(connection: Connection) -> Message:
 def profile_answer(profile: Profile, job: Message, devices: str = "") -> Message:
     """Make the answer to the job of profiling a model; the profile names model and devices."""
     devices = devices or profile.measured.devices
-    measured = replace(profile.measured, source=job.details["source"], devices=devices)
+    source = job.details["source"]
+    keeps = True if source.get(KEEP_DEVICE_SCOPES.key) else None
+    measured = replace(profile.measured, source=source, devices=devices, keeps_device_scopes=keeps)
     return profile_message(replace(profile, measured=measured), DONE)
 
 

@@ -136,6 +136,10 @@ class Measurement:
         split along any other dimension.
     batch_shapes : tuple of tuple of int
         Shape of each part of a batch, as the step takes them.
+    device_scopes : mapping of str to str
+        By op name, the device on which the model's own code puts it, such as with ``tf.device``.
+    keeps_device_scopes : bool or None
+        Whether these ops are pinned there.
     evaluation : Evaluation or None
         The evaluation of a batch that no single device can hold.
     estimated : str
@@ -175,6 +179,8 @@ class Measurement:
     guessed_backward: str = ""
     split_lengths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_shapes: tuple[tuple[int, ...], ...] = ()
+    device_scopes: Mapping[str, str] = field(default_factory=dict)
+    keeps_device_scopes: bool | None = None
     evaluation: Evaluation | None = None
     estimated: str = ""
     estimated_speed: float | None = None

@@ -9,6 +9,7 @@ from documents import chain_document, document_of
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping
+from enplace.values.measurement import Measurement
 from enplace.writers import write_project
 from enplace_studio.files import session
 from enplace_studio.model.constraints import (
@@ -23,7 +24,7 @@ from enplace_studio.model.constraints import (
 )
 from enplace_studio.model.document import Document
 from enplace_studio.model.edits import move
-from enplace_studio.model.open_project import Constraint
+from enplace_studio.model.open_project import Constraint, start_project
 from enplace_studio.model.ordering import Slot
 from problems import cluster_of, profile_of
 
@@ -398,3 +399,10 @@ def test_a_plan_is_brought_back_to_the_limit_and_saved_with_it(chain, tmp_path):
 
 def listed_in(project):
     return list_constraints(project.problem, project.grouping)
+
+
+def test_scopes_that_a_profile_keeps_are_listed_as_pins():
+    measured = Measurement(device_scopes={"a": "GPU:1", "b": "TPU:0"}, keeps_device_scopes=True)
+    profile = replace(profile_of({"a": 1, "b": 1}), measured=measured)
+    project = start_project(profile, cluster_of(2))
+    assert list_constraints(project.problem, project.grouping) == [PIN_A]

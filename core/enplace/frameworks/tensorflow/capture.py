@@ -15,6 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.util import nest
 
+from enplace.frameworks.tensorflow.devices import eager_task, short_name
 from enplace.frameworks.tensorflow.graph import (
     WRAPPER,
     FlatGraph,
@@ -108,7 +109,28 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
         losses=losses or tuple(v for v in variables if v.endswith(_LOSS_VARIABLE)),
         trainable=_trainable(function, captured),
         function=str(function.graph.name),
+        asked={
+            **flat.asked,
+            **_asked_of_variables({n: resources[n] for n in variables}),
+        },
     )
+
+
+def _asked_of_variables(handles: Mapping[str, Any]) -> dict[str, str]:
+    """Find variables that are not where TensorFlow makes them without being asked."""
+    usual = "/device:GPU:0" if tf.config.list_logical_devices("GPU") else "/device:CPU:0"
+    homes = {name: short_name(handle.device, eager_task()) for name, handle in handles.items()}
+    return {
+        name: home
+        for name, home in homes.items()
+        if home not in (usual, "") and (home != "/device:CPU:0" or _could_be_on_gpu(handles[name]))
+    }
+
+
+def _could_be_on_gpu(handle: Any) -> bool:
+    """Return whether TensorFlow keeps such variables on a GPU if there is one."""
+    data = handle._handle_data.shape_and_type
+    return bool(data) and tf.as_dtype(data[0].dtype).is_floating
 
 
 def brought_by(getter: NodeDef) -> tuple[list[tf.DType], list[tf.TensorShape]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from enplace.values.cluster import Cluster
 
 _FULL_NAME = re.compile(r"/(job|replica|task|device):.*")
+_ASKED = re.compile(r"(?:/job:localhost)?/device:(gpu|cpu):(\d+)", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
 
 
@@ -25,6 +27,16 @@ def device_names(cluster: Cluster) -> list[str]:
         number = counts[device.kind] = counts.get(device.kind, -1) + 1
         names.append(f"/device:{device.kind.upper()}:{number}")
     return names
+
+
+def asked_devices(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map ops to the device that a script asks for, of ops and what TensorFlow notes of each.
+
+    The full names that a tf.distribute strategy gives are left out, and so is what names no device
+    but a kind or a task.
+    """
+    found = {op: _ASKED.fullmatch(device) for op, device in pairs if device}
+    return {op: f"/device:{m[1].upper()}:{int(m[2])}" for op, m in found.items() if m}
 
 
 def _tensorflow_device(name: str) -> str:

@@ -19,7 +19,13 @@ from enplace.frameworks.tensorflow.saved_model_format import (
     write_saved_model,
 )
 from enplace.frameworks.tensorflow.snippet import python_snippet, why_no_snippet
-from enplace.frameworks.wishes import BATCH_SIZE, ORDER, PIPELINE_OPTIONS, PROGRAM
+from enplace.frameworks.wishes import (
+    BATCH_SIZE,
+    KEEP_DEVICE_SCOPES,
+    ORDER,
+    PIPELINE_OPTIONS,
+    PROGRAM,
+)
 from enplace.option import TEXT, Option
 from enplace.processes.worker import CRASHES, scratch_program, signal_name
 from enplace.writers.registry import Exporter
@@ -95,8 +101,8 @@ def _or_inference(option: Option) -> Option:
 
 
 _KINDS = (
-    ModelKind("script", f"A training script. {_RUNS}", PROGRAM),
-    ModelKind("module", f"A training module. {_RUNS}", PROGRAM),
+    ModelKind("script", f"A training script. {_RUNS}", (*PROGRAM, KEEP_DEVICE_SCOPES)),
+    ModelKind("module", f"A training module. {_RUNS}", (*PROGRAM, KEEP_DEVICE_SCOPES)),
     ModelKind(
         "keras",
         "A Keras model. It is trained on random batches of the shape it expects.",
@@ -112,7 +118,7 @@ _KINDS = (
     ModelKind(
         "tf1",
         "A TensorFlow 1 graph. Its training op is profiled or, without one, its last ops.",
-        (BATCH_SIZE,),
+        (BATCH_SIZE, KEEP_DEVICE_SCOPES),
     ),
     ModelKind(
         "trace",

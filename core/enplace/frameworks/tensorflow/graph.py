@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -22,9 +22,15 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import disable_lower_using_switch_merge
 from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
 
+from enplace.frameworks.tensorflow.device_names import asked_devices
+
 _COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
 """Attributes that keep a function call from being inlined."""
 
+_ASKED = "_enplace_asked"
+"""Attribute that carries the device of an op through inlining."""
+
+_CALL = re.compile(r"(Stateful)?PartitionedCall")
 _CALL_PART = re.compile(r"(Stateful)?PartitionedCall(_\d+)?$")
 _INLINED = re.compile(r"/(input|output)/_\d+$")
 """Identities that inlining leaves in place of a call's arguments and results."""
@@ -53,6 +59,8 @@ class FlatGraph:
         Tensor names (``node:output``), in the function's order.
     control_outputs : tuple of str
         Nodes that must run for their effect.
+    asked : mapping of str to str
+        The device that the script's own ``tf.device`` asks for, by node.
     """
 
     graph_def: GraphDef
@@ -60,6 +68,7 @@ class FlatGraph:
     captures: tuple[str, ...]
     outputs: tuple[str, ...]
     control_outputs: tuple[str, ...]
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     def with_graph(self, graph_def: GraphDef, renamed: Mapping[str, str]) -> FlatGraph:
         """Return the same with another graph, in which some tensors have other names."""
@@ -70,7 +79,7 @@ class FlatGraph:
 def flatten(function: ConcreteFunction) -> FlatGraph:
     """Inline all calls of a traced function, drop what no output needs, and tidy the names.
 
-    Devices that the function asked for are dropped. Consumers of an ``IdentityN`` get its inputs
+    Devices that the function asked for are only noted. Consumers of an ``IdentityN`` get its inputs
     instead: Keras optimisers pass all gradients through one such op, which would gather them on
     one device.
     """
@@ -84,6 +93,7 @@ def flatten(function: ConcreteFunction) -> FlatGraph:
     keep_needed(graph_def, [*arguments, *map(node_of, outputs), *effects])
     names = _tidy_names(graph_def, _capture_names(function))
     rename(graph_def, names)
+    asked = asked_devices((node.name, _take_asked(node)) for node in graph_def.node)
     n_captures = len(function.captured_inputs)
     inputs = [names[name] for name in arguments]
     split = len(inputs) - n_captures
@@ -93,6 +103,7 @@ def flatten(function: ConcreteFunction) -> FlatGraph:
         tuple(inputs[split:]),
         tuple(names[node_of(t)] + t[len(node_of(t)) :] for t in outputs),
         tuple(names[name] for name in effects),
+        asked,
     )
 
 
@@ -162,7 +173,10 @@ def rename(graph_def: GraphDef, names: dict[str, str]) -> None:
 
 def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
     graph_def = disable_lower_using_switch_merge(function.graph.as_graph_def())
+    _spread_devices(graph_def)
     for node in all_nodes(graph_def):
+        if node.device:
+            node.attr[_ASKED].s = node.device.encode()
         node.device = ""
         for key in _COMPILED:
             node.attr.pop(key, None)
@@ -176,7 +190,37 @@ def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
     rewrite.optimizers.append("function")
     rewrite.min_graph_nodes = -1
     rewrite.meta_optimizer_iterations = RewriterConfig.ONE
-    return OptimizeGraph(config, meta)
+    inlined = OptimizeGraph(config, meta)
+    for body in inlined.library.function:
+        for node in body.node_def:
+            node.attr.pop(_ASKED, None)  # a branch or a loop is one op
+    return inlined
+
+
+def _spread_devices(graph_def: GraphDef) -> None:
+    """Give ops without a device that of the calls of their function, if all calls have the same."""
+    bodies = {body.signature.name: body for body in graph_def.library.function}
+    changed = True
+    while changed:
+        changed = False
+        callers: dict[str, set[str]] = defaultdict(set)
+        for node in all_nodes(graph_def):
+            if _CALL.fullmatch(node.op):
+                callers[node.attr["f"].func.name].add(node.device)
+        for name, devices in callers.items():
+            (device, *others), body = devices, bodies.get(name)
+            for node in body.node_def if body and device and not others else ():
+                if not node.device:
+                    node.device, changed = device, True
+
+
+def _take_asked(node: NodeDef) -> str:
+    """Take the note of the device that a node asked for; empty if there is none."""
+    if _ASKED not in node.attr:
+        return ""
+    device = str(node.attr[_ASKED].s, "utf-8")
+    del node.attr[_ASKED]
+    return device
 
 
 def all_nodes(graph_def: GraphDef) -> Iterator[Any]:

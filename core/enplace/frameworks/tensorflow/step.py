@@ -78,6 +78,8 @@ class Step:
         Other functions of the script that train too, or other signatures.
     compiled : bool
         Whether the user's own step is compiled by XLA; a step of single ops is not.
+    asked : mapping of str to str
+        The device that the user's own ``tf.device`` asks for, by node.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Step:
     function: str = ""
     left_out: tuple[str, ...] = ()
     compiled: bool = False
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batch_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -157,6 +157,15 @@ class Application:
         self._told_of_batches = True
         print(f"enplace: {self.path}: {note}", file=sys.stderr)
 
+    def note_scopes(self, n_elsewhere: int) -> None:
+        """Say that the plan overrules the script's own ``tf.device`` for some ops."""
+        if n_elsewhere:
+            print(
+                f"enplace: {self.path}: the script puts {count(n_elsewhere, 'op')} elsewhere with "
+                f"tf.device; the plan decides instead",
+                file=sys.stderr,
+            )
+
     def note_sizes(self, about: str) -> None:
         """Say that ops have other sizes than in the profile."""
         if about:

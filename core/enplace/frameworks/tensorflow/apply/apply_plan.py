@@ -439,6 +439,8 @@ class _Placer:
         planned = {
             name: self._devices[at] for name, at in zip(names, plan.device.tolist(), strict=True)
         }
+        asked = fitting.flat.asked.items()
+        self._application.note_scopes(sum(planned.get(op, at) != at for op, at in asked))
         variables = movable_variables(function, flat, _movers)
         bound = bound_ops(function, flat, variables, _HOST)
         n_moved = sum(

@@ -100,8 +100,9 @@ def profile_step(
         left_out=tuple(step.left_out),
         compiled=step.compiled,
         batch_shapes=step.batch_shapes,
+        device_scopes={op: _named(device, devices) for op, device in step.asked.items()},
     )
-    profile = _assemble(step, ops, measured)
+    profile = _agreeing(_assemble(step, ops, measured))
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])
     if launched.any():
         return calibrate(profile, launched, cluster, "gpu")
@@ -112,7 +113,9 @@ def profile_step(
 def graph_profile(step: Step, devices: Devices) -> Profile:
     """Return the graph of a step with the sizes known before it runs, and no times."""
     nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
-    return _assemble(step, {}, Measurement(op_devices=nowhere, batch_shapes=step.batch_shapes))
+    scopes = {op: _named(device, devices) for op, device in step.asked.items()}
+    measured = Measurement(op_devices=nowhere, batch_shapes=step.batch_shapes, device_scopes=scopes)
+    return _agreeing(_assemble(step, {}, measured))
 
 
 def _one_thread(devices: Devices) -> ConfigProto:
@@ -147,7 +150,7 @@ def _run(
 def _named(device: str, devices: Devices) -> str:
     """Return the cluster's name of a TensorFlow device."""
     names = dict(zip(devices.names, (d.name for d in devices.cluster.devices), strict=True))
-    return names.get(device, device)
+    return names.get(device, device.removeprefix("/device:"))
 
 
 def _device(trace: OpTrace | None, devices: Devices) -> str:
@@ -171,6 +174,27 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
         temporary_bytes=[ops[name].temporary_bytes if name in ops else 0 for name in names],
         measured=replace(measured, split_lengths=split_lengths(step.graph_def, shapes)),
     )
+
+
+def _agreeing(profile: Profile) -> Profile:
+    """Leave out scopes that ask for two devices for ops which must share one.
+
+    TensorFlow runs an op that takes a variable's handle where the variable is.
+    """
+    asked = profile.measured.device_scopes
+    by_group: dict[str, set[str]] = {}
+    of_variable: dict[str, str] = {}
+    for op, group, n_bytes in zip(
+        profile.op_names, profile.colocation, profile.persistent_bytes.tolist(), strict=True
+    ):
+        if op in asked and group:
+            by_group.setdefault(group, set()).add(asked[op])
+            if n_bytes:
+                of_variable.setdefault(group, asked[op])
+    group_of = dict(zip(profile.op_names, profile.colocation, strict=True))
+    home = {g: of_variable.get(g, min(found)) for g, found in by_group.items()}
+    agreed = {op: home.get(group_of[op], device) for op, device in asked.items()}
+    return replace(profile, measured=replace(profile.measured, device_scopes=agreed))
 
 
 def assemble(
@@ -247,6 +271,7 @@ def _asked_for(nodes: Sequence[Any]) -> list[tuple[int, int]]:
     return [
         (number[owner], number[node.name])
         for node in nodes
+        if "_class" in node.attr  # asking for it would add it
         for group in node.attr["_class"].list.s
         if group.startswith(b"loc:@") and (owner := group[5:].decode()) in number
     ]

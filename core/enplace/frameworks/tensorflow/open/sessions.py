@@ -22,12 +22,14 @@ from enplace.frameworks.tensorflow.capture import (
     fix_seeds,
     most_alike,
 )
+from enplace.frameworks.tensorflow.device_names import asked_devices
 from enplace.frameworks.tensorflow.graph import node_of, reached
 from enplace.frameworks.tensorflow.open.tf1 import (
     LOSS,
     UPDATES,
     become_placeholder,
     find_iterator,
+    kept_of,
     make_plain,
     needed_for,
     trained_by,
@@ -290,6 +292,7 @@ def _values(
 
 def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
     graph_def, call = deepcopy(calls.whole), calls.call
+    asked = asked_devices((node.name, node.device) for node in graph_def.node)
     parts = (*call.fed, *calls.fetched)
     recorded = [dict(zip(parts, batch, strict=True)) for batch in most_alike(calls.batches)]
     nodes = {node.name: node for node in graph_def.node}
@@ -327,4 +330,5 @@ def _step_of(name: str, calls: _Calls, left_out: tuple[str, ...]) -> Step:
         trainable=trained_by(graph_def),
         function=calls.name,
         left_out=left_out,
+        asked=kept_of(graph_def, asked),
     )

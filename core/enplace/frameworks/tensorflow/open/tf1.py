@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from glob import escape, glob
 from pathlib import Path
@@ -24,6 +24,7 @@ from tensorflow.python.framework.importer import import_graph_def
 from enplace.files.reading import read_bytes, refuse_pipe
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds, iterator_of
+from enplace.frameworks.tensorflow.device_names import asked_devices
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import (
     all_nodes,
@@ -66,6 +67,7 @@ def load_tf1(source: Source) -> Step:
         If the file is not a graph, or does not hold all that it needs.
     """
     meta = _read(Path(source.path))
+    asked = asked_devices((node.name, node.device) for node in meta.graph_def.node)
     graph = _imported(source.path, meta.graph_def)
     targets, losses = _wanted(meta, graph)
     graph_def = needed_for(meta.graph_def, [*targets, *map(node_of, losses)])
@@ -93,7 +95,13 @@ def load_tf1(source: Source) -> Step:
         targets=targets,
         losses=losses if targets else (),
         trainable=trained_by(graph_def),
+        asked=kept_of(graph_def, asked),
     )
+
+
+def kept_of(graph_def: GraphDef, asked: Mapping[str, str]) -> dict[str, str]:
+    """Return what is asked for ops of this graph."""
+    return {node.name: asked[node.name] for node in graph_def.node if node.name in asked}
 
 
 def trained_by(graph_def: GraphDef) -> frozenset[str]:

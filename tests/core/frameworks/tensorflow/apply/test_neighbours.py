@@ -187,3 +187,13 @@ def test_a_step_that_the_plan_was_not_made_for_is_named(script, said, not_said, 
     assert said.lower() in placed.stderr.lower()
     assert not_said not in placed.stderr
     assert placed.stderr.count("does not fit") <= 1
+
+
+def test_scopes_of_the_script_that_a_plan_overrules_are_counted(folder, run_python):
+    inside = "with tf.device('/CPU:1'):\n            for weight in net.layers:\n    "
+    script = TRAIN.replace("for weight in net.layers:\n", inside, 1)
+    assert script != TRAIN
+    placed = run_python(folder, "-c", f"{APPLY}{script}{CALL}")
+    assert placed.returncode == 0, placed.stderr
+    assert "ops elsewhere with tf.device; the plan decides instead" in placed.stderr
+    assert "run where planned" in placed.stderr
