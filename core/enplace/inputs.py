@@ -193,9 +193,17 @@ def read_problem_and_plan(
     from enplace.values.problem import Problem
 
     profile = find_profile(profile)
-    machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
-    problem = Problem(profile, machine.scaled(scale_compute, scale_links).reserving(reserve))
-    found = read_plan(plan_file, problem)
+    try:
+        machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
+        problem = Problem(profile, machine.scaled(scale_compute, scale_links).reserving(reserve))
+        found = read_plan(plan_file, problem)
+    except FileError:
+        if how := _how_to_profile(plan_file):
+            raise FileError(
+                f"{plan_file}: is a model; if it holds a plan, write that first: {how} "
+                f"--plan plan.json --cluster C"
+            ) from None
+        raise
     if (found.missing or found.unknown) and not complete:
         fix = "make a new plan"
         if complete is not None:

@@ -163,6 +163,8 @@ def test_a_plan_is_written_as_onnx_files_and_read_back(folder, enplace):
     ]
     inputs = {"x", "past.0.key"}
     assert all(devices[0][op] == device for op, device in devices[1].items() if op not in inputs)
+    named = enplace("simulate", "o.json", "out.onnx")
+    assert (named.status, "is a model; if it holds a plan" in named.err) == (2, True)
     path.unlink()
     gone = enplace(*export, "onnx", "-o", "out.onnx")
     assert (gone.status, f"the model's file {path.resolve()} is needed" in gone.err) == (2, True)

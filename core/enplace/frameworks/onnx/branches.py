@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from enplace.errors import FileError
 from enplace.files.fields import shown
@@ -260,15 +260,20 @@ def _find_past(graph: GraphProto) -> set[str]:
     found = {
         info.name
         for info in graph.input
-        if _PAST.search(info.name)
-        and len(info.type.tensor_type.shape.dim) >= _PAST_AXES
-        and info.name not in weights
+        if _PAST.search(info.name) and _may_be_past(info) and info.name not in weights
     }
     for node in graph.node if found else ():
         is_read = node.op_type not in ("If", "Shape", "Size")
         if is_read and not found.isdisjoint(node.input):
             found.update(node.output)
     return found
+
+
+def _may_be_past(info: ValueInfoProto) -> bool:
+    """Whether an input has the axes of keys and values, or does not say."""
+    kind = info.type.tensor_type
+    is_flag = kind.elem_type == TensorProto.BOOL
+    return not is_flag and not (kind.HasField("shape") and len(kind.shape.dim) < _PAST_AXES)
 
 
 def _count_past(body: GraphProto, past: set[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -122,7 +122,7 @@ def read_graph(
             notes.append(f"Sizes that the file leaves open: {sizes_text}.")
         guessed = set[str]()
         graph = _graph(infer(model, guessed).graph)
-        notes += _describe_guesses(graph.nodes, guessed, missing)
+        notes += _describe_guesses(graph, guessed, missing)
     opsets = (f"{each.domain or 'ai.onnx'} {each.version}" for each in model.opset_import)
     facts = {
         "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
@@ -187,24 +187,45 @@ def _parse(content: bytes) -> ModelProto:
 
 
 def _describe_guesses(
-    nodes: Sequence[NodeProto], guessed: Collection[str], missing: Mapping[str, str]
+    graph: Graph, guessed: Collection[str], missing: Mapping[str, str]
 ) -> list[str]:
-    """Say which files would tell the shapes that had to be guessed."""
-    found = [
-        missing[name]
-        for node in nodes
-        if node.output and node.output[0] in guessed
-        for name in node.input[1:2]
-        if name in missing
-    ]
+    """Say which files would tell the shapes that are guessed, or unknown."""
+    maker = {name: node for node in graph.nodes if missing for name in node.output}
+    found = list[set[str]]()
+    for node in graph.nodes if missing else ():
+        name = next(filter(None, node.output), "")
+        if name in guessed:
+            files = _files_behind(node.input[1:2], maker, missing)
+        else:
+            is_open = name and not graph.tensor(name).is_sized
+            files = {missing[each] for each in node.input if is_open and each in missing}
+        if files:
+            found.append(files)
     if not found:
         return []
     takes = "op takes its shape" if len(found) == 1 else "ops take their shapes"
-    files = listed([shown(name) for name in dict.fromkeys(found)])
+    names = sorted(set[str]().union(*found))
+    are = "is" if len(names) == 1 else "are"
     return [
-        f"{len(found)} {takes} from {files}, which is not beside the model: the number of values "
-        f"is right, the shape a guess. Put the file there and import the model again."
+        f"{len(found)} {takes} from {listed([*map(shown, names)])}, which {are} not beside the "
+        f"model: a reshape keeps the number of its values, and all else of these shapes is a "
+        f"guess. Put the data there, and import the model again."
     ]
+
+
+def _files_behind(
+    names: Iterable[str], maker: Mapping[str, NodeProto], missing: Mapping[str, str]
+) -> set[str]:
+    """Return the missing files from which numbers are computed; shapes of tensors are known."""
+    found, seen, waiting = set[str](), set[str](), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in missing:
+            found.add(missing[name])
+        elif name in maker and name not in seen and maker[name].op_type != "Shape":
+            seen.add(name)
+            waiting.extend(maker[name].input)
+    return found
 
 
 # Weights

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto
 
 from enplace.frameworks.onnx.graph import read_graph
-from onnx_models import floats, model, node, save
+from onnx_models import floats, model, node, numbers, save
 
 
 @pytest.fixture
@@ -66,7 +66,23 @@ def test_its_last_axis_is_as_long_as_the_op_behind_it_needs(read):
 def test_a_file_that_is_too_short_counts_as_missing(read):
     graph = read((-1, 16, 128), content=packed(-1)[:20])
     assert graph.tensor("r").n_values == 4 * 32 * 64
-    assert "the shape a guess" in graph.notes[-1]
+    assert "is a guess" in graph.notes[-1]
+
+
+def test_a_shape_that_is_computed_from_a_missing_file_is_a_guess_too(tmp_path):
+    """As transformers do: the batch and the length from a shape, the heads from the file."""
+    heads = external("heads", "w.bin", TensorProto.INT64, [2], 0)
+    nodes = [
+        node("Shape", "x", "shape", "shape"),
+        node("Slice", "shape zero two", "front", "front"),
+        node("Concat", "front heads", "split", "split", axis=0),
+        node("Reshape", "x split", "r", "reshape"),
+    ]
+    ends = [numbers("zero", 0), numbers("two", 2)]
+    made = model(nodes, [("x", [2, 8, 64])], [("r", None)], [heads, *ends])
+    graph = read_graph(str(save(made, tmp_path / "m.onnx")))
+    assert graph.tensor("r").shape == (2, 8, 1, 64)
+    assert graph.notes[-1].startswith('1 op takes its shape from "w.bin"')
 
 
 @pytest.mark.parametrize("name", ["../w.bin", "link.bin", "pipe.bin", "."])
