@@ -107,7 +107,7 @@ def _compared(result: Result) -> str:
 
 def _compared_row(title: str, schedule: Schedule, ours: Schedule) -> str:
     change = ""
-    if schedule is not ours and schedule.fits and schedule.makespan_us > 0:
+    if schedule is not ours and schedule.fits and ours.fits and schedule.makespan_us > 0:
         change = change_text(ours.makespan_us / schedule.makespan_us - 1)
     capacity = schedule.problem.cluster.capacity_bytes
     fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
