@@ -32,7 +32,7 @@ from enplace_studio.widgets.messages import DialogButtons, button
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip", "Reserve, MiB")
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Reserve, MiB", "Speed", "Lanes", "Chip")
 EACH_ITS_OWN = "{from}->{to}"
 """The channel of a pattern that gives each link one of its own."""
 LINK_HELP = (
@@ -225,12 +225,12 @@ def _rows(table: QTableWidget) -> list[list[str]]:
 def _device_row(device: dict[str, Any]) -> list[str]:
     memory, speed = f"{device['capacity_bytes'] / MIB:.12g}", f"{device['speed']:g}"
     lanes, chip = str(device["lanes"]), device.get("chip", "")
-    reserve = f"{device.get('reserve_bytes', 0) / MIB:.12g}"
-    return [device["name"], device["kind"], memory, speed, lanes, chip, reserve]
+    reserve = f"{device.get('reserve_bytes', 0) / MIB:.6g}"
+    return [device["name"], device["kind"], memory, reserve, speed, lanes, chip]
 
 
 def _device_of(row: Sequence[str]) -> dict[str, Any]:
-    name, kind, memory, speed, lanes, chip, reserve = row
+    name, kind, memory, reserve, speed, lanes, chip = row
     where = f"device '{name}'"
     return {
         "name": name,

@@ -171,11 +171,11 @@ def test_the_editor_returns_an_unchanged_cluster(qtbot, name):
 
 def test_the_editor_gives_a_device_a_reserve(editor):
     memory = editor.read().devices[0].memory_bytes
-    editor.devices.item(0, 6).setText("1")
+    editor.devices.item(0, 3).setText("1")
     device = editor.read().devices[0]
     assert (device.reserve_bytes, device.memory_bytes) == (2**20, memory)
     editor.show_cluster(editor.read())
-    assert editor.devices.item(0, 6).text() == "1"
+    assert editor.devices.item(0, 3).text() == "1"
 
 
 def test_devices_are_added_with_their_links_and_removed_with_them(editor):
@@ -194,7 +194,7 @@ def test_devices_are_added_with_their_links_and_removed_with_them(editor):
         ("devices", 2, "-5", "device 'GPU:0': memory must be a number above 0, not '-5'"),
         ("links", 2, "nan", "latency must be a number of 0 or more"),
         ("devices", 0, "GPU:1", "unique"),
-        ("devices", 6, "1e9", "leaves nothing"),
+        ("devices", 3, "1e9", "leaves nothing"),
         ("links", 3, "0", "bandwidth must be a number above 0"),
         ("links", 4, "", "channel"),
     ],
