@@ -19,7 +19,7 @@ from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange, rearrange
-from enplace.placing.ties import SHARE, settle_ties
+from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
@@ -115,7 +115,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             whole = split_problem(problem, plan.splits)
             schedule = free if known is problem else simulate(whole, obey(whole, free.plan))
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
-            stop = options.stop.with_grace(problem.profile.n_ops)
+            stop = stop_of_ties(options.stop, problem.profile.n_ops)
             schedule = settle_ties(schedule, watch.found, stop)
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan

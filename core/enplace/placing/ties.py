@@ -51,8 +51,9 @@ TOLD = 0.05
 ROOMY = 0.1
 """A plan that fills no device by more than this share of its memory has room enough."""
 
-SHARE = 0.03
-"""Share of the time limit that is kept for this step."""
+SHARE, LEAST_S = 0.03, 0.2
+"""Share of the time limit that is kept for this step, and the seconds that it gets if the search
+has taken longer than it should."""
 
 WORK, EACH, PIPELINE = 400_000, 1000, 20
 """Ops that are simulated at most, how many each plan counts for besides its own, and how often they
@@ -107,6 +108,15 @@ class _Rated:
         used, first = np.unique(plan.device[np.argsort(plan.position)], return_index=True)
         order = tuple(used[np.argsort(first)].tolist())
         return self.fullest, len(self.schedule.transfer_tensor), order
+
+
+def stop_of_ties(stop: Stop, n_ops: int) -> Stop:
+    """Return when this step of a run must end that begins now."""
+    grace = stop.with_grace(n_ops)
+    if stop.limit_s is None or grace.limit_s is None:
+        return grace
+    least_s = stop.clock.seconds + max(LEAST_S, SHARE * stop.limit_s)
+    return stop.until(max(grace.limit_s, least_s))
 
 
 def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Schedule:
