@@ -173,8 +173,10 @@ def test_without_tensorflow_the_tooltip_explains_how_to_add_it(opened, monkeypat
 def test_the_menu_says_why_a_plan_cannot_be_exported_as_code(opened, monkeypatch):
     add_plan(opened)
     assert opened.menus.by_id["export-python"].isEnabled()
-    python = replace(framework.FRAMEWORK.exporters[0], why_not=lambda result: "it is dark")
-    changed = replace(framework.FRAMEWORK, exporters=(python,))
+    dark = [
+        replace(each, why_not=lambda result: "it is dark") for each in framework.FRAMEWORK.exporters
+    ]
+    changed = replace(framework.FRAMEWORK, exporters=tuple(dark))
     monkeypatch.setattr(framework, "FRAMEWORK", changed)
     add_plan(opened, "other")
     assert not opened.menus.by_id["export-python"].isEnabled()
