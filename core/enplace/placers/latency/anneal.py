@@ -75,7 +75,26 @@ def anneal(
     -------
     int array, shape (n_groups, 2)
     """
-    rng = np.random.default_rng(seed)
+    return cool(groups, start, n_slots, steps, stopped, np.random.default_rng(seed), HOT, COLD)
+
+
+def cool(
+    groups: Groups,
+    start: IntArray,
+    n_slots: int,
+    steps: int,
+    stopped: Callable[[], bool],
+    rng: np.random.Generator,
+    hottest: float,
+    coldest: float,
+) -> IntArray:
+    """Take steps from places that fit, ever cooler; return the best ones found.
+
+    Parameters
+    ----------
+    hottest, coldest : float
+        First and last temperature, as shares of the latency.
+    """
     graph = lay_out(groups)
     place, best = start.copy(), start.copy()
     best_us = places_us(groups, start, n_slots)
@@ -86,7 +105,8 @@ def anneal(
         if stopped():
             break
         n = min(at_once, steps - first)
-        hot, cold = (best_us * HOT * (COLD / HOT) ** (at / steps) for at in (first, first + n))
+        ends = (first / steps, (first + n) / steps)
+        hot, cold = (best_us * hottest * (coldest / hottest) ** end for end in ends)
         best_us = _take_steps(
             graph, new_scratch(groups, n_slots), place, best, n_slots, n, hot, cold, rng
         )

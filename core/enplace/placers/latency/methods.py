@@ -85,8 +85,9 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous placement with the least latency, by annealing and Fig. 3.
 
-    The better of the greedy placement and the best pipeline along one order is annealed. Then the
-    integer program of Fig. 3 takes over, while annealing restarts on another core.
+    The better of the greedy placement and the best pipeline along one order is annealed, whole
+    layers first. Then the integer program of Fig. 3 takes over, while annealings follow each other
+    on another core.
     """
     return _search_plan(problem, "latency-ip", 1, options)
 
@@ -107,8 +108,9 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the least latency where accelerators have two subgraphs, by annealing and Fig. 4.
 
-    The search is that of ``latency-ip``; half of the annealing runs allow one subgraph only,
-    because good placements of that kind are hard to find among all others.
+    Half of the time goes to the search of ``latency-ip``, whose answer this one begins with. Half
+    of the annealings after it allow one subgraph only, because good placements of that kind are
+    hard to find among all others.
     """
     return _search_plan(problem, "latency-ip-q", SUBGRAPHS, options)
 

@@ -13,6 +13,7 @@ from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
+from enplace.placers.latency.levels import anneal_by_levels
 from enplace.placers.latency.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.contiguity import unit_devices
 from enplace.placers.max_load.table.contract import find_static_excess
@@ -24,10 +25,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS = 300_000
-"""Annealing steps of one run."""
+"""Steps of an annealing that is not by levels."""
 
 CONTIGUOUS_SHARE = 0.5
 """Share of the time for one subgraph on each accelerator, if several are allowed."""
+
+EVERY = 3
+"""Of so many annealings, all but one are by levels."""
 
 SMALL = 200
 """With fewer choices of a place for an op, the program alone is faster."""
@@ -59,9 +63,10 @@ def search_latency(
 ) -> Incumbent:
     """Find the placement with the least latency.
 
-    The greedy placement is annealed, and the integer program continues from the result. Meanwhile,
-    annealing restarts again and again on another core. With several subgraphs, part of the time
-    goes to the search with one, whose placement is where the search with several begins.
+    The greedy placement is annealed by levels, and the integer program continues from the result.
+    Meanwhile, short annealings follow each other on another core, most from the best placement so
+    far. With several subgraphs, part of the time goes to the search with one, whose placement is
+    where the search with several begins.
 
     Parameters
     ----------
@@ -82,15 +87,21 @@ def search_latency(
         found = _places_of(problem, groups, contiguous)
         if search.offer(found):
             start = found
+        # The program may put a group on several devices, which places do not tell.
+        search.offer_devices(contiguous)
     if groups.op_us.size < SMALL or not search.has_found:
         return search.solve(solver)
-    search.offer(anneal(groups, start, 1, STEPS, stop, seed))
+    search.offer(anneal_by_levels(groups, start, q, stop, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         # Runs with several subgraphs alternate with runs with one: where several are allowed, good
         # placements that use only one are hard to find.
-        round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
-        return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
+        n_slots, apart = q if number % 2 else 1, seed + number * _SEEDS_APART
+        if number % EVERY == 0:
+            return anneal(groups, start, n_slots, STEPS, stopped, apart)
+        best = start if search.place is None else search.place
+        usable = best if best[:, 1].max() < n_slots else start
+        return anneal_by_levels(groups, usable, n_slots, stopped, apart)
 
     with repeated_aside(again, stop, search.offer) as take_others:
         return search.solve(solver, take_others)
@@ -124,6 +135,7 @@ class _Search:
         first = Incumbent(anywhere, np.inf, 0.0, subgraph=subgraph)
         self._best = Best(first, lambda found, _: report(found), BETTER)
         self._of_op: IntArray | None = None
+        self.place: IntArray | None = None  # of each group, in the best placement by groups
 
     @property
     def has_found(self) -> bool:
@@ -132,19 +144,23 @@ class _Search:
 
     def offer(self, place: IntArray) -> bool:
         """Keep places of groups, shape (n_groups, 2), if they improve; return whether they do."""
-        groups = self._groups
+        groups, best_us = self._groups, self._best.found.objective_us
         held = np.bincount(place[:, 0], groups.group_bytes, len(groups.capacity_bytes))
         allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()
         if not allowed or (held > groups.capacity_bytes).any():
             return False
-        best_us = self._best.found.objective_us
         if places_us(groups, place, self._q) >= best_us * (1 - 1e-9):
             return False
         of_op = spread_places(groups, place)
         better = self._offer_devices(choose_devices(self._problem, of_op[:, 0]), of_op[:, 1])
         if better:
-            self._of_op = of_op
+            self._of_op, self.place = of_op, place
         return better
+
+    def offer_devices(self, found: Incumbent) -> None:
+        """Keep the answer of another search if it fits and is better."""
+        if found.fits and found.subgraph is not None:
+            self._offer_devices(found.device, found.subgraph)
 
     def _offer_devices(self, device: IntArray, subgraph: IntArray) -> bool:
         """Keep a placement if the independent evaluator finds it better."""

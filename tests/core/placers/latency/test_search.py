@@ -16,6 +16,7 @@ from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
+from enplace.placers.latency.levels import anneal_by_levels, merge_groups
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
@@ -72,16 +73,33 @@ def test_annealing_agrees_with_the_evaluator(problem, seed):
     assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, of_op[:, 1]))
 
 
+@pytest.mark.parametrize("by_levels", [False, True])
 @examples(6)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
-def test_annealing_never_gets_worse_and_stays_within_memory(problem, seed):
+def test_annealing_never_gets_worse_and_stays_within_memory(by_levels, problem, seed):
     groups = build_groups(problem)
     start = np.zeros((groups.n_groups, 2), dtype=np.int64)
     start[:, 0] = greedy_places(groups)
-    best = anneal(groups, start, 1, 2000, never, seed)
+    if by_levels:
+        best = anneal_by_levels(groups, start, 1, never, seed)
+    else:
+        best = anneal(groups, start, 1, 2000, never, seed)
     assert places_us(groups, best, 1) <= places_us(groups, start, 1)
     held = np.bincount(best[:, 0], groups.group_bytes, len(groups.capacity_bytes))
     assert (held <= groups.capacity_bytes).all()
+    assert groups.allowed[np.arange(groups.n_groups), best[:, 0]].all()
+
+
+@given(problem=small_problems(8), seed=st.integers(0, 9))
+def test_clusters_have_the_latency_of_their_groups(problem, seed):
+    groups, rng = build_groups(problem), np.random.default_rng(seed)
+    label = rng.integers(0, groups.n_groups, groups.n_groups)
+    label = np.unique(label, return_inverse=True)[1]
+    merged = merge_groups(groups, label)
+    place = np.stack([rng.integers(0, size, merged.n_groups) for size in (groups.cpu + 1, 2)], 1)
+    assert places_us(merged, place, 2) == places_us(groups, place[label], 2)
+    assert merged.group_bytes.sum() == groups.group_bytes.sum()
+    assert (merged.allowed[label] <= groups.allowed).all()
 
 
 @given(problem=small_problems(8))
