@@ -63,8 +63,8 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     The paper's accelerators are alike. Here the table counts how many devices of each kind are
     used: those with equal speed, memory and links, and with equal constraints. Pins and forbidden
     devices are thus respected from the start, and hosts have as much memory as they have. If there
-    are more than :data:`~enplace.placers.max_load.table.kinds.MOST_CELLS` ways to count them, all
-    accelerators count as the slowest and smallest.
+    are more than :data:`~enplace.placers.max_load.table.kinds.MOST_CELLS` ways to count them, kinds
+    that are most alike are joined, and each of their devices counts as the slowest and smallest.
 
     If the partition is not proven, or does not fit when it is simulated, other searches continue
     (:mod:`enplace.placers.max_load.improve`): with less memory, over all partitions or placements

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.memory.in_flight import samples_matter
 from enplace.placers.max_load.memory.partition_at_pace import slow_down
@@ -41,16 +42,19 @@ def deal_out(problem: Problem, found: Partition, rule: LoadRule) -> Partition:
 
 
 def _loads_us(problem: Problem, found: Partition, rule: LoadRule, devices: list[int]) -> FloatArray:
-    """Find the load of what each device has on each of them; inf if it may not go there."""
+    """Find the load of what each device has on each of them; inf where it may not go or fit."""
     n, cluster = len(devices), problem.cluster
     us = np.full((n, n), np.inf)
+    held = np.bincount(found.device, op_memory_bytes(problem), cluster.n_devices)
+    most = np.maximum(cluster.capacity_bytes, (held > cluster.capacity_bytes) * held)
     for shift in range(n):
         name = np.arange(cluster.n_devices)
         name[devices] = np.roll(devices, -shift)
         recompute = name[list(found.recompute)].tolist()
         loads_us = pass_loads_us(problem, name[found.device], rule, (), recompute).sum(axis=1)
         for i, d in enumerate(devices):
-            if problem.unit_allowed[problem.unit[found.device == d], name[d]].all():
+            allowed = problem.unit_allowed[problem.unit[found.device == d], name[d]].all()
+            if allowed and held[d] <= most[name[d]]:
                 us[i, (i + shift) % n] = loads_us[name[d]]
     return us
 

@@ -8,6 +8,7 @@ used, only how many. A pin sets its device apart from all others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
-MOST_CELLS = 2048
-"""Most ways to count the devices of each kind that are used; with more, kinds are joined."""
+MOST_CELLS, CELLS_AND_UNITS = 8192, 1 << 24
+"""Most ways to count the devices of each kind that are used, and what their number times that of
+the placement units may be; with more, kinds are joined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +34,16 @@ class Kinds:
     devices : tuple of int arrays
     is_gpu : bool array, shape (n_kinds,)
     are_exact : bool
-        Whether the devices of a kind can be exchanged. Otherwise all accelerators are one kind, and
-        all CPUs another; each counts as the slowest and smallest of them, and constraints on ops do
-        not count.
+        Whether the devices of a kind can be exchanged. Otherwise each counts as the slowest and
+        smallest of them.
+    constrained : bool
+        Whether constraints on ops count.
     """
 
     devices: tuple[IntArray, ...]
     is_gpu: BoolArray
     are_exact: bool = True
+    constrained: bool = True
 
     @property
     def counts(self) -> IntArray:
@@ -48,16 +52,46 @@ class Kinds:
 
 
 def find_kinds(problem: Problem, rule: LoadRule) -> Kinds:
-    """Find kinds of devices, or join them if they are too many to count each.
+    """Find kinds of devices; those most alike are joined if they are too many to count each.
 
     Where accelerators take turns, or are divided between machines, all of them count as one kind.
     """
-    found = _find_alike(problem)
     takes_turns = rule.pipeline == "interleaved"
     in_machines = rule.two_level and bool(machine_of(problem.cluster).any())
-    if takes_turns or in_machines or np.prod(found.counts + 1.0) > MOST_CELLS:
+    if takes_turns or in_machines:
         return join_kinds(problem)
-    return found
+    return _join_most_alike(problem, _find_alike(problem))
+
+
+def _join_most_alike(problem: Problem, found: Kinds) -> Kinds:
+    """Join kinds that are allowed to the same ops until there are few enough."""
+    devices, us = list(found.devices), problem.time_us
+    work_us = np.where(np.isfinite(us), us, 0.0).sum(axis=0)
+    capacity = problem.cluster.capacity_bytes.astype(np.float64)
+    on_gpu = np.isin(np.arange(len(capacity)), problem.cluster.gpus)
+
+    def loss(one: IntArray, other: IntArray) -> float:
+        """Return the share of speed and memory that is lost if two kinds are joined."""
+        both = np.concatenate([one, other])
+        allowed = problem.unit_allowed[:, both]
+        if on_gpu[one[0]] != on_gpu[other[0]] or (allowed != allowed[:, :1]).any():
+            return np.inf
+        slowest_us, smallest = work_us[both].max(), capacity[both].min()
+        slower = 1.0 - work_us[both] / slowest_us if slowest_us > 0 else np.zeros(len(both))
+        return float((slower + 1.0 - smallest / capacity[both]).sum())
+
+    most = min(MOST_CELLS, CELLS_AND_UNITS // problem.n_units)
+    while np.prod([len(each) + 1.0 for each in devices]) > most:
+        pairs = list(combinations(range(len(devices)), 2))
+        losses = [loss(devices[a], devices[b]) for a, b in pairs]
+        if not pairs or np.isinf(min(losses)):
+            return join_kinds(problem)
+        a, b = pairs[int(np.argmin(losses))]
+        devices[a] = np.sort(np.concatenate([devices[a], devices.pop(b)]))
+    if len(devices) == len(found.devices):
+        return found
+    is_gpu: BoolArray = on_gpu[[each[0] for each in devices]]
+    return Kinds(tuple(devices), is_gpu, are_exact=False)
 
 
 def join_kinds(problem: Problem) -> Kinds:
@@ -66,7 +100,7 @@ def join_kinds(problem: Problem) -> Kinds:
     devices = tuple(np.array(each, dtype=np.int64) for each in (cluster.gpus, cluster.cpus))
     most = [len(each) for each in devices if len(each)]
     are_exact = most == [len(each) for each in _find_alike(problem).devices]
-    return Kinds(devices, np.array([True, False]), are_exact)
+    return Kinds(devices, np.array([True, False]), are_exact, constrained=are_exact)
 
 
 def _find_alike(problem: Problem) -> Kinds:
@@ -89,7 +123,7 @@ def times_us(problem: Problem, kinds: Kinds) -> FloatArray:
     Of devices that differ, it is the slowest that counts.
     """
     us = problem.time_us
-    if kinds.are_exact:
+    if kinds.constrained:
         us = np.where(problem.unit_allowed[problem.unit], us, np.inf)
     nowhere = np.full(len(us), np.inf)
     return np.column_stack(
