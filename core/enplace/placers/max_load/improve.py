@@ -26,7 +26,7 @@ from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.memory.packing import pack
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
-from enplace.placers.max_load.table.caveats import about_machine
+from enplace.placers.max_load.table.caveats import about_machine, outputs_decide
 from enplace.placers.max_load.table.contract import contract
 from enplace.placers.max_load.table.dp import (
     Partition,
@@ -93,9 +93,7 @@ class _Improver:
         self.problem, self.options, self.rule = problem, options, options.load_rule
         self.about = about_machine(problem, self.rule)
         self.weights = problem.profile.persistent_bytes
-        counted = op_memory_bytes(problem)
-        smallest = problem.cluster.capacity_bytes.min()
-        self.outputs_count = bool(counted.sum() > smallest and (counted != self.weights).any())
+        self.outputs_decide = outputs_decide(problem)
         self.counts_samples = samples_matter(problem, self.rule)
         self.plan, self.lacks = plan, self._lacking(plan)
         limit_s = options.stop.limit_s
@@ -125,7 +123,7 @@ class _Improver:
 
     def run(self) -> Plan:
         """Search until the best plan is proven, or the time is over."""
-        if self.outputs_count or not self.fits:
+        if self.outputs_decide or not self.fits:
             self._search_by_weights()
         if not self.is_settled:
             self._list_partitions()
@@ -348,7 +346,7 @@ class _Improver:
         )
         # What is proven for one stage on each device does not hold for replicas, nor what is proven
         # where all outputs count for plans whose outputs need less.
-        is_certain = not (self.outputs_count or rule.replicate or rule.two_level)
+        is_certain = not (self.outputs_decide or rule.replicate or rule.two_level)
         found = replace(found, bound_us=found.bound_us if is_certain else shared_work_us(problem))
         if np.isfinite(found.objective_us):
             self._offer(plan_of_search(problem, found, plan.method, rule, self.about, rivals))

@@ -8,6 +8,7 @@ sample. If there is no contiguous partition at all, all ops that can go to the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,9 +16,8 @@ from enplace.placers.max_load.improve import improve
 from enplace.placers.max_load.memory.fitting import find_fitting
 from enplace.placers.max_load.partition_plan import plan_of_partition, plan_of_search
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
-from enplace.placers.max_load.table.caveats import (
-    simplify,
-)
+from enplace.placers.max_load.table.caveats import outputs_decide, simplify
+from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placing.incumbents import Incumbent, Report, report_plan
 from enplace.placing.options import (
     IN_FLIGHT,
@@ -177,17 +177,21 @@ def _search_plan(
 ) -> Plan:
     """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.stop.check()
+    # What is proven of plans whose outputs fit all at once need not hold for others.
+    most_us = shared_work_us(problem) if outputs_decide(problem) else np.inf
     problem, about = simplify(problem, options.load_rule)
     reported_us = np.inf
 
     def make_plan(found: Incumbent) -> Plan:
+        found = replace(found, bound_us=min(found.bound_us, most_us))
         return plan_of_search(problem, found, method, options.load_rule, about, rivals)
 
     def report(found: Incumbent) -> None:
         nonlocal reported_us
         plan = make_plan(found) if found.objective_us < reported_us else None
         reported_us = min(reported_us, found.objective_us)
-        report_plan(options, plan, found.objective_us, found.bound_us, bound_by=solver)
+        bound_us = min(found.bound_us, most_us)
+        report_plan(options, plan, found.objective_us, bound_us, bound_by=solver)
 
     stop = options.stop.limited(PROGRAM_S)
     return make_plan(search(problem, stop, options.load_rule, options.seed, solver, report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import has_one_link
 from enplace.machine.pipelines.all_reduce import syncs_alike
 from enplace.placers.max_load.table.contract import find_static_excess, with_larger_gpus
@@ -65,6 +66,13 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     problem, about_memory = with_larger_gpus(problem)
     about = about_memory, about_machine(problem, rule)
     return problem, "; ".join(filter(None, about))
+
+
+def outputs_decide(problem: Problem) -> bool:
+    """Whether plans may fit although all outputs at once do not, so that no search knows them."""
+    counted, weights = op_memory_bytes(problem), problem.profile.persistent_bytes
+    smallest = problem.cluster.capacity_bytes.min()
+    return bool(counted.sum() > smallest and (counted != weights).any())
 
 
 def about_machine(problem: Problem, rule: LoadRule = USUAL) -> str:
