@@ -57,19 +57,35 @@ def worth_it(schedule: Schedule, others: Others) -> str:
     if not schedule.fits:
         return ""
     alone, shared = others.alone, others.shared
-    alone_us = alone.makespan_us if alone and alone.fits else math.nan
-    if shared is None:
-        return verdict(schedule.makespan_us, alone_us, about=others.why_not_shared)
-    if not shared.fits:
-        return verdict(schedule.makespan_us, alone_us, about="Data parallelism does not fit.")
-    return verdict(
+    step_us, alone_us = (
         schedule.makespan_us,
+        alone.makespan_us if alone and alone.fits else math.nan,
+    )
+    stock_us = _stock_us(schedule.problem)
+    if shared is None:
+        return verdict(step_us, alone_us, stock_us, about=others.why_not_shared)
+    if not shared.fits:
+        return verdict(step_us, alone_us, stock_us, about="Data parallelism does not fit.")
+    return verdict(
+        step_us,
         alone_us,
+        stock_us,
         replicas_us=shared.step_time_us,
         inside=shared.gpus_each > 1,
         about=shared.about,
         is_guess=bool(shared.guess),
     )
+
+
+def _stock_us(problem: Problem) -> float:
+    """Return the step that the framework took by itself, if it was measured on these devices.
+
+    It runs small ops in less time than the plan's ops take one by one.
+    """
+    measured = problem.measured_profile.measured
+    if problem.cluster != measured.cluster:
+        return math.nan
+    return measured.stock_step_time_us or math.nan
 
 
 def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) -> dict[str, Any]:

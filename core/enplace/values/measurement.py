@@ -91,6 +91,8 @@ class Measurement:
     ----------
     step_time_us : float or None
         Median step without tracing.
+    stock_step_time_us : float or None
+        Median step as the framework runs it by itself: its own rewriting of the graph, all threads.
     op_devices : mapping of str to str
         Where each op ran: by op name, the device's name in ``cluster``.
     op_kernels : mapping of str to int
@@ -153,6 +155,7 @@ class Measurement:
     """
 
     step_time_us: float | None = None
+    stock_step_time_us: float | None = None
     op_devices: Mapping[str, str] = field(default_factory=dict)
     op_kernels: Mapping[str, int] = field(default_factory=dict)
     op_deviation: Mapping[str, Ratio] = field(default_factory=dict)

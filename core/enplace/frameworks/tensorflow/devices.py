@@ -317,3 +317,24 @@ def gpu_bytes() -> int:
             "neither NVML nor nvidia-smi reports the GPUs' memory; run: pip install 'enplace[gpu]'"
         )
     return min(map(int, sizes)) << 20
+
+
+def anywhere(config: ConfigProto) -> ConfigProto:
+    """Return a config that lets TensorFlow choose where ops run."""
+    free = ConfigProto()
+    free.CopyFrom(config)
+    free.allow_soft_placement = True
+    return free
+
+
+def stock_config(devices: Devices) -> ConfigProto:
+    """Return TensorFlow's defaults: its own graph rewriting and threads.
+
+    A process must not divide its GPUs in two ways. On several hosts the servers already have their
+    devices and threads.
+    """
+    free = ConfigProto(allow_soft_placement=True, gpu_options=devices.config.gpu_options)
+    if devices.tasks:
+        free = anywhere(devices.config)
+        free.ClearField("graph_options")
+    return free

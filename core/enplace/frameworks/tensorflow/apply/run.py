@@ -38,7 +38,7 @@ from enplace.frameworks.tensorflow.apply.pipelines import Pipeline, describe_pip
 from enplace.frameworks.tensorflow.batches import about_other_batches
 from enplace.frameworks.tensorflow.capture import GET_NEXT
 from enplace.frameworks.tensorflow.device_names import device_names
-from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.devices import Devices, anywhere, stock_config
 from enplace.frameworks.tensorflow.error_text import (
     first_line,
     is_nondeterministic,
@@ -288,7 +288,7 @@ def _make_ways(goal: _Goal, compare: bool) -> _Ways:
     free = _imported(alike) if compare else graph
     itself = free if alike is whole or not compare else _imported(whole)
     plain = _Way(
-        what="Running without the plan", step=alike, config=_anywhere(devices.config), graph=free
+        what="Running without the plan", step=alike, config=anywhere(devices.config), graph=free
     )
     return _Ways(
         _Way(
@@ -299,7 +299,12 @@ def _make_ways(goal: _Goal, compare: bool) -> _Ways:
             is_placed=True,
         ),
         plain,
-        _Way(what="Running TensorFlow by itself", step=whole, config=_stock(devices), graph=itself),
+        _Way(
+            what="Running TensorFlow by itself",
+            step=whole,
+            config=stock_config(devices),
+            graph=itself,
+        ),
         plain.again(
             "Running with changed last bits of the variables",
             _nudged(alike) if compare and goal.rounds else None,
@@ -477,27 +482,6 @@ def _input_us(step: Step, traces: Mapping[str, OpTrace]) -> float | None:
     getters = [n.name for n in step.graph_def.node if n.op in GET_NEXT]
     rows = [traces[name].host_us for name in getters if name in traces]
     return finite(median_us(np.sum(rows, axis=0).tolist())) if rows else None
-
-
-def _anywhere(config: ConfigProto) -> ConfigProto:
-    """Return a config that lets TensorFlow choose where ops run."""
-    free = ConfigProto()
-    free.CopyFrom(config)
-    free.allow_soft_placement = True
-    return free
-
-
-def _stock(devices: Devices) -> ConfigProto:
-    """Return TensorFlow's defaults: its own graph rewriting and threads.
-
-    A process must not divide its GPUs in two ways. On several hosts the servers already have their
-    devices and threads.
-    """
-    free = ConfigProto(allow_soft_placement=True, gpu_options=devices.config.gpu_options)
-    if devices.tasks:
-        free = _anywhere(devices.config)
-        free.ClearField("graph_options")
-    return free
 
 
 def _nudged(step: Step) -> Step:

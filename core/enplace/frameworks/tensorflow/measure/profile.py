@@ -9,16 +9,17 @@ as long as the measured one.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.devices import Devices, stock_config
 from enplace.frameworks.tensorflow.graph import node_of, slot_of
 from enplace.frameworks.tensorflow.hosts.servers import check_devices, serving
 from enplace.frameworks.tensorflow.measure.links import measure_links
@@ -32,7 +33,7 @@ from enplace.frameworks.tensorflow.measure.trace import (
 )
 from enplace.frameworks.tensorflow.shapes import TensorShape, tensor_shapes
 from enplace.frameworks.tensorflow.split.split_graph import split_lengths
-from enplace.frameworks.tensorflow.step import OpenStep, Step
+from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.names.passes import pass_of_scope
 from enplace.names.scopes import traced_scopes
 from enplace.processes.worker import Report, ignore
@@ -41,6 +42,9 @@ from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import kind_of_type
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
+
+STOCK_WARM_UPS, STOCK_STEPS = 3, 20
+"""Steps of TensorFlow by itself: before they count, and at most."""
 
 Edge = tuple[int, int, int, int]
 """Source, output, consumer, bytes."""
@@ -76,7 +80,10 @@ def profile_step(
     """
     with serving(devices) as target:
         check_devices(target, devices, devices.names)
-        times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
+        graph = StepGraph(step)
+        opened = partial(OpenStep, step, graph, target=target)
+        times_us, traces = _run(opened, _one_thread(devices), steps, warm_ups, progress)
+        stock_us = _stock_us(opened, devices, steps, progress)
         cluster, links = measure_links(devices, progress, target)
         cluster = measure_speeds(cluster, devices, progress)
     progress("Fitting op times to the measured step", None)
@@ -84,6 +91,7 @@ def profile_step(
     check_kernels(ops)
     measured = Measurement(
         step_time_us=float(np.median(times_us)),
+        stock_step_time_us=stock_us,
         op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
         op_deviation={
             name: trimmed(trace.times_us)[1] for name, trace in ops.items() if trace.times_us
@@ -127,17 +135,41 @@ def _one_thread(devices: Devices) -> ConfigProto:
     return config
 
 
+def _stock_us(
+    opened: Callable[..., OpenStep], devices: Devices, steps: int, progress: Report
+) -> float | None:
+    """Time a few steps as TensorFlow runs them by itself; None if it lacks memory for that."""
+    config, times_us = stock_config(devices), list[float]()
+    config.use_per_session_threads = True  # and not the one thread of the session before
+    try:
+        with opened(config=config) as alone:
+            for _ in range(STOCK_WARM_UPS + min(steps, STOCK_STEPS)):
+                progress("Measuring TensorFlow by itself", None)
+                times_us.append(_timed(alone))
+    except tf.errors.ResourceExhaustedError:
+        return None
+    return float(np.median(times_us[STOCK_WARM_UPS:]))
+
+
+def _timed(opened: OpenStep) -> float:
+    begin = time.perf_counter_ns()
+    opened.run()
+    return (time.perf_counter_ns() - begin) / 1e3
+
+
 def _run(
-    step: Step, config: ConfigProto, target: str, steps: int, warm_ups: int, progress: Report
+    open_step: Callable[..., OpenStep],
+    config: ConfigProto,
+    steps: int,
+    warm_ups: int,
+    progress: Report,
 ) -> tuple[list[float], list[Any]]:
     """Run untraced steps for their times, and as many traced ones for their statistics."""
     full = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     times_us, traces = [], []
-    with OpenStep(step, config=config, target=target) as opened:
+    with open_step(config=config) as opened:
         for i in range(warm_ups + steps):
-            begin = time.perf_counter_ns()
-            opened.run()
-            times_us.append((time.perf_counter_ns() - begin) / 1e3)
+            times_us.append(_timed(opened))
             progress("Measuring steps", 0.5 * (i + 1) / (warm_ups + steps))
         for i in range(steps):
             metadata = tf.compat.v1.RunMetadata()

@@ -43,6 +43,7 @@ def test_simulating_one_device_gives_the_measured_step_time(profile):
     cluster = cluster_from("local", profile)
     schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
     assert schedule.makespan_us == pytest.approx(profile.measured.step_time_us, rel=0.05)
+    assert profile.measured.stock_step_time_us > 0
 
 
 def test_a_variable_has_its_bytes_and_is_colocated_with_its_users(profile):
