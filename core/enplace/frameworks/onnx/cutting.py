@@ -201,7 +201,7 @@ def _too_many(number: int) -> str:
     return (
         f"the plan goes back and forth between devices, which makes {number:,} parts; at most "
         f"{MOST_PARTS} are written. Make a plan whose stages follow each other, for example with "
-        f"--objective throughput"
+        f"--objective throughput --method max-load-dp"
     )
 
 
