@@ -22,8 +22,8 @@ RULES = [
 ]
 
 
-def draw_task(seed, rule):
-    """Draw seven ops, the last two backward, on two GPUs and a CPU."""
+def draw_task(seed, rule, speeds=(1.0, 1.0), slower=(1.0, 1.0), small_bytes=120):
+    """Draw seven ops, the last two backward, on two GPUs, which may differ, and a CPU."""
     rng, names = np.random.default_rng(seed), "abcdefg"
     size = {name: int(rng.integers(1, 9)) for name in names}
     edges = [(a, b, size[a]) for a, b in itertools.combinations(names, 2) if rng.random() < 0.4]
@@ -34,8 +34,12 @@ def draw_task(seed, rule):
         persistent={name: int(rng.integers(1, 40)) for name in names},
     )
     profile = replace(profile, measured=Measurement(backward=[5, 6]))
-    machine = cluster_of(2, b0_us=0.0, cpu_lanes=1, capacity_bytes=120)
-    return dp.build_task(Problem(profile, machine), rule)
+    machine = cluster_of(
+        2, b0_us=0.0, cpu_lanes=1, capacity_bytes=120, speeds=speeds, slower=slower
+    )
+    first, second, host = machine.devices
+    devices = first, replace(second, capacity_bytes=small_bytes), host
+    return dp.build_task(Problem(profile, replace(machine, devices=devices)), rule)
 
 
 def find_sets(lattice):
@@ -47,55 +51,62 @@ def find_sets(lattice):
     return sets
 
 
-def channels_us(hyperedges, nodes):
+def channels_us(hyperedges, nodes, price=0):
     """Sum the transfer times of a set of nodes from the definition of hyperedges."""
-    total = sum((hyperedges.own_us[0, node] for node in nodes), np.zeros(()))
+    total = sum((hyperedges.own_us[price, node] for node in nodes), np.zeros(()))
     for i in range(hyperedges.n_hyperedges):
         ends = set(hyperedges.node[hyperedges.ptr[i] : hyperedges.ptr[i + 1]].tolist())
         if ends & nodes:
-            total = total + hyperedges.touched_us[0, i]
+            total = total + hyperedges.touched_us[price, i]
         if ends <= nodes:
-            total = total - hyperedges.inside_us[0, i]
+            total = total - hyperedges.inside_us[price, i]
     return total
 
 
 def stage_loads_us(task, nodes):
-    """Return the load of a stage in the last pass, by the accelerators and CPUs it uses."""
+    """Return the load of a stage in the last pass, by the kind and number of its devices."""
     costs, rule, at = task.costs, task.rule, sorted(nodes)
-    channel = channels_us(task.nodes.hyperedges, nodes).reshape(rule.n_passes, -1)[-1].copy()
-    channel[0] += costs.work_us[0, at, -1].sum()
     loads = {}
-    fits = costs.memory_bytes[at].sum() <= costs.capacity_bytes
-    if costs.runs[0, at].all() and fits[0]:
-        for count in range(1, costs.most_replicas[0] + 1):
-            reduce_us = (count - 1) / count * costs.sync_us[at].sum()
-            own_us = channel.max() / count
-            loads[count, 0] = own_us + reduce_us if costs.sums_sync else max(own_us, reduce_us)
-    if costs.runs[1, at].all() and fits[1]:
-        for count in range(1, costs.most_replicas[1] + 1):
-            loads[0, count] = costs.work_us[1, at, -1].sum() / count
+    for kind in range(len(costs.devices)):
+        channel, sync_us = np.zeros(rule.n_resources), 0.0
+        if task.nodes.price[kind] >= 0:
+            each_us = channels_us(task.nodes.hyperedges, nodes, task.nodes.price[kind])
+            channel = each_us.reshape(rule.n_passes, -1)[-1].copy()
+            sync_us = costs.sync_us[at].sum()
+        channel[0] += costs.work_us[kind, at, -1].sum()
+        fits = costs.memory_bytes[at].sum() <= costs.capacity_bytes[kind]
+        if costs.runs[kind, at].all() and fits:
+            for count in range(1, costs.most_replicas[kind] + 1):
+                own_us, reduce_us = channel.max() / count, (count - 1) / count * sync_us
+                sums = costs.sums_sync
+                loads[kind, count] = own_us + reduce_us if sums else max(own_us, reduce_us)
     return loads
 
 
 def best_of_all_pairs(task, sets):
-    """Return the paper's table over all pairs of ideals, by (accelerators, CPUs) used."""
-    n_gpus, n_cpus = task.costs.devices.tolist()
-    best = np.full((len(sets), n_gpus + 1, n_cpus + 1), np.inf)
-    best[0, 0, 0] = 0.0
+    """Return the paper's table over all pairs of ideals, by the devices used of each kind."""
+    shape = tuple((task.costs.devices + 1).tolist())
+    best = np.full((len(sets), *shape), np.inf)
+    best[(0,) * best.ndim] = 0.0
     for low, high in itertools.product(range(len(sets)), repeat=2):
         if not sets[low] < sets[high]:
             continue
-        for (gpus, cpus), load_us in stage_loads_us(task, sets[high] - sets[low]).items():
-            before = best[low, : n_gpus + 1 - gpus, : n_cpus + 1 - cpus]
-            after = best[high, gpus:, cpus:]
+        for (kind, count), load_us in stage_loads_us(task, sets[high] - sets[low]).items():
+            before = np.moveaxis(best[low], kind, 0)[: shape[kind] - count]
+            after = np.moveaxis(best[high], kind, 0)[count:]
             np.minimum(after, np.maximum(before, load_us), out=after)
-    return best.reshape(len(sets), -1)
+    return best
 
 
+UNLIKE = {"speeds": (1.0, 0.5), "slower": (1.0, 3.0), "small_bytes": 50}
+
+
+@pytest.mark.parametrize("unlike", [{}, UNLIKE], ids=["like", "unlike"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_table_equals_a_search_of_all_pairs_of_ideals(rule, seed):
-    task = draw_task(seed, rule)
+def test_the_table_equals_a_search_of_all_pairs_of_ideals(rule, seed, unlike):
+    task = draw_task(seed, rule, **unlike)
+    assert len(task.costs.devices) == (3 if unlike else 2)
     lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
     table = empty_table(lattice, task.costs.devices)
     capable = np.ones(table.best_us.shape, dtype=bool)
@@ -105,11 +116,9 @@ def test_the_table_equals_a_search_of_all_pairs_of_ideals(rule, seed):
         at = fill(lattice, task.costs, limit_us, capable, table, at, 5)
     expected = best_of_all_pairs(task, find_sets(lattice))
     # The table has no value for devices that are of no use.
-    shape = lattice.n_ideals, *(task.costs.devices + 1)
-    found, expected = (
-        np.minimum.accumulate(np.minimum.accumulate(best.reshape(shape), axis=1), axis=2)
-        for best in (table.best_us, expected)
-    )
+    found = table.best_us.reshape(expected.shape)
+    for kind in range(1, expected.ndim):
+        found, expected = (np.minimum.accumulate(best, axis=kind) for best in (found, expected))
     np.testing.assert_allclose(found, expected)
 
 
