@@ -230,7 +230,7 @@ FRAMEWORK = Framework(
         Exporter(
             "saved-model",
             "SavedModel with devices",
-            "",
+            ".placed",
             why_not=why_no_saved_model,
             save=write_saved_model,
             is_folder=True,

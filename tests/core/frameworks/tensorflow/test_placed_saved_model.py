@@ -16,6 +16,7 @@ from enplace.frameworks.tensorflow.measure.profile import graph_profile
 from enplace.frameworks.tensorflow.open.load import load
 from enplace.frameworks.tensorflow.placed_saved_model import placed_saved_model
 from enplace.machine import simulate
+from enplace.processes.wire import Message
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 from steps import scattered_plan
@@ -156,3 +157,20 @@ def test_each_export_says_which_models_it_is_for(saved):
     assert "--format saved-model" in why("python")
     assert "not one of a SavedModel" in why("saved-model", kind="script")
     assert why("python", kind="script") == ""
+
+
+def test_the_copy_has_all_else_of_the_model(saved, tmp_path, monkeypatch):
+    folder, source, problem, plan = saved
+    measured = replace(problem.profile.measured, source=source.to_json())
+    found = Problem(replace(problem.profile, measured=measured), problem.cluster)
+    content = np.frombuffer((folder / "placed" / "saved_model.pb").read_bytes(), np.uint8)
+    monkeypatch.setattr("enplace.frameworks.trust.may_run", lambda *_, **__: True)
+    answer = Message("done", {}, {"saved_model": content})
+    monkeypatch.setattr("enplace.frameworks.jobs.do_work", lambda *_: answer)
+    (tmp_path / "new").mkdir()
+    notes = exporters()["saved-model"].write_to(tmp_path / "new", Result(simulate(found, plan)))
+    assert "needs the plan's devices" in notes[0]
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+    with served(tmp_path / "new") as ask:
+        assert ask("words", ["b"])["number"].tolist() == [1]
+    assert not (tmp_path / "new" / "fingerprint.pb").exists()
