@@ -346,9 +346,6 @@ def plain_keras(dropped: Callable[[str], None]) -> Iterator[None]:
         for trainer in keras_trainers("make_train_function"):
             ready = _with_optimizer(trainer.make_train_function, trainer.train_step)
             stack.enter_context(patch.object(trainer, "make_train_function", ready))
-        for module in _each_keras():
-            kind = module.callbacks.BackupAndRestore
-            stack.enter_context(patch.object(kind, "__init__", _with_no_backup(kind.__init__)))
         yield
 
 
@@ -364,11 +361,20 @@ def _each_keras() -> Iterator[Any]:
             yield importlib.import_module(name)
 
 
-def _with_no_backup(usual: Callable[..., None]) -> Callable[..., None]:
+@contextmanager
+def _no_backups() -> Iterator[None]:
     """Let training begin anew, and not where a training that was interrupted left a backup.
 
     Such a step has other variables, and there may be no epoch left that has one.
     """
+    with ExitStack() as stack:
+        for module in _each_keras():
+            kind = module.callbacks.BackupAndRestore
+            stack.enter_context(patch.object(kind, "__init__", _with_no_backup(kind.__init__)))
+        yield
+
+
+def _with_no_backup(usual: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(usual)
 
     @wraps(usual)
@@ -454,6 +460,7 @@ def run_script(source: Source) -> None:
         patch.object(sys, "path", [str(place_of(source)), *sys.path]),
         # A plan that the script applies is not part of the model.
         patch.object(Framework, "apply", lambda *_, **__: None),
+        _no_backups(),
     ):
         if source.kind == "script":
             runpy.run_path(source.path, run_name="__main__")

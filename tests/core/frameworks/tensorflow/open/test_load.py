@@ -399,6 +399,12 @@ for _ in range(12):
     assert step.function.startswith("train_step")
 
 
+def test_a_real_training_goes_on_from_its_backup():
+    """Only a script that is measured begins anew; a plan is applied to real training."""
+    with plain_keras(lambda _: None):
+        assert keras.callbacks.BackupAndRestore("backup").backup_dir == "backup"
+
+
 # Saved Keras models
 
 
