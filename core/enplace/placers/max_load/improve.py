@@ -107,9 +107,10 @@ class _Improver:
 
     @cached_property
     def is_in_a_row(self) -> bool:
-        """Whether all nodes follow each other, so that what is contiguous is a partition."""
-        nodes = contract(self.problem, self.rule)
-        return bound_ideals(nodes.n_nodes, nodes.source, nodes.target) <= 2
+        """Whether all units follow each other, so that what is contiguous is a partition."""
+        nodes, n_units = contract(self.problem, self.rule), self.problem.n_units
+        ends = nodes.n_nodes, nodes.source, nodes.target
+        return nodes.n_nodes == n_units and bound_ideals(*ends) <= 2
 
     @property
     def is_contiguous(self) -> bool:
@@ -276,6 +277,9 @@ class _Improver:
         value_us, bound_us = self.plan.value_us or 0.0, self.plan.bound_us or 0.0
         is_near = self.is_contiguous and bound_us >= value_us * (1 - NEAR)
         choices = self.problem.unit_allowed.size
+        counted, capacity = op_memory_bytes(self.problem), self.problem.cluster.capacity_bytes
+        if not self.outputs_decide or counted.sum() > capacity.sum(dtype=np.float64):
+            counted = self.weights
         has_time = self.options.stop.limit_s is not None
         if choices > (FEW_CHOICES if is_near else MOST_CHOICES):
             return
@@ -283,9 +287,11 @@ class _Improver:
         if is_usable and not has_time and find_kinds(self.problem, self.rule).are_exact:
             return
         if not (is_near and self.is_in_a_row):
-            self._search(search_contiguous, CP_SAT, CONTIGUOUS)
+            self._search(search_contiguous, CP_SAT, CONTIGUOUS, counted)
         if not self.is_contiguous:
-            self._search(search_anywhere, "HiGHS", ALL)
+            self._search(search_anywhere, "HiGHS", ALL, counted)
+        if not self.is_contiguous and counted is not self.weights:
+            self._search(search_anywhere, "HiGHS", ALL, self.weights)
 
     def _list_placements(self) -> bool:
         """Try all placements if they are few; of those that are not contiguous, if nothing else.
@@ -326,14 +332,17 @@ class _Improver:
             max_load_us(self.problem, device, self.rule) < value_us * (1 - BETTER)
         )
 
-    def _search(self, search: Callable[..., Incumbent], solver: str, rivals: Rivals) -> None:
+    def _search(
+        self,
+        search: Callable[..., Incumbent],
+        solver: str,
+        rivals: Rivals,
+        op_bytes: IntArray,
+    ) -> None:
         if self.stop():
             return
         problem, plan, rule = self.problem, self.plan, self.rule
         stop = self.stop if self.is_contiguous else self.stop.within(SHARE)
-        counted, capacity = op_memory_bytes(problem), problem.cluster.capacity_bytes
-        if counted.sum() > capacity.sum(dtype=np.float64):
-            counted = self.weights
         begin = self._as_partition()
         found = search(
             problem,
@@ -342,7 +351,7 @@ class _Improver:
             self.options.seed,
             solver,
             partition=begin,
-            op_bytes=counted,
+            op_bytes=op_bytes,
         )
         # What is proven for one stage on each device does not hold for replicas, nor what is proven
         # where all outputs count for plans whose outputs need less.
