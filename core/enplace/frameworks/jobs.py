@@ -28,12 +28,14 @@ from enplace.processes.worker import (
     ignore_written,
     never,
 )
-from enplace.text import count, listed
+from enplace.text import count
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 Job = tuple[Message, ...]
+
+_SHOWN = 3
 
 _SEVERAL = handler_program("enplace.frameworks.work:do_several", "framework")
 
@@ -163,8 +165,9 @@ def about_written(model: str, paths: Collection[str]) -> str:
     """Say which files a model's code would have changed."""
     here = os.getcwd()
     names = [os.path.relpath(path, here) if is_in(path, [here]) else path for path in sorted(paths)]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return (
-        f"{model} wrote {count(len(names), 'file')} ({listed(names)}) in a scratch folder, which "
+        f"{model} wrote {count(len(names), 'file')} ({shown}) in a scratch folder, which "
         f"is removed; your files are as before"
     )
 

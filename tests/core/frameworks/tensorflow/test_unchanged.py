@@ -128,5 +128,5 @@ def test_a_watched_folder_does_not_change(refused, tmp_path, run_python):
     done = run_python(tmp_path, "measure.py")
     assert done.returncode == 0, done.stderr
     assert "train wrote" in done.stderr
-    assert "out/train.log" in done.stderr
+    assert "(out/best.keras, " in done.stderr
     assert state(work) == before
