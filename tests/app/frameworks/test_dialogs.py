@@ -36,9 +36,9 @@ def test_the_dialog_explains_what_can_be_opened(ask):
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("train.py", {"arguments", "batch_size"}),
+        ("train.py", {"arguments", "batch_size", "keep_device_scopes"}),
         ("model.h5", {"loss", "optimizer", "batch_size"}),
-        ("graph.pbtxt", {"batch_size"}),
+        ("graph.pbtxt", {"batch_size", "keep_device_scopes"}),
     ],
 )
 def test_the_fields_depend_on_the_kind_of_model(ask, name, fields):
