@@ -108,7 +108,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the least latency where accelerators have two subgraphs, by annealing and Fig. 4.
 
-    Half of the time goes to the search of ``latency-ip``, whose answer this one begins with. Half
+    Most of the time goes to the search of ``latency-ip``, whose answer this one begins with. Half
     of the annealings after it allow one subgraph only, because good placements of that kind are
     hard to find among all others.
     """
