@@ -23,11 +23,11 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.machine.check_claims import check_claims
-from enplace.machine.latency import find_pass_subgraphs
+from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
-from enplace.placing.incumbents import PROVEN_GAP
+from enplace.placing.incumbents import BETTER
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
 from enplace.placing.settle import by_placed_rank
 from enplace.placing.stop import Stop
@@ -35,7 +35,7 @@ from enplace.text import count, ms, percent
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.device_names import task_of
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 
 PRICE_US, MOST = 10.0, 0.05
@@ -149,6 +149,13 @@ def about_price(schedule: Schedule) -> str:
     )
 
 
+def _value_us(problem: Problem, plan: Plan) -> float:
+    """Return the objective of a plan for throughput or latency."""
+    if plan.objective == LATENCY:
+        return latency_us(problem, plan.device, plan.subgraph)
+    return max_load_us(problem, plan.device, planned_rule(plan))
+
+
 class _Choice:
     """The plan to take so far."""
 
@@ -200,7 +207,7 @@ class _Choice:
         """Offer a placement in the best plan's order, or in that of its ranks."""
         if np.array_equal(device, self._best.schedule.plan.device):
             return False
-        plan = replace(self._best.schedule.plan, device=device)
+        plan = replace(self._best.schedule.plan, device=device, subgraph=None)
         if self._offer(plan):
             return True
         if plan.objective != STEP_TIME:
@@ -218,7 +225,7 @@ class _Choice:
             position=plan.position,
             policy=plan.policy,
             links=plan.links,
-            subgraph=None,
+            subgraph=plan.subgraph,
         )
         self._left -= (EACH + len(plan.device)) * (PIPELINE if self._in_flight else 1)
         try:
@@ -227,6 +234,9 @@ class _Choice:
             return False
         if not self._is_as_good(found):
             return False
+        loses_proof = self._is_proven(self._best) and not self._is_proven(found)
+        if loses_proof and found.fullest >= self._best.fullest:
+            return False  # only memory is worth a proof
         lower = found.charged_us < self._best.charged_us - TIE * self._value_us
         if not lower and not found.rank < self._best.rank:
             return False
@@ -234,6 +244,10 @@ class _Choice:
         self._value_us = min(self._value_us, found.value_us)
         self._charged_us = min(self._charged_us, found.charged_us)
         return True
+
+    def _is_proven(self, rated: _Rated) -> bool:
+        given = self._given
+        return given.proven and rated.value_us <= self._first.value_us * (1 + BETTER)
 
     def _is_as_good(self, found: _Rated) -> bool:
         most = MOST if self._price_us.any() else 0.0
@@ -249,8 +263,7 @@ class _Choice:
         problem, plan = schedule.problem, schedule.plan
         value_us, n_subgraphs, peak_bytes = schedule.makespan_us, 0, schedule.peak_bytes
         if plan.objective != STEP_TIME:
-            claimed = check_claims(problem, replace(plan, value_us=None)).value_us
-            value_us = math.inf if claimed is None else claimed
+            value_us = _value_us(problem, plan)
             n_subgraphs = int(find_pass_subgraphs(problem, plan.device).max())
         if self._in_flight:
             rule = planned_rule(plan)
@@ -272,8 +285,9 @@ class _Choice:
         if plan.objective == STEP_TIME:
             plan = plan.with_notes(plan.note, why)
         else:
-            proven = plan.proven and best.value_us <= (plan.bound_us or 0.0) * (1 + PROVEN_GAP)
-            plan = replace(plan, value_us=best.value_us, proven=proven)
+            plan = replace(plan, value_us=best.value_us, proven=self._is_proven(best))
+            if plan.proven and plan.bound_us == self._given.value_us:
+                plan = replace(plan, bound_us=plan.value_us)  # they differ by rounding
             clause = why[:1].lower() + why[1:].rstrip(".")
             plan = plan.with_notes(plan.note, clause, separator="; ")
         return replace(best.schedule, plan=plan)

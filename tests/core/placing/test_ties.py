@@ -18,7 +18,7 @@ from enplace.placing.ties import MOST, PRICE_US, settle_ties
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import MeasuredLink
 from enplace.values.plan import Plan
-from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from problems import cluster_of, plan_of, planned_problems, profile_of
 from properties import examples
@@ -134,6 +134,16 @@ def test_the_throughput_of_a_chain_has_the_most_free_memory_of_all_stages(sizes,
     ]
     best = min(share(rival) for rival in rivals if rival.fits)
     assert share(found.schedule) <= best + 0.01
+
+
+def test_the_subgraphs_of_a_query_are_not_lost_to_a_slower_plan():
+    costs = [3, 5, 7, 9, 11, 3, 5, 7, 9]
+    names = [f"op_{i}" for i in range(9)]
+    edges = [(names[i], names[i + 3], 2) for i in range(6)]
+    problem = Problem(profile_of(dict(zip(names, costs, strict=True)), edges), cluster_of(2))
+    found = place(problem, "latency-ip-q", options=PlaceOptions(LATENCY))
+    assert found.plan.proven
+    assert found.gap == pytest.approx(0, abs=1e-5)
 
 
 def on_two_cpus(measured: bool) -> tuple[Schedule, Plan]:
