@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import runpy
-import sys
 import tempfile
 import traceback
 from collections import Counter
@@ -14,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -25,7 +21,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.frameworks.framework import Framework
+from enplace.frameworks.programs import current_line, run_program, why_ended, why_failed
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import (
     N_BATCHES,
@@ -45,7 +41,6 @@ from enplace.frameworks.tensorflow.open.sessions import (
     modern_loops,
 )
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
-from enplace.frameworks.trust import place_of
 from enplace.names.passes import is_in_backward_scope
 from enplace.values.op_kinds import is_update_type
 
@@ -79,19 +74,17 @@ def load_script(source: Source) -> Step:
     LoadError
         If the script ends or fails before it trains, or trains without a graph.
     """
-    recorder = Recorder(
-        source.name, lambda: _innermost(source, [*traceback.walk_stack(None)][::-1])
-    )
+    recorder = Recorder(source.name, lambda: current_line(source))
     with plain_keras(recorder.dropped), one_replica(), modern_loops(), recorder.hooked():
         try:
             run_script(source)
         except EnoughError:
             raise
         except SystemExit as end:
-            recorder.ended(_why_ended(source, end), printed=True)
+            recorder.ended(why_ended(source, end), printed=True)
         except BaseException as error:
             if not is_out_of_memory(error):
-                recorder.ended(_why_failed(source, error), printed=True)
+                recorder.ended(why_failed(source, error, first_line(error)), printed=True)
             elif not recorder.has_step:
                 raise  # not the script's fault
     return recorder.step()
@@ -454,55 +447,6 @@ def one_replica() -> Iterator[None]:
 
 
 def run_script(source: Source) -> None:
-    """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
-    with (
-        patch.object(sys, "argv", [source.path, *source.words]),
-        patch.object(sys, "path", [str(place_of(source)), *sys.path]),
-        # A plan that the script applies is not part of the model.
-        patch.object(Framework, "apply", lambda *_, **__: None),
-        _no_backups(),
-    ):
-        if source.kind == "script":
-            runpy.run_path(source.path, run_name="__main__")
-        else:
-            runpy.run_module(source.path, run_name="__main__", alter_sys=True)
-
-
-def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
-    """Name the script and the line of its innermost frame: ``train.py, line 7``."""
-    lines = [line for frame, line in frames if _is_of(source, frame)]
-    name = Path(source.path).name
-    return f"{name}, line {lines[-1]}" if lines else name
-
-
-def _is_of(source: Source, frame: FrameType) -> bool:
-    if source.kind == "module":
-        return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
-    return os.path.abspath(frame.f_code.co_filename) == source.path
-
-
-def _why_ended(source: Source, end: SystemExit) -> str:
-    place = _innermost(source, list(traceback.walk_tb(end.__traceback__)))
-    if end.code == 2:
-        given = " ".join(source.words) or "none"
-        return (
-            f"{place}: the script refused its arguments (given: {given}); see its output for the "
-            f"reason, and give it the arguments that it needs"
-        )
-    reason = f" ({end.code})" if end.code else ""
-    return f"{place}: the script ended before it trained{reason}; let it run until then"
-
-
-def _why_failed(source: Source, error: BaseException) -> str:
-    """Print the script's own traceback; return the reason in one line."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
-    trace = error.__traceback__
-    for _ in range(own[0] if own else 0):
-        trace = trace and trace.tb_next
-    traceback.print_exception(error.with_traceback(trace))
-    place = _innermost(source, frames)
-    if isinstance(error, ModuleNotFoundError):
-        return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    reason = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-    return f"{place}: it failed before it trained: {reason}; correct the script"
+    """Run a script or module as Python does, but from its beginning."""
+    with _no_backups():
+        run_program(source)

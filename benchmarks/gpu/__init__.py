@@ -1,0 +1,1 @@
+"""The check on a GPU: models as people train them, measured and predicted."""

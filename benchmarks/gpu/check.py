@@ -1,0 +1,244 @@
+"""Measure six PyTorch models on this machine's GPU, and compare with what Enplace predicts.
+
+``python -m benchmarks.gpu.check FOLDER`` profiles each model, simulates it on one device, estimates
+it on tensors without content from the GPU's roofline, and writes ``gpu-check.json``,
+``gpu-check.md`` and the profiles, packed into ``profiles.zip``. Without a GPU it does the same with
+small models on the CPU, whose estimate means nothing. A model that fails is told and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+import traceback
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enplace.frameworks.jobs import measure_profile
+from enplace.frameworks.own_cluster import PCIE, describe, model_of
+from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.frameworks.source import source_of
+from enplace.machine import simulate
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import KINDS, Profile
+from enplace.writers import write_profile
+
+SCRIPT = Path(__file__).with_name("train.py")
+MODELS = ("lstm", "resnet50", "gpt2", "bert", "vit", "llama-1b")
+STEPS, WARM_UPS = 30, 10
+USUAL_GPU_BYTES = 80 << 30
+
+
+def main() -> int:
+    """Return how many models failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.check")
+    parser.add_argument("folder", type=Path, help="where the results go")
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}")
+    given = parser.parse_args()
+    if unknown := {*given.names} - {*MODELS}:
+        parser.error(f"no model is called {', '.join(sorted(unknown))}")
+    names = given.names or [*MODELS]
+    given.folder.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
+    print(json.dumps(machine), flush=True)
+    rows: dict[str, dict[str, Any]] = {}
+    profiles: dict[str, Profile] = {}
+    for name in names:
+        rows[name] = attempt(name, "measured", lambda name=name: measured(name, machine, profiles))
+        save(given.folder, machine, rows, profiles)
+    with ThreadPoolExecutor(4) as pool:
+        guess = {
+            name: pool.submit(
+                attempt, name, "estimated", lambda name=name: estimated(name, machine, profiles)
+            )
+            for name in names
+        }
+        for name in names:
+            rows[name] |= guess[name].result()
+    save(given.folder, machine, rows, profiles)
+    print(page(machine, rows))
+    return sum("failed" in row for row in rows.values())
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return the GPU and the versions."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    card = torch.cuda.get_device_properties(0) if has_gpu else None
+    return {
+        "gpu": card.name if card else "",
+        "gpu_bytes": card.total_memory if card else 0,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if has_gpu else None,
+        "python": platform.python_version(),
+        "when": time.strftime("%Y-%m-%d %H:%M"),
+    }
+
+
+def attempt(name: str, what: str, work: Any) -> dict[str, Any]:
+    """Do a part of a model's check; tell if it fails, and go on."""
+    began = time.monotonic()
+    try:
+        found: dict[str, Any] = work()
+    except Exception as error:
+        lines = getattr(error, "last_lines", "")
+        print(f"{name}: {what} FAILED: {error}\n{lines}", flush=True)
+        if not lines:
+            traceback.print_exc()
+        return {"failed": f"{what}: {error}"}
+    took_s = time.monotonic() - began
+    shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}
+    print(f"{name}: {what} in {took_s:.0f} s: {json.dumps(shown)}", flush=True)
+    return found | {f"{what}_in_s": took_s}
+
+
+def source(name: str, machine: dict[str, Any], **options: Any) -> Any:
+    """Return the training script of a model."""
+    words = [name] if machine["gpu"] else [name, "--small"]
+    return source_of(str(SCRIPT), arguments=words, framework_name="torch", **options)
+
+
+def measured(
+    name: str, machine: dict[str, Any], profiles: dict[str, Profile]
+) -> dict[str, Any]:
+    """Profile a model; simulate its step on the device that it ran on."""
+    devices = "gpu:1" if machine["gpu"] else "cpu:1"
+    profile = measure_profile(source(name, machine), devices, STEPS, WARM_UPS)
+    profiles[f"{name}-measured"] = profile
+    facts, config = profile.measured, profile.measured.config
+    assert facts.cluster is not None
+    step_us = facts.step_time_us or float("nan")
+    step, busy_us, peak_bytes = on_one_device(profile, facts.cluster)
+    bare = without_gaps(profile)
+    typical_us, _, _ = on_one_device(bare, facts.cluster)
+    found = {
+        "ops": profile.n_ops,
+        "edges": profile.n_edges,
+        "variables_bytes": int(profile.persistent_bytes.sum()),
+        "steps": facts.steps,
+        "step_us": step_us,
+        "step_quartiles_us": config.get("step_quartiles_us"),
+        "peak_bytes": max(facts.peak_bytes.values(), default=0),
+        "simulated_us": step,
+        "simulated_without_gaps_us": typical_us,
+        "simulated_busy": busy_us / step,
+        "simulated_peak_bytes": peak_bytes,
+        "launch_gap_us": facts.launch_gap_us,
+        "op_overhead_us": facts.op_overhead_us,
+    }
+    if "kernels_us" in config:
+        found |= {"kernels": config["kernels"], "kernels_us": config["kernels_us"]}
+        found |= {"unjoined_us": config["unjoined_us"], "busy": config["kernels_us"] / step_us}
+    return found
+
+
+def without_gaps(profile: Profile) -> Profile:
+    """Return a profile whose ops on a GPU take only as long as their kernels."""
+    gap_us = profile.measured.launch_gap_us or 0.0
+    kernels = np.array([profile.measured.op_kernels.get(name, 0) for name in profile.op_names])
+    time_us = profile.time_us.copy()
+    gpu = KINDS.index("gpu")
+    time_us[:, gpu] = np.maximum(time_us[:, gpu] - gap_us * kernels, 0.0)
+    return profile.with_costs(time_us)
+
+
+def estimated(
+    name: str, machine: dict[str, Any], profiles: dict[str, Profile]
+) -> dict[str, Any]:
+    """Estimate a model without running it; simulate its step on the GPU."""
+    model = model_of(machine["gpu"]) if machine["gpu"] else DEFAULT_GPU
+    model = model if model in GPUS else DEFAULT_GPU
+    profile = measure_profile(source(name, machine, estimate=model), "cpu:1", 1, 0)
+    profiles[f"{name}-estimated-{model}"] = profile
+    n_bytes = machine["gpu_bytes"] or USUAL_GPU_BYTES
+    step, busy_us, peak_bytes = on_one_device(profile, describe(1, model, n_bytes, PCIE))
+    return {
+        "estimated_for": model,
+        "estimated_ops": profile.n_ops,
+        "estimated_us": step,
+        "estimated_busy": busy_us / step,
+        "estimated_peak_bytes": peak_bytes,
+        "estimated_flops": float(np.nansum(profile.flops)),
+    }
+
+
+def on_one_device(profile: Profile, cluster: Cluster) -> tuple[float, float, int]:
+    """Simulate a profile on one device in its own order; return step, busy time and peak memory."""
+    kinds = [device.kind for device in cluster.devices]
+    gpu = kinds.index("gpu") if "gpu" in kinds else 0
+    host = kinds.index("cpu") if "cpu" in kinds else 0
+    runs = np.isfinite(profile.time_us[:, KINDS.index(kinds[gpu])])
+    device = np.where(runs, gpu, host).astype(np.int64)
+    # A tie may hold an op of the host beside a parameter; what the check asks is the GPU's time.
+    free = replace(profile, colocation=("",) * profile.n_ops)
+    plan = Plan(device, np.arange(profile.n_ops), method="one-device")
+    schedule = simulate(Problem(free, cluster), plan)
+    curve = schedule.memory[gpu]
+    return float(schedule.step_time_us), float(schedule.busy_us[gpu]), curve.peak_bytes
+
+
+def save(
+    folder: Path, machine: dict[str, Any], rows: dict[str, Any], profiles: dict[str, Profile]
+) -> None:
+    """Write everything that is known so far."""
+    written = json.dumps({"machine": machine, "models": rows}, indent=1)
+    (folder / "gpu-check.json").write_text(written + "\n")
+    (folder / "gpu-check.md").write_text(page(machine, rows))
+    with zipfile.ZipFile(folder / "profiles.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, profile in profiles.items():
+            path = folder / f"{name}.enplace"
+            write_profile(str(path), profile)
+            packed.write(path, path.name)
+            path.unlink()
+
+
+def page(machine: dict[str, Any], rows: dict[str, Any]) -> str:
+    """Return the tables of predicted against measured."""
+    where = machine["gpu"] or "CPU (small models; their estimate is for a GPU that is not here)"
+    lines = [
+        f"# {where}, PyTorch {machine['torch']}, {machine['when']}",
+        "",
+        "| model | ops | measured step | simulated | estimated | busy: measured | simulated "
+        "| estimated | peak: measured | simulated | estimated |",
+        "| :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for name, row in rows.items():
+        cells = [name, f"{row.get('ops', 0):,}"]
+        cells += [ms(row.get(key)) for key in ("step_us", "simulated_us", "estimated_us")]
+        cells += [share(row.get(key)) for key in ("busy", "simulated_busy", "estimated_busy")]
+        keys = ("peak_bytes", "simulated_peak_bytes", "estimated_peak_bytes")
+        cells += [gib(row.get(key)) for key in keys]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"\n{name}: {row['failed']}" for name, row in rows.items() if "failed" in row]
+    return "\n".join(lines) + "\n"
+
+
+def ms(time_us: float | None) -> str:
+    """Show a time."""
+    return "" if time_us is None else f"{time_us / 1e3:.2f} ms"
+
+
+def share(value: float | None) -> str:
+    """Show a share."""
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def gib(n_bytes: float | None) -> str:
+    """Show a size."""
+    return "" if n_bytes is None else f"{n_bytes / 2**30:.2f} GiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

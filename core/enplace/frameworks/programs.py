@@ -1,0 +1,89 @@
+"""Running the user's program as Python does, and saying in one line where and why it ended.
+
+Programs run only in workers, but their frameworks differ: nothing here imports one.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from unittest.mock import patch
+
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.source import Source
+from enplace.frameworks.trust import place_of
+
+
+def run_program(source: Source) -> None:
+    """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
+    with (
+        patch.object(sys, "argv", [source.path, *source.words]),
+        patch.object(sys, "path", [str(place_of(source)), *sys.path]),
+        # A plan that the script applies is not part of the model.
+        patch.object(Framework, "apply", lambda *_, **__: None),
+    ):
+        if source.kind == "script":
+            runpy.run_path(source.path, run_name="__main__")
+        else:
+            runpy.run_module(source.path, run_name="__main__", alter_sys=True)
+
+
+def current_line(source: Source) -> str:
+    """Name the script and the line that is running: ``train.py, line 7``."""
+    return _innermost(source, [*traceback.walk_stack(None)][::-1])
+
+
+def _innermost(source: Source, frames: Iterable[tuple[FrameType, int]]) -> str:
+    lines = [line for frame, line in frames if _is_of(source, frame)]
+    name = Path(source.path).name
+    return f"{name}, line {lines[-1]}" if lines else name
+
+
+def _is_of(source: Source, frame: FrameType) -> bool:
+    if source.kind == "module":
+        return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
+    return os.path.abspath(frame.f_code.co_filename) == source.path
+
+
+def why_ended(source: Source, end: SystemExit) -> str:
+    """Say why a program ended itself before it trained."""
+    place = _innermost(source, traceback.walk_tb(end.__traceback__))
+    if end.code == 2:
+        given = " ".join(source.words) or "none"
+        return (
+            f"{place}: the script refused its arguments (given: {given}); see its output for the "
+            f"reason, and give it the arguments that it needs"
+        )
+    reason = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended before it trained{reason}; let it run until then"
+
+
+def failed_line(source: Source, error: BaseException) -> str:
+    """Name the script and the line of it that an error comes from."""
+    return _innermost(source, traceback.walk_tb(error.__traceback__))
+
+
+def why_failed(source: Source, error: BaseException, line: str) -> str:
+    """Print the script's own traceback; return the reason in one line.
+
+    Parameters
+    ----------
+    line : str
+        The line of the error's text that says why.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
+    trace = error.__traceback__
+    for _ in range(own[0] if own else 0):
+        trace = trace and trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+    place = _innermost(source, frames)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place}: it needs the module '{error.name}', which is not installed; install it"
+    reason = ": ".join(filter(None, (type(error).__name__, line)))
+    return f"{place}: it failed before it trained: {reason}; correct the script"

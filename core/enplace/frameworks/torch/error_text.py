@@ -1,0 +1,59 @@
+"""PyTorch's errors in one line, and what to do about those that are known."""
+
+from __future__ import annotations
+
+import re
+
+from enplace.text import UNPRINTABLE
+
+OUT_OF_MEMORY = ("CUDA out of memory", "OutOfMemoryError", "can't allocate memory", "MemoryError")
+
+_ALLOCATE = re.compile(r"Tried to allocate ([\d.]+ \w+)")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, without what controls a terminal."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    return UNPRINTABLE.sub(" ", next(filter(None, lines), ""))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory is full."""
+    text = f"{type(error).__name__}: {error}"
+    return any(each in text for each in OUT_OF_MEMORY)
+
+
+def describe_out_of_memory(text: str) -> str:
+    """Say that the model does not fit, and what it asked for last."""
+    asked = _ALLOCATE.search(text)
+    last = f"; the last tensor wanted {asked[1]}" if asked else ""
+    return (
+        f"the model does not fit the device that it was profiled on{last}; use a smaller batch, or "
+        f"estimate it without a device: --estimate h100"
+    )
+
+
+_KNOWN = (
+    (
+        ("DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensor",
+         "GuardOnDataDependentSymNode"),
+        "it asks for the value of a tensor, which has none in an estimate; profile it on a device "
+        "without --estimate",
+    ),
+    (
+        ("Cannot access data pointer of Tensor", "FakeTensor", "fake tensor"),
+        "this reads the memory of a tensor past PyTorch's dispatcher, and in an estimate a tensor "
+        "has none; profile it on a device without --estimate",
+    ),
+    (
+        ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available"),
+        "it wants a GPU of its own, and there is none here; let it take "
+        "torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+    ),
+)  # fmt: skip
+
+
+def explain(error: BaseException) -> str:
+    """Explain an error that is known; empty for others."""
+    text = f"{type(error).__name__}: {error}"
+    return next((why for marks, why in _KNOWN if any(each in text for each in marks)), "")

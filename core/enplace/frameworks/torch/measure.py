@@ -1,0 +1,100 @@
+"""Profiles of recorded steps: measured on this machine, or estimated for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from enplace.frameworks import roofline
+from enplace.frameworks.own_cluster import PCIE, describe, model_of
+from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.profile import Node, graph_of
+from enplace.frameworks.torch.step import Step, Timing
+from enplace.readers.calibration import calibrate
+from enplace.system import host_bytes
+from enplace.values.cluster import Cluster, Device
+from enplace.values.measurement import Measurement
+from enplace.values.profile import Profile
+
+GPU, CPU = "GPU:0", "CPU:0"
+
+
+def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) -> Profile:
+    """Make the profile of a step that was measured.
+
+    Parameters
+    ----------
+    facts : Measurement
+        What is known besides.
+    """
+    graph = graph_of(step, MeasuredCosts(timing))
+    launched = np.array([_launches(node) for node in graph.nodes])
+    names = zip(graph.nodes, launched, strict=True)
+    measured = replace(
+        facts,
+        step_time_us=float(np.median(timing.step_times_us)) if timing.step_times_us else None,
+        op_devices={node.name: CPU if node.device == "cpu" else GPU for node in graph.nodes},
+        op_kernels={node.name: round(n) for node, n in names if timing.gpu and round(n)},
+        peak_bytes=_peaks(step, timing),
+        cluster=_cluster(timing),
+        steps=len(timing.step_times_us),
+        gpu=timing.gpu,
+        batch_shapes=step.batch_shapes,
+        function=step.name,
+        config=_config(timing, graph.nodes),
+    )
+    profile = graph.profile(name, measured)
+    if measured.step_time_us is None:
+        return profile
+    assert measured.cluster is not None
+    on_gpu = np.array([node.device != "cpu" for node in graph.nodes])
+    launched = launched * on_gpu if timing.gpu else (launched > 0).astype(np.int64)
+    return calibrate(profile, launched, measured.cluster, "gpu" if timing.gpu else "cpu")
+
+
+def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measurement) -> Profile:
+    """Make the profile of a step whose op times are those of a roofline."""
+    graph = graph_of(step, EstimatedCosts(gpu))
+    measured = replace(
+        facts,
+        estimated=gpu.title,
+        estimated_speed=gpu.speed,
+        batch_shapes=step.batch_shapes,
+        function=step.name,
+    )
+    return graph.profile(name, measured)
+
+
+def _launches(node: Node) -> float:
+    return node.kernels
+
+
+def _peaks(step: Step, timing: Timing) -> dict[str, int]:
+    """Return what the allocator of a GPU held at most, or all storages on a CPU."""
+    return dict(timing.peak_bytes) or {CPU: step.counted_peak_bytes("cpu")}
+
+
+def _config(timing: Timing, nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the spread of the steps, and how long the GPU computed in one."""
+    config: dict[str, Any] = {}
+    if timing.step_times_us:
+        low, high = np.percentile(timing.step_times_us, [25, 75])
+        config["step_quartiles_us"] = [float(low), float(high)]
+    if timing.gpu:
+        config["kernels_us"] = float(sum(timing.call_us.values()) + timing.unjoined_us)
+        config["kernels"] = int(sum(timing.call_kernels.values()))
+        config["unjoined_us"] = timing.unjoined_us
+    return config
+
+
+def _cluster(timing: Timing) -> Cluster:
+    """Return the devices that a step was measured on; op times are this GPU's, so its speed is 1."""
+    if not timing.gpu:
+        return Cluster("local", (Device(CPU, "cpu", host_bytes()),), (), (), "This machine's CPU.")
+    found = describe(1, model_of(timing.gpu), timing.gpu_bytes, PCIE)
+    devices = tuple(replace(each, speed=1.0) for each in found.devices)
+    return replace(found, name="local", devices=devices,
+                   description=f"The GPU of this machine ({timing.gpu}) and its host.")  # fmt: skip

@@ -1,0 +1,126 @@
+"""Which module is running, what modules and parameters are called, and who is the root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+from torch.utils._pytree import tree_leaves
+
+from enplace.frameworks.torch.step import BUFFER, PARAMETER
+
+_WRAPPERS = ("_orig_mod", "module")
+"""What wraps a model holds it under one of these names: compiled or data-parallel models."""
+
+
+class Modules:
+    """Follows the calls of modules; as a context, while a step is recorded."""
+
+    def __init__(self) -> None:
+        self.roots: list[torch.nn.Module] = []
+        self._path: dict[int, str] = {}
+        self._kept: list[torch.nn.Module] = []  # or else another might get its number
+        self._owner: dict[int, str] = {}
+        self._unknown: dict[int, tuple[torch.Tensor, str]] = {}
+        self._stack: list[str] = []
+        self._prefixes: dict[str, int] = {}
+        self._shapes: tuple[tuple[int, ...], ...] | None = None
+        self._hooks = ExitStack()
+
+    def __enter__(self) -> Modules:
+        self._stack.clear()
+        self._shapes = None
+        for hook in (
+            hooks.register_module_forward_pre_hook(self._begin),
+            hooks.register_module_forward_hook(self._end, always_call=True),
+        ):
+            self._hooks.callback(hook.remove)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.close()
+
+    def current(self) -> str | None:
+        """Return the path of the innermost module that is running; None outside of all."""
+        return self._stack[-1] if self._stack else None
+
+    def owner(self, parameter: torch.Tensor) -> str:
+        """Return the name of a parameter; one that no module has is numbered."""
+        if (name := self._owner.get(id(parameter))) is not None:
+            return name
+        _, name = self._unknown.setdefault(
+            id(parameter), (parameter, f"parameter_{len(self._unknown)}")
+        )
+        return name
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor, str]]:
+        """Iterate over the parameters and buffers of all roots, with their names and roles."""
+        for root in self.roots:
+            prefix = self._path[id(root)]
+            for path, parameter in root.named_parameters():
+                yield self._owner.setdefault(id(parameter), _joined(prefix, path)), parameter, PARAMETER
+            for path, buffer in root.named_buffers():
+                yield _joined(prefix, path), buffer, BUFFER
+
+    def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the tensors that a root with parameters was first called with."""
+        return self._shapes or ()
+
+    @property
+    def name(self) -> str:
+        """The class of the largest root."""
+        sized = [(sum(p.numel() for p in root.parameters()), root) for root in self.roots]
+        return type(_unwrapped(max(sized, key=lambda each: each[0])[1])).__name__ if sized else ""
+
+    def _begin(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if id(module) not in self._path:
+            self._add(module)
+        if self._shapes is None and any(True for _ in module.parameters()):
+            given = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+            # A model that is called with keywords passes its batch on to a module inside.
+            self._shapes = tuple(tuple(map(int, each.shape)) for each in given) or None
+        self._stack.append(self._path[id(module)])
+
+    def _end(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def _add(self, module: torch.nn.Module) -> None:
+        """Give a root's modules and parameters their names; those of a second root begin with it."""
+        inside = [self._stack[-1]] if self._stack else []
+        first = not self.roots
+        has_own = any(True for _ in module.parameters())
+        prefix = "" if first and has_own and not inside else self._prefix(module)
+        prefix = ".".join(filter(None, [*inside, prefix]))
+        self._kept.append(module)
+        if has_own:
+            self.roots.append(module)
+        for path, each in module.named_modules():
+            self._path.setdefault(id(each), _joined(prefix, path))
+        named = (*module.named_parameters(), *module.named_buffers())
+        for path, tensor in named:
+            self._owner.setdefault(id(tensor), _joined(prefix, path))
+
+    def _prefix(self, module: torch.nn.Module) -> str:
+        name = type(module).__name__
+        number = self._prefixes[name] = self._prefixes.get(name, -1) + 1
+        return f"{name}_{number}" if number else name
+
+
+def _joined(prefix: str, path: str) -> str:
+    """Join parts of a path without the names under which wrappers hold a model."""
+    parts = path.split(".")
+    while parts and parts[0] in _WRAPPERS:
+        parts = parts[1:]
+    return ".".join(filter(None, [prefix, *parts]))
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    for name in _WRAPPERS:
+        inner = getattr(module, name, None)
+        if isinstance(inner, torch.nn.Module) and len([*module.children()]) == 1:
+            return _unwrapped(inner)
+    return module

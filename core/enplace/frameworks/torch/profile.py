@@ -1,0 +1,376 @@
+"""A recorded step as a profile: views folded away, storages as tensors, updates by parameter.
+
+- A parameter is an op of its own that holds its bytes, those of the optimiser's state and, if
+  gradients outlive the backward pass, theirs. All that reads or writes it shares its device.
+- A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
+  changes a tensor in place makes it anew.
+- A tensor that was freed later than its last reader ended is held until then by one more edge.
+- What an optimiser's step does to one parameter is one op. The step begins when the backward pass
+  has ended: ``update/step`` waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.frameworks.torch.costs import Costs
+from enplace.frameworks.torch.names import UniqueNames, scope_of, scope_of_module
+from enplace.frameworks.torch.op_kinds import ALLOCATES, FREE, kind_of
+from enplace.frameworks.torch.step import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    PARAMETER,
+    STATE,
+    RecordedOp,
+    Step,
+    Storage,
+)
+from enplace.names.passes import UPDATE
+from enplace.names.scopes import INPUT as INPUT_SCOPE
+from enplace.readers.colocation import colocation_groups
+from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import OpKind, OpPass
+from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
+
+Edge = tuple[int, int, int, int]
+"""Source, output, consumer, bytes."""
+
+_SAVED = (PARAMETER, STATE, BUFFER)
+
+
+@dataclass
+class Node:
+    """An op of the profile in the making."""
+
+    name: str
+    type: str
+    kind: OpKind
+    pass_: str
+    scope: str
+    time_us: tuple[float, float] = (np.nan, np.nan)
+    flops: float = 0.0
+    kernels: float = 0.0
+    persistent_bytes: int = 0
+    temporary_bytes: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The nodes and edges of a recorded step; ``kernels`` are those that each node launches."""
+
+    nodes: Sequence[Node]
+    edges: Sequence[Edge]
+    ties: Sequence[tuple[int, int]]
+
+    def profile(self, name: str, measured: Measurement) -> Profile:
+        """Make the profile."""
+        nodes = self.nodes
+        names = [node.name for node in nodes]
+        return make_profile(
+            name,
+            op_names=names,
+            op_types=[node.type for node in nodes],
+            op_kinds=[node.kind for node in nodes],
+            op_passes=[node.pass_ for node in nodes],
+            scopes=[node.scope for node in nodes],
+            flops=[node.flops for node in nodes],
+            time_us=np.array([node.time_us for node in nodes], dtype=float).reshape(-1, 2),
+            persistent_bytes=[node.persistent_bytes for node in nodes],
+            temporary_bytes=[node.temporary_bytes for node in nodes],
+            colocation=colocation_groups(names, self.ties),
+            **edge_columns(self.edges),
+            measured=measured,
+        )
+
+
+def graph_of(step: Step, costs: Costs) -> StepGraph:
+    """Make the graph of a step."""
+    merged = _merged_updates(step)
+    made = _Builder(step, costs, merged).build()
+    while knotted := _on_cycles(made.nodes, made.edges):
+        # Parts of an update that wait for each other, such as norms of all, are ops of their own.
+        of = made.merged_nodes
+        keys = {key for key, node in of.items() if node in knotted}
+        if not keys:
+            break
+        merged = {op: key for op, key in merged.items() if key not in keys}
+        made = _Builder(step, costs, merged).build()
+    return StepGraph(made.nodes, made.edges, made.ties)
+
+
+def _on_cycles(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
+    ends = np.array([(e[0], e[2]) for e in edges], dtype=np.int64).reshape(-1, 2)
+    shape = (len(nodes), len(nodes))
+    ones = np.ones(len(ends))
+    _, label = connected_components(
+        coo_array((ones, (ends[:, 0], ends[:, 1])), shape=shape), connection="strong"
+    )
+    size = np.bincount(label, minlength=1)
+    return {int(op) for op in np.flatnonzero(size[label] > 1)}
+
+
+UpdateKey = tuple[int, str]
+"""Number of an optimiser's step, and name of the parameter."""
+
+
+def _merged_updates(step: Step) -> dict[int, UpdateKey]:
+    """Find the ops that update one parameter alone, by their numbers."""
+    owner_of: dict[int, str] = {}
+    found: dict[int, UpdateKey] = {}
+    for number, op in enumerate(step.ops):
+        if not op.step_call or op.pass_ != OpPass.UPDATE:
+            continue
+        touched = [s for s, _ in op.reads] + [*op.writes]
+        own = {step.storages[s].owner for s in touched if step.storages[s].role in _OWNED}
+        own = own or {owner_of[s] for s in touched if s in owner_of}
+        if len(own) == 1:
+            (owner,) = own
+            found[number] = op.step_call, owner
+            owner_of |= dict.fromkeys(op.makes, owner)
+    return found
+
+
+_OWNED = (PARAMETER, STATE, GRADIENT)
+
+
+@dataclass
+class _Builder:
+    """Walks through a step's ops in their order."""
+
+    step: Step
+    costs: Costs
+    merged: Mapping[int, UpdateKey]
+    nodes: list[Node] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    ties: list[tuple[int, int]] = field(default_factory=list)
+    merged_nodes: dict[UpdateKey, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._names = UniqueNames()
+        self._node_of: dict[int, int] = {}
+        self._variable: dict[str, int] = {}
+        self._input: dict[int, int] = {}
+        self._writer: dict[int, int] = {}
+        self._readers: dict[int, list[int]] = defaultdict(list)
+        self._slots: dict[tuple[int, int, int], int] = {}
+        self._n_slots: dict[int, int] = defaultdict(int)
+        self._version: dict[int, int] = defaultdict(int)
+        self._seen: set[tuple[int, int, int]] = set()
+        self._step_node: dict[int, int] = {}
+        self._pending: list[int] = []
+        self._keeps_gradients = self._gradients_stay()
+
+    def build(self) -> _Builder:
+        """Make nodes and edges."""
+        self._add_variables()
+        for number, op in enumerate(self.step.ops):
+            if op.is_view or op.kind in FREE or op.kind in ALLOCATES:
+                continue
+            node = self._place(number, op)
+            self._node_of[number] = node
+            self._connect(node, op)
+        self._add_holds()
+        return self
+
+    # Nodes
+
+    def _gradients_stay(self) -> bool:
+        """Whether old gradients are still there when the first gradient is made.
+
+        Then a new one takes its place, or is added to it.
+        """
+        back = (i for i, op in enumerate(self.step.ops) if op.pass_ == OpPass.BACKWARD)
+        first = next(back, 0)
+        old = [s for s in self.step.storages if s.role == GRADIENT and s.first < 0]
+        return any(each.last >= first for each in old)
+
+    def _add_variables(self) -> None:
+        held: dict[str, int] = defaultdict(int)
+        device: dict[str, str] = {}
+        for each in self.step.storages:
+            if self._is_held(each):
+                held[each.owner] += each.n_bytes
+                if each.role == PARAMETER or each.owner not in device:
+                    device[each.owner] = each.device
+        for owner, n_bytes in held.items():
+            path, _, own = owner.rpartition(".")
+            scope = scope_of_module(path)
+            self._variable[owner] = self._add(
+                Node(
+                    self._names.take(scope, own),
+                    "Parameter",
+                    OpKind.VARIABLE,
+                    OpPass.FORWARD,
+                    scope,
+                    self.costs.free(device[owner]),
+                    persistent_bytes=n_bytes,
+                    device=device[owner],
+                )
+            )
+
+    def _is_held(self, storage: Storage) -> bool:
+        """Whether a storage is part of a parameter's op for the whole step."""
+        is_gradient = storage.role == GRADIENT and self._keeps_gradients
+        return storage.role in _SAVED or (is_gradient and storage.last >= len(self.step.ops))
+
+    def _add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _place(self, number: int, op: RecordedOp) -> int:
+        """Return the node of an op, a new one unless it updates the same parameter."""
+        key = self.merged.get(number)
+        if key is not None and key in self.merged_nodes:
+            at = self.merged_nodes[key]
+            self._grow(self.nodes[at], op)
+            return at
+        if key is not None:
+            path, _, own = key[1].rpartition(".")
+            scope = "/".join(filter(None, (UPDATE, scope_of_module(path))))
+            name = self._names.take(scope, own, op.optimizer)
+            node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope, device=op.device)
+        else:
+            scope = scope_of(op)
+            name = self._names.take(scope, op.kind)
+            node = Node(name, op.kind, kind_of(op), op.pass_, scope, device=op.device)
+        at = self._add(node)
+        self._grow(node, op)
+        if key is not None:
+            self.merged_nodes[key] = at
+        if op.step_call:
+            self._wait_for_backward(op, at)
+        elif op.pass_ == OpPass.BACKWARD:
+            self._pending.append(at)
+        return at
+
+    def _grow(self, node: Node, op: RecordedOp) -> None:
+        """Add the cost of an op to its node."""
+        cost = self.costs.of(op)
+        known = [np.nan_to_num(each) for each in node.time_us]
+        node.time_us = (known[0] + cost.time_us[0], known[1] + cost.time_us[1])
+        node.kernels += cost.kernels
+        node.flops += op.work.flops
+        made = sum(self.step.storages[s].n_bytes for s in op.makes) if node.kind == OpKind.UPDATE else 0
+        node.temporary_bytes = max(node.temporary_bytes, cost.extra_bytes + made)
+
+    def _wait_for_backward(self, op: RecordedOp, at: int) -> None:
+        """Let an optimiser's step follow the backward pass before it."""
+        if op.step_call not in self._step_node:
+            name = self._names.take(UPDATE, "step")
+            step = Node(name, "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE,
+                        self.costs.free(op.device), device=op.device)  # fmt: skip
+            self._step_node[op.step_call] = self._add(step)
+            sources = {e[0] for e in self.edges if e[2] in (pending := {*self._pending}) and e[0] in pending}
+            for each in self._pending:
+                if each not in sources:
+                    self._connect_nodes(each, CONTROL, self._step_node[op.step_call], 0)
+            self._pending.clear()
+        self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
+
+    # Edges
+
+    def _connect(self, node: int, op: RecordedOp) -> None:
+        """Add the edges of what an op reads, and note what it writes."""
+        made = {*op.makes}
+        for storage, _ in op.reads:
+            if storage in made:
+                continue
+            self._read(node, storage)
+        for storage in op.writes:
+            self._write(node, storage)
+        for storage in op.makes:
+            self._writer[storage] = node
+
+    def _read(self, node: int, number: int) -> None:
+        storage = self.step.storages[number]
+        writer = self._writer.get(number)
+        if storage.owner in self._variable and self._is_held(storage):
+            variable = self._variable[storage.owner]
+            self._tie(node, storage, variable)
+            self._send(variable if writer is None else writer, number, node, 0)
+        elif writer is not None:
+            self._send(writer, number, node, storage.n_bytes)
+            self._readers[number].append(node)
+        elif storage.first < 0:
+            self._send(self._input_of(number), number, node, storage.n_bytes)
+
+    def _write(self, node: int, number: int) -> None:
+        storage = self.step.storages[number]
+        if storage.owner in self._variable and self._is_held(storage):
+            self._tie(node, storage, self._variable[storage.owner])
+        for reader in self._readers.pop(number, ()):
+            self._connect_nodes(reader, CONTROL, node, 0)
+        self._writer[number] = node
+        self._version[number] += 1
+
+    def _tie(self, node: int, storage: Storage, variable: int) -> None:
+        if storage.role != BUFFER or storage.device == self.nodes[node].device:
+            self.ties.append((variable, node))
+
+    def _input_of(self, number: int) -> int:
+        """Return the node of a tensor that is older than the step."""
+        if number not in self._input:
+            storage = self.step.storages[number]
+            name = self._names.take(INPUT_SCOPE, f"tensor_{len(self._input)}")
+            node = Node(name, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE,
+                        self.costs.free(storage.device), device=storage.device)  # fmt: skip
+            self._input[number] = self._add(node)
+        return self._input[number]
+
+    def _send(self, source: int, storage: int, target: int, n_bytes: int) -> None:
+        """Connect a storage's last writer to a reader; each version is a tensor."""
+        key = source, storage, self._version[storage]
+        if key not in self._slots:
+            self._slots[key] = self._n_slots[source]
+            self._n_slots[source] += 1
+        self._connect_nodes(source, self._slots[key], target, n_bytes)
+
+    def _connect_nodes(self, source: int, output: int, target: int, n_bytes: int) -> None:
+        edge = source, output, target
+        if source != target and edge not in self._seen:
+            self._seen.add(edge)
+            self.edges.append((*edge, n_bytes))
+
+    def _add_holds(self) -> None:
+        """Hold each tensor until its storage was freed, if all readers end before."""
+        n_ops = len(self.step.ops)
+        last_node = self._last_nodes()
+        readers: dict[tuple[int, int], int] = {}
+        for source, output, target, _ in self.edges:
+            if output != CONTROL:
+                readers[source, output] = max(readers.get((source, output), -1), target)
+        for (source, number, version), output in [*self._slots.items()]:
+            storage = self.step.storages[number]
+            is_last = version == self._version[number]
+            if not is_last or self._is_held(storage) or not storage.n_bytes:
+                continue
+            until = last_node[min(storage.last, n_ops - 1)]
+            if until is not None and until > readers.get((source, output), -1):
+                self._connect_nodes(source, output, until, storage.n_bytes)
+
+    def _last_nodes(self) -> list[int | None]:
+        """Return, for each recorded op, the node that was running last; none of an update."""
+        found: list[int | None] = []
+        last: int | None = None
+        for number in range(len(self.step.ops)):
+            node = self._node_of.get(number)
+            if node is not None and number not in self.merged:
+                last = node
+            found.append(last)
+        return found
+
+
+def measured_graph(graph: StepGraph) -> Iterator[Node]:
+    """Iterate over the nodes that ran."""
+    return (node for node in graph.nodes if node.type not in ("Parameter", "Input"))
+
+
+__all__ = ["INPUT", "Node", "StepGraph", "graph_of", "replace"]

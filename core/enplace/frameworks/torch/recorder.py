@@ -1,0 +1,306 @@
+"""The recorder: sees each op that PyTorch dispatches, its storages, and the module it belongs to.
+
+It works alike on real tensors and on fake ones. Storages are known by weak references, so that it
+keeps nothing alive and learns when each of them was freed. A backward op belongs to the module of
+the forward op that made its node of autograd: both have its sequence number.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.torch.modules import Modules
+from enplace.frameworks.torch.op_kinds import kind_of
+from enplace.frameworks.torch.step import (
+    GRADIENT,
+    INPUT,
+    LOSS,
+    MODULE,
+    PARAMETER,
+    STATE,
+    RecordedOp,
+    Step,
+    Storage,
+)
+from enplace.frameworks.torch.timing import Clock
+from enplace.frameworks.torch.work import n_bytes_of, work_of
+from enplace.values.op_kinds import OpPass
+
+_ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
+"""Begin the names of ops that do one thing to each tensor of some lists."""
+
+def check_hooks() -> None:
+    """Refuse a version of PyTorch without the functions that tell which module an op belongs to.
+
+    Raises
+    ------
+    EnplaceError
+        With the name of what is missing.
+    """
+    wanted = {
+        "torch._C._current_autograd_node": getattr(torch._C, "_current_autograd_node", None),
+        "torch.autograd._get_sequence_nr": getattr(torch.autograd, "_get_sequence_nr", None),
+    }
+    for name, found in wanted.items():
+        if found is None:
+            raise EnplaceError(f"PyTorch {torch.__version__} has no {name}; use another version")
+
+
+@dataclass
+class _Block:
+    """A storage while it is being recorded."""
+
+    number: int
+    n_bytes: int
+    device: str
+    first: int
+    last: int | None = None
+    role: str = ""
+    owner: str = ""
+
+
+@dataclass
+class _Progress:
+    """Where in the step the recorder is."""
+
+    optimizer: str = ""
+    step_calls: int = 0
+    went_back: bool = False
+    seen_module: bool = False
+    calls: int = 0
+    module_of_node: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Recorder(TorchDispatchMode):
+    """Records every op from when it is entered until it is left."""
+
+    def __init__(self, modules: Modules, clock: Clock) -> None:
+        super().__init__()
+        self._modules, self._clock = modules, clock
+        self._ops: list[RecordedOp] = []
+        self._blocks: list[_Block] = []
+        self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
+        self._at = _Progress()
+        self._is_over = False
+
+    # What the script does besides
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimiser's step begins."""
+        self._at.step_calls += 1
+        self._at.optimizer = type(optimizer).__name__
+
+    def leave_optimizer(self) -> None:
+        """Note that an optimiser's step has ended."""
+        self._at.optimizer = ""
+
+    # Dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return func(*args, **kwargs)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        for tensor in given:
+            self._block(tensor, -1)
+        where = self._where()  # before the op runs: it may make a node of autograd itself
+        call = self._at.calls
+        self._at.calls += 1
+        self._clock.begin(call)
+        out = func(*args, **kwargs)
+        self._clock.end(call)
+        self._note(func, args, kwargs, out, where, call)
+        return out
+
+    def _where(self) -> tuple[str, str, str]:
+        """Return the module, the place and the pass of the op that is about to run."""
+        at, module = self._at, self._modules.current()
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            at.went_back = True
+            return *self._of_node(node, module), OpPass.BACKWARD
+        number = torch.autograd._get_sequence_nr() - 1
+        is_update = not torch.is_grad_enabled() and module is None
+        if is_update and (at.optimizer or at.went_back):
+            return "", MODULE, OpPass.UPDATE
+        if module is not None:
+            at.seen_module, found = True, (module, MODULE)
+        else:
+            found = ("", LOSS if at.seen_module else INPUT)
+        if torch.is_grad_enabled() or module is not None:
+            at.module_of_node.setdefault(number, found)
+        return *found, OpPass.FORWARD
+
+    def _of_node(self, node: Any, module: str | None) -> tuple[str, str]:
+        """Find the module of a node of autograd; checkpoints run modules within one."""
+        if module is not None:
+            self._at.module_of_node.setdefault(torch.autograd._get_sequence_nr() - 1,
+                                               (module, MODULE))  # fmt: skip
+            return module, MODULE
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            owner = self._modules.owner(variable)
+            return owner.rpartition(".")[0], MODULE
+        return self._at.module_of_node.get(node._sequence_nr(), ("", LOSS))
+
+    def _note(
+        self, func: Any, args: Any, kwargs: Any, out: Any, where: tuple[str, str, str], call: int
+    ) -> None:
+        module, place, pass_ = where
+        name, at = func._schema.name.rpartition("::")[2], self._at
+        reads, writes = self._reads(func, args, kwargs)
+        made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        makes, shares = [], False
+        for tensor in made:
+            is_known = self._find(tensor) is not None
+            block = self._block(tensor, len(self._ops))
+            if not is_known:
+                makes.append(block.number)
+            shares |= is_known
+        devices = {str(each.device) for each in made} or {self._blocks[s].device for s in reads}
+        op = RecordedOp(
+            name, module, place, pass_, call,
+            reads=tuple(reads.items()), writes=tuple(writes), makes=tuple(makes),
+            device=max(devices, default="cpu"),
+            is_view=shares and not makes and not writes,
+            step_call=at.step_calls if at.optimizer else 0, optimizer=at.optimizer,
+            grouped=name.endswith("convolution") and len(args) > 8 and args[8] != 1,
+        )  # fmt: skip
+        if not op.is_view:
+            op = replace(op, work=work_of(func, kind_of(op), args, kwargs, out))
+        lists = [each for each in args if _is_list(each)]
+        if name.startswith(_ON_LISTS) and lists and len(lists[0]) > 1:
+            self._ops += self._parts(op, [*args, *kwargs.values()], made, len(lists[0]))
+        else:
+            self._ops.append(op)
+
+    def _parts(
+        self, op: RecordedOp, given: Sequence[Any], made: Sequence[Any], n: int
+    ) -> Iterator[RecordedOp]:
+        """Divide an op on lists: each parameter's part may have a device of its own."""
+        bytes_of, total = dict(op.reads), sum(n_bytes for _, n_bytes in op.reads) or 1
+        shared = [each for each in given if isinstance(each, torch.Tensor)]
+        for part in range(n):
+            own = [each[part] for each in given if _is_list(each) and len(each) == n]
+            reads = {self._block(t, -1).number: 0 for t in (*own, *shared)}
+            reads = {number: bytes_of[number] for number in reads if number in bytes_of}
+            mine = {self._block(t, -1).number for t in own} | {
+                self._block(t, -1).number for t in shared
+            }
+            makes = [self._block(made[part], -1).number] if len(made) == n else []
+            makes = [number for number in makes if number in op.makes]
+            for number in makes:
+                self._blocks[number].first = len(self._ops) + part
+            share = sum(reads.values()) / total if op.reads else 1 / n
+            work = replace(op.work, flops=op.work.flops * share, n_bytes=op.work.n_bytes * share)
+            yield replace(
+                op, share=share, reads=tuple(reads.items()), makes=tuple(makes), work=work,
+                writes=tuple(number for number in op.writes if number in mine),
+            )  # fmt: skip
+
+    def _reads(self, func: Any, args: Any, kwargs: Any) -> tuple[dict[int, int], dict[int, None]]:
+        """Return the bytes read by storage, and the storages that are changed."""
+        declared = func._schema.arguments
+        by_name = {each.name: each for each in declared}
+        pairs = [*zip(declared, args, strict=False)]
+        pairs += [(by_name[key], value) for key, value in kwargs.items() if key in by_name]
+        reads: dict[int, int] = {}
+        writes: dict[int, None] = {}
+        for argument, value in pairs:
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, torch.Tensor):
+                    number = self._block(tensor, -1).number
+                    reads[number] = max(reads.get(number, 0), n_bytes_of(tensor))
+                    if argument.alias_info is not None and argument.alias_info.is_write:
+                        writes[number] = None
+        return reads, writes
+
+    # Storages
+
+    def _find(self, tensor: torch.Tensor) -> _Block | None:
+        storage = tensor.untyped_storage()
+        found = self._known.get(id(storage))
+        return found[1] if found is not None and found[0]() is storage else None
+
+    def _block(self, tensor: torch.Tensor, first: int) -> _Block:
+        """Return the block of a tensor's storage; a new one was made by op number ``first``."""
+        found = self._find(tensor)
+        if found is not None:
+            return found
+        storage = tensor.untyped_storage()
+        block = _Block(len(self._blocks), storage.nbytes(), str(tensor.device), first)
+        self._blocks.append(block)
+        key = id(storage)
+
+        def freed(_: object) -> None:
+            if not self._is_over:
+                block.last = len(self._ops) - 1
+            if key in self._known and self._known[key][1] is block:
+                del self._known[key]
+
+        self._known[key] = (weakref.ref(storage, freed), block)
+        return block
+
+    # The end
+
+    def finish(self, name: str, optimizers: Sequence[torch.optim.Optimizer]) -> Step:
+        """Return what was recorded."""
+        self._is_over = True
+        self._name_model(optimizers)
+        n_ops = len(self._ops)
+        storages = tuple(
+            Storage(
+                each.n_bytes, each.device, each.first, n_ops if each.last is None else each.last,
+                each.role, each.owner,
+            )
+            for each in self._blocks
+        )  # fmt: skip
+        self._known.clear()
+        return Step(name, tuple(self._ops), storages, self._modules.batch_shapes())
+
+    def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Note, before the step, what the optimisers hold; it is older than the step."""
+        for _, tensor, _ in _held(optimizers):
+            self._block(tensor, -1)
+
+    def _name_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Note the parameters, their gradients and states, and the modules' buffers."""
+        found = [(each, owner, role) for owner, each, role in self._modules.tensors()]
+        found += [
+            (each, self._modules.owner(parameter), role) for parameter, each, role in _held(optimizers)
+        ]
+        for tensor, owner, role in found:
+            block = self._block(tensor, -1)
+            if not block.role:
+                block.role, block.owner = role, owner
+
+
+def _held(
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
+    """Iterate over parameters with each tensor that belongs to one, and what it is of it."""
+    for optimizer in optimizers:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            yield parameter, parameter, PARAMETER
+            state: Mapping[Any, Any] = optimizer.state.get(parameter, {})
+            for value in tree_leaves(dict(state)):
+                if isinstance(value, torch.Tensor):
+                    yield parameter, value, STATE
+            if parameter.grad is not None:
+                yield parameter, parameter.grad, GRADIENT
+
+
+def _is_list(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple) and bool(value) and isinstance(value[0], torch.Tensor)
+    )

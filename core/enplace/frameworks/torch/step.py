@@ -1,0 +1,193 @@
+"""A recorded training step, as plain values: what ran, on which storages, in which module.
+
+Nothing here needs PyTorch, so that a recorded step can be kept in a file and read anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PARAMETER, GRADIENT, STATE, BUFFER = "parameter", "gradient", "state", "buffer"
+"""What a storage holds of a model; other storages hold tensors of the step."""
+
+MODULE, INPUT, LOSS = "module", "input", "loss"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A block of memory that tensors share.
+
+    Attributes
+    ----------
+    n_bytes : int
+    device : str
+        As PyTorch names it: ``cpu``, ``cuda:0``.
+    first, last : int
+        Numbers of the op that made it, -1 if it is older than the step, and of the last op before
+        it was freed; ``last`` is the number of ops if it outlives the step.
+    role, owner : str
+        What it holds of the model (:data:`PARAMETER`...), and the name of that parameter or buffer;
+        empty for other storages.
+    """
+
+    n_bytes: int
+    device: str
+    first: int
+    last: int
+    role: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an op has to do: see :class:`enplace.frameworks.roofline.Work`."""
+
+    flops: float = 0.0
+    matrix_flops: float = 0.0
+    n_bytes: float = 0.0
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """An op as PyTorch's dispatcher ran it.
+
+    Attributes
+    ----------
+    kind : str
+        Its name without namespace and overload: ``addmm``.
+    module : str
+        Path of the module that ran it, or whose forward op it is the gradient of; empty for the
+        root. ``place`` tells where it is if no module ran it.
+    place : str
+        :data:`MODULE`, :data:`INPUT` for what comes before the first module, or :data:`LOSS`.
+    pass_ : str
+        ``forward``, ``backward`` or ``update``.
+    call : int
+        Number of the dispatcher's call. Ops of one call are parts of an op on lists of tensors.
+    share : float
+        Their part of its time.
+    reads : tuple of (int, int)
+        Storages, and the bytes read of each.
+    writes, makes : tuple of int
+        Storages that it changes, and those that exist since.
+    device : str
+        Where it ran.
+    is_view : bool
+        Whether it only shows a storage in another way.
+    step_call : int
+        Of an op inside of an optimiser's step: the how manyth step it is, from 1; else 0.
+    optimizer : str
+        The type of that optimiser.
+    work : Work
+    grouped : bool
+        Whether it is a convolution by groups.
+    """
+
+    kind: str
+    module: str
+    place: str
+    pass_: str
+    call: int
+    share: float = 1.0
+    reads: tuple[tuple[int, int], ...] = ()
+    writes: tuple[int, ...] = ()
+    makes: tuple[int, ...] = ()
+    device: str = "cpu"
+    is_view: bool = False
+    step_call: int = 0
+    optimizer: str = ""
+    work: Work = field(default_factory=Work)
+    grouped: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A recorded step.
+
+    Attributes
+    ----------
+    name : str
+        The model's class.
+    ops, storages : tuple
+    batch_shapes : tuple of tuple of int
+        Shapes of the tensors that the model was first called with.
+    """
+
+    name: str
+    ops: tuple[RecordedOp, ...]
+    storages: tuple[Storage, ...]
+    batch_shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """What ran, to compare two recordings of one step."""
+        return tuple(op.kind for op in self.ops)
+
+    def counted_peak_bytes(self, device: str) -> int:
+        """Return the most bytes of a device's storages that existed at once."""
+        change = [0] * (len(self.ops) + 2)
+        for each in self.storages:
+            if each.device == device:
+                change[max(each.first, 0)] += each.n_bytes
+                change[min(each.last, len(self.ops)) + 1] -= each.n_bytes
+        most = held = 0
+        for each_change in change:
+            held += each_change
+            most = max(most, held)
+        return most
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as plain data."""
+        return asdict(self)
+
+
+def step_from_json(data: Mapping[str, Any]) -> Step:
+    """Read the result of :meth:`Step.to_json`, for tests and for a look at a step."""
+
+    def op(each: Mapping[str, Any]) -> RecordedOp:
+        reads = tuple((int(a), int(b)) for a, b in each["reads"])
+        more = {"reads": reads, "work": Work(**each["work"])}
+        more |= {key: tuple(each[key]) for key in ("writes", "makes")}
+        return RecordedOp(**{**each, **more})
+
+    return Step(
+        data["name"],
+        tuple(map(op, data["ops"])),
+        tuple(Storage(**each) for each in data["storages"]),
+        tuple(map(tuple, data["batch_shapes"])),
+    )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of a step.
+
+    Attributes
+    ----------
+    step_times_us : tuple of float
+        Plain steps, without a recorder.
+    call_us, call_kernels : mapping
+        By the number of a call: its time, and on a GPU how many kernels it launched.
+    call_extra_bytes : mapping
+        Memory of a GPU that a call needed only while it ran.
+    peak_bytes : mapping of str to int
+        By device, the most that was allocated in a plain step.
+    gpu : str
+        The GPU's name; empty on a CPU.
+    gpu_bytes : int
+        Its memory.
+    unjoined_us : float
+        Time of kernels that no op launched.
+    """
+
+    step_times_us: tuple[float, ...] = ()
+    call_us: Mapping[int, float] = field(default_factory=dict)
+    call_kernels: Mapping[int, int] = field(default_factory=dict)
+    call_extra_bytes: Mapping[int, int] = field(default_factory=dict)
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    gpu: str = ""
+    gpu_bytes: int = 0
+    unjoined_us: float = 0.0

@@ -1,0 +1,86 @@
+"""The handler that runs a PyTorch script, in a worker; ``torch`` is imported once devices are known."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import traceback
+
+from enplace.errors import DoesNotFitError, EnplaceError
+from enplace.frameworks.devices import cuda_visible
+from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.source import source_from_json
+from enplace.frameworks.torch.error_text import (
+    describe_out_of_memory,
+    first_line,
+    is_out_of_memory,
+)
+from enplace.frameworks.torch.framework import FRAMEWORK
+from enplace.frameworks.work import brief, framework_failure, profile_answer, receive_job
+from enplace.processes.main import Connection
+from enplace.processes.wire import Message
+from enplace.processes.worker import Report
+from enplace.values.measurement import Measurement
+from enplace.values.profile import Profile
+
+
+def work(connection: Connection) -> Message:
+    """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
+    _, job = receive_job(connection)
+    try:
+        return profile_answer(_profile(job, connection.report), job, job.details["devices"])
+    except BaseException as error:
+        if not isinstance(error, EnplaceError) and is_out_of_memory(error):
+            error = DoesNotFitError(describe_out_of_memory(str(error)))
+        return framework_failure(error, "PyTorch", first_line(error))
+
+
+def _profile(job: Message, report: Report) -> Profile:
+    details = job.details
+    source = source_from_json(details["source"])
+    if job.do != "profile":
+        raise EnplaceError(f"{source.path}: {source.model_kind.why_no_run}")
+    if details["batch_sizes"]:
+        raise EnplaceError(
+            f"{source.path}: a batch is estimated from smaller ones for TensorFlow only; use "
+            f"--estimate"
+        )
+    report("Starting PyTorch", None)
+    _start(details["devices"])
+    from enplace.frameworks.torch.fake import record_on_fake_tensors
+    from enplace.frameworks.torch.measure import estimated_profile, measured_profile
+    from enplace.frameworks.torch.scripts import record_script
+
+    facts = _facts()
+    if gpu := source.text("estimate"):
+        step = record_on_fake_tensors(source, report)
+        return estimated_profile(source.name, step, GPUS[gpu], facts)
+    found = record_script(source, details["steps"], details["warm_ups"], report)
+    return measured_profile(source.name, found.step, found.timing, facts)
+
+
+def _facts() -> Measurement:
+    import torch
+
+    return Measurement(
+        framework="torch",
+        framework_version=torch.__version__,
+        tf32=bool(torch.backends.cuda.matmul.allow_tf32),
+    )
+
+
+def _start(devices: str) -> None:
+    visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    if importlib.util.find_spec("torch") is None:
+        raise EnplaceError(f"PyTorch is not installed; run: {FRAMEWORK.install_command}")
+    try:
+        importlib.import_module("torch")
+    except Exception as error:
+        traceback.print_exc()
+        raise EnplaceError(
+            f"PyTorch is installed but does not start ({brief(error, first_line(error))}); "
+            f"install it again: {FRAMEWORK.install_command}"
+        ) from None
