@@ -186,7 +186,7 @@ def on_one_device(profile: Profile, cluster: Cluster) -> tuple[float, float, int
     plan = Plan(device, np.arange(profile.n_ops), method="one-device")
     schedule = simulate(Problem(free, cluster), plan)
     curve = schedule.memory[gpu]
-    return float(schedule.step_time_us), float(schedule.busy_us[gpu]), curve.peak_bytes
+    return float(schedule.makespan_us), float(schedule.busy_us[gpu]), curve.peak_bytes
 
 
 def save(

@@ -174,7 +174,7 @@ def main():
     with device:
         model, optimizer, data, batch, low, loss_of = MODELS[given.model](given.small)
     model.to(device).train()
-    loader = DataLoader(data, batch_size=batch, generator=torch.Generator(device=device), shuffle=False)
+    loader = DataLoader(data, batch_size=batch)
     for _ in range(STEPS):
         for x, y in loader:
             optimizer.zero_grad()

@@ -10,8 +10,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
-
 from enplace.errors import EnplaceError
 from enplace.files.fields import check_format, is_object, take
 from enplace.files.folders import make_private_folder
@@ -115,6 +113,8 @@ def _command(source: Source) -> str:
 
 
 def _file() -> Path:
+    import platformdirs  # only who is asked needs it, no worker
+
     return Path(platformdirs.user_config_dir("enplace")) / "trusted.json"
 
 

@@ -51,6 +51,8 @@ class MeasuredCosts:
     def of(self, op: RecordedOp) -> Cost:
         timing = self.timing
         is_cpu = op.device == "cpu"
+        if op.crosses:
+            return Cost(self.free(op.device))  # the edge costs what the copy takes
         took_us = timing.call_us.get(op.call, 0.0) * op.share
         if timing.gpu and is_cpu:
             took_us = 0.0  # the host works ahead of the GPU
@@ -75,7 +77,7 @@ class EstimatedCosts:
             op.work.n_bytes,
             precision=op.work.precision,
         )
-        if op.place == INPUT:
+        if op.place == INPUT and op.device == "cpu":
             return Cost((math.nan, roofline.cpu_us(work)))
         us = roofline.gpu_us(work, self.gpu)
         if op.step_call:

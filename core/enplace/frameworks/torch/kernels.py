@@ -1,8 +1,9 @@
 """Kernels of a GPU, joined to the calls that launched them by correlation numbers.
 
 PyTorch's profiler writes a trace with ranges that the recorder names ``enplace#7``, launches
-(``cuda_runtime``, ``cuda_driver``) and kernels. A launch lies within a range of its thread; a
-kernel has the launch's correlation number. So the gaps between kernels count for no op.
+(``cuda_runtime``, ``cuda_driver``) and kernels. A launch lies within a range of its thread, and
+so does the op that launched it; a kernel has the launch's correlation number, and the op's external
+one. So the gaps between kernels count for no op.
 """
 
 from __future__ import annotations
@@ -42,25 +43,30 @@ def join_kernels(events: Iterable[Mapping[str, Any]]) -> KernelTimes:
     """Add up the kernels of each call in the events of a Chrome trace."""
     ranges: dict[Any, list[tuple[float, float, int]]] = defaultdict(list)
     launches: dict[int, tuple[Any, float]] = {}
-    kernels: list[tuple[int, float]] = []
+    others: dict[int, tuple[Any, float]] = {}
+    kernels: list[tuple[Any, Any, float]] = []
     for event in events:
         if event.get("ph") != "X":
             continue
         category, name = event.get("cat"), str(event.get("name", ""))
-        correlation = event.get("args", {}).get("correlation")
+        details = event.get("args", {})
+        correlation, outer = details.get("correlation"), details.get("External id")
         if category in _ON_GPU:
-            kernels.append((correlation, float(event["dur"])))
+            kernels.append((correlation, outer, float(event["dur"])))
         elif category in _LAUNCHES and correlation is not None:
             launches[correlation] = event["tid"], float(event["ts"])
         elif category in _RANGES and name.startswith(MARK):
             start = float(event["ts"])
             ranges[event["tid"]].append((start, start + float(event["dur"]), _number(name)))
+        if category in _RANGES and outer is not None:
+            others[outer] = event["tid"], float(event["ts"])
     for each in ranges.values():
         each.sort()
     found = KernelTimes()
-    for correlation, duration_us in kernels:
-        thread, when = launches.get(correlation, (None, 0.0))
-        call = _range_at(ranges.get(thread, ()), when)
+    for correlation, outer, duration_us in kernels:
+        found_at = (launches.get(correlation), others.get(outer))
+        calls = (_range_at(ranges.get(at[0], ()), at[1]) for at in found_at if at is not None)
+        call = next((each for each in calls if each is not None), None)
         if call is None:
             found.unjoined_us += duration_us
         else:

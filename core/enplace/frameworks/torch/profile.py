@@ -42,6 +42,9 @@ from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 Edge = tuple[int, int, int, int]
 """Source, output, consumer, bytes."""
 
+_ARGUMENT_BYTES = 16
+"""Most bytes of the host's that a kernel takes as an argument."""
+
 _SAVED = (PARAMETER, STATE, BUFFER)
 
 
@@ -236,7 +239,9 @@ class _Builder:
             path, _, own = key[1].rpartition(".")
             scope = "/".join(filter(None, (UPDATE, scope_of_module(path))))
             name = self._names.take(scope, own, op.optimizer)
-            node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope, device=op.device)
+            device = self._device_of(key[1], op.device)
+            node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope,
+                        self.costs.free(device), device=device)  # fmt: skip
         else:
             scope = scope_of(op)
             name = self._names.take(scope, op.kind)
@@ -253,6 +258,8 @@ class _Builder:
 
     def _grow(self, node: Node, op: RecordedOp) -> None:
         """Add the cost of an op to its node."""
+        if op.device != node.device:
+            return  # the host's part of an update, such as counting steps
         cost = self.costs.of(op)
         known = [np.nan_to_num(each) for each in node.time_us]
         node.time_us = (known[0] + cost.time_us[0], known[1] + cost.time_us[1])
@@ -260,6 +267,11 @@ class _Builder:
         node.flops += op.work.flops
         made = sum(self.step.storages[s].n_bytes for s in op.makes) if node.kind == OpKind.UPDATE else 0
         node.temporary_bytes = max(node.temporary_bytes, cost.extra_bytes + made)
+
+    def _device_of(self, owner: str, usual: str) -> str:
+        """Return the device of a parameter."""
+        variable = self._variable.get(owner)
+        return usual if variable is None else self.nodes[variable].device
 
     def _wait_for_backward(self, op: RecordedOp, at: int) -> None:
         """Let an optimiser's step follow the backward pass before it."""
@@ -292,9 +304,11 @@ class _Builder:
     def _read(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
         writer = self._writer.get(number)
+        if storage.device == "cpu" != self.nodes[node].device and storage.n_bytes <= _ARGUMENT_BYTES:
+            return  # a number goes along with the launch
         if storage.owner in self._variable and self._is_held(storage):
             variable = self._variable[storage.owner]
-            self._tie(node, storage, variable)
+            self._tie(node, variable)
             self._send(variable if writer is None else writer, number, node, 0)
         elif writer is not None:
             self._send(writer, number, node, storage.n_bytes)
@@ -305,14 +319,14 @@ class _Builder:
     def _write(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
         if storage.owner in self._variable and self._is_held(storage):
-            self._tie(node, storage, self._variable[storage.owner])
+            self._tie(node, self._variable[storage.owner])
         for reader in self._readers.pop(number, ()):
             self._connect_nodes(reader, CONTROL, node, 0)
         self._writer[number] = node
         self._version[number] += 1
 
-    def _tie(self, node: int, storage: Storage, variable: int) -> None:
-        if storage.role != BUFFER or storage.device == self.nodes[node].device:
+    def _tie(self, node: int, variable: int) -> None:
+        if self.nodes[variable].device == self.nodes[node].device:
             self.ties.append((variable, node))
 
     def _input_of(self, number: int) -> int:

@@ -167,13 +167,15 @@ class Recorder(TorchDispatchMode):
             if not is_known:
                 makes.append(block.number)
             shares |= is_known
-        devices = {str(each.device) for each in made} or {self._blocks[s].device for s in reads}
+        read_on = {self._blocks[number].device for number in reads}
+        devices = {str(each.device) for each in made} or read_on
         op = RecordedOp(
             name, module, place, pass_, call,
             reads=tuple(reads.items()), writes=tuple(writes), makes=tuple(makes),
             device=max(devices, default="cpu"),
             is_view=shares and not makes and not writes,
             step_call=at.step_calls if at.optimizer else 0, optimizer=at.optimizer,
+            crosses=name in ("_to_copy", "copy_") and len(read_on | devices) > 1,
             grouped=name.endswith("convolution") and len(args) > 8 and args[8] != 1,
         )  # fmt: skip
         if not op.is_view:

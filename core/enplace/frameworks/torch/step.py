@@ -84,6 +84,8 @@ class RecordedOp:
     work : Work
     grouped : bool
         Whether it is a convolution by groups.
+    crosses : bool
+        Whether it copies a tensor from another device.
     """
 
     kind: str
@@ -101,6 +103,7 @@ class RecordedOp:
     optimizer: str = ""
     work: Work = field(default_factory=Work)
     grouped: bool = False
+    crosses: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class GpuClock(Clock):
         self._peak_bytes = 0
 
     def start(self) -> None:
+        self._note_peak()
         self._extra.clear()
         torch.cuda.synchronize(self._device)
         activity = torch.profiler.ProfilerActivity
@@ -121,10 +122,10 @@ class GpuClock(Clock):
         profiler.stop()
         kept = os.environ.get(TRACE_FILE, "")
         with tempfile.TemporaryDirectory() as folder:
-            path = kept or os.path.join(folder, "trace.json")
+            path = f"{kept}-{os.getpid()}.json" if kept else os.path.join(folder, "trace.json")
             profiler.export_chrome_trace(path)
             with open(path, encoding="utf-8", errors="replace") as file:
-                self._kernels = join_kernels(json.load(file)["traceEvents"])
+                self._kernels = join_kernels(json.load(file, strict=False)["traceEvents"])
 
     def begin_plain(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -132,7 +133,11 @@ class GpuClock(Clock):
 
     def end_plain(self) -> None:
         self._mark()
-        self._peak_bytes = torch.cuda.max_memory_allocated(self._device)
+
+    def _note_peak(self) -> None:
+        """Note what plain steps needed at most, if any ran since the last note."""
+        if len(self._events) > 1 and not self._peak_bytes:
+            self._peak_bytes = torch.cuda.max_memory_allocated(self._device)
 
     def _mark(self) -> None:
         event = torch.cuda.Event(enable_timing=True)
@@ -140,6 +145,7 @@ class GpuClock(Clock):
         self._events.append(event)
 
     def timing(self, warm_ups: int) -> Timing:
+        self._note_peak()
         torch.cuda.synchronize(self._device)
         times_us = [a.elapsed_time(b) * 1e3 for a, b in pairwise(self._events)]
         card = torch.cuda.get_device_properties(self._device)
