@@ -170,6 +170,7 @@ class _Builder:
         self._step_node: dict[int, int] = {}
         self._pending: list[int] = []
         self._keeps_gradients = self._gradients_stay()
+        self._data = self._find_data()
 
     def build(self) -> _Builder:
         """Make nodes and edges."""
@@ -181,6 +182,7 @@ class _Builder:
             self._node_of[number] = node
             self._connect(node, op)
         self._add_holds()
+        self._add_temporaries()
         return self
 
     # Nodes
@@ -194,6 +196,16 @@ class _Builder:
         first = next(back, 0)
         old = [s for s in self.step.storages if s.role == GRADIENT and s.first < 0]
         return any(each.last >= first for each in old)
+
+    def _find_data(self) -> set[int]:
+        """Find the tensors that stay, such as all batches, and that only the next batch is of."""
+        stays = {
+            number
+            for number, each in enumerate(self.step.storages)
+            if each.first < 0 and each.last >= len(self.step.ops) and not each.role
+        }
+        read = {s for op in self.step.ops if op.place != INPUT and not op.is_view for s, _ in op.reads}
+        return stays - read
 
     def _add_variables(self) -> None:
         held: dict[str, int] = defaultdict(int)
@@ -265,8 +277,7 @@ class _Builder:
         node.time_us = (known[0] + cost.time_us[0], known[1] + cost.time_us[1])
         node.kernels += cost.kernels
         node.flops += op.work.flops
-        made = sum(self.step.storages[s].n_bytes for s in op.makes) if node.kind == OpKind.UPDATE else 0
-        node.temporary_bytes = max(node.temporary_bytes, cost.extra_bytes + made)
+        node.temporary_bytes = max(node.temporary_bytes, cost.extra_bytes)
 
     def _device_of(self, owner: str, usual: str) -> str:
         """Return the device of a parameter."""
@@ -280,9 +291,10 @@ class _Builder:
             step = Node(name, "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE,
                         self.costs.free(op.device), device=op.device)  # fmt: skip
             self._step_node[op.step_call] = self._add(step)
-            sources = {e[0] for e in self.edges if e[2] in (pending := {*self._pending}) and e[0] in pending}
+            waiting = {*self._pending}
+            feeds = {source for source, _, target, _ in self.edges if target in waiting}
             for each in self._pending:
-                if each not in sources:
+                if each not in feeds:
                     self._connect_nodes(each, CONTROL, self._step_node[op.step_call], 0)
             self._pending.clear()
         self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
@@ -314,7 +326,10 @@ class _Builder:
             self._send(writer, number, node, storage.n_bytes)
             self._readers[number].append(node)
         elif storage.first < 0:
-            self._send(self._input_of(number), number, node, storage.n_bytes)
+            source, is_data = self._input_of(number), number in self._data
+            if is_data:
+                self._tie(node, source)
+            self._send(source, number, node, 0 if is_data else storage.n_bytes)
 
     def _write(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
@@ -335,12 +350,15 @@ class _Builder:
             storage = self.step.storages[number]
             name = self._names.take(INPUT_SCOPE, f"tensor_{len(self._input)}")
             node = Node(name, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE,
-                        self.costs.free(storage.device), device=storage.device)  # fmt: skip
+                        self.costs.free(storage.device), device=storage.device,
+                        persistent_bytes=storage.n_bytes if number in self._data else 0)  # fmt: skip
             self._input[number] = self._add(node)
         return self._input[number]
 
     def _send(self, source: int, storage: int, target: int, n_bytes: int) -> None:
         """Connect a storage's last writer to a reader; each version is a tensor."""
+        if source == target:
+            return
         key = source, storage, self._version[storage]
         if key not in self._slots:
             self._slots[key] = self._n_slots[source]
@@ -364,11 +382,29 @@ class _Builder:
         for (source, number, version), output in [*self._slots.items()]:
             storage = self.step.storages[number]
             is_last = version == self._version[number]
-            if not is_last or self._is_held(storage) or not storage.n_bytes:
+            if not is_last or self._is_held(storage) or number in self._data or not storage.n_bytes:
                 continue
             until = last_node[min(storage.last, n_ops - 1)]
             if until is not None and until > readers.get((source, output), -1):
                 self._connect_nodes(source, output, until, storage.n_bytes)
+
+    def _add_temporaries(self) -> None:
+        """Let each update hold what it makes for itself, as much as exists at once."""
+        shared = {number for _, number, _ in self._slots}
+        ops_of: dict[int, list[int]] = defaultdict(list)
+        for number in self.merged:
+            if number in self._node_of:
+                ops_of[self._node_of[number]].append(number)
+        for node, ops in ops_of.items():
+            made = [
+                self.step.storages[s]
+                for number in ops
+                for s in self.step.ops[number].makes
+                if s not in shared
+            ]
+            own = [each for each in made if not self._is_held(each)]
+            most = max((sum(e.n_bytes for e in own if e.first <= n <= e.last) for n in ops), default=0)
+            self.nodes[node].temporary_bytes += most
 
     def _last_nodes(self) -> list[int | None]:
         """Return, for each recorded op, the node that was running last; none of an update."""
