@@ -120,9 +120,8 @@ def measured(
     facts, config = profile.measured, profile.measured.config
     assert facts.cluster is not None
     step_us = facts.step_time_us or float("nan")
-    step, busy_us, peak_bytes = on_one_device(profile, facts.cluster)
-    bare = without_gaps(profile)
-    typical_us, _, _ = on_one_device(bare, facts.cluster)
+    step, _, peak_bytes = on_one_device(profile, facts.cluster)
+    no_gaps_us, busy_us, _ = on_one_device(without_gaps(profile), facts.cluster)
     found = {
         "ops": profile.n_ops,
         "edges": profile.n_edges,
@@ -132,7 +131,7 @@ def measured(
         "step_quartiles_us": config.get("step_quartiles_us"),
         "peak_bytes": max(facts.peak_bytes.values(), default=0),
         "simulated_us": step,
-        "simulated_without_gaps_us": typical_us,
+        "simulated_without_gaps_us": no_gaps_us,
         "simulated_busy": busy_us / step,
         "simulated_peak_bytes": peak_bytes,
         "launch_gap_us": facts.launch_gap_us,

@@ -132,7 +132,9 @@ def _merged_updates(step: Step) -> dict[int, UpdateKey]:
         if not op.step_call or op.pass_ != OpPass.UPDATE:
             continue
         touched = [s for s, _ in op.reads] + [*op.writes]
-        own = {step.storages[s].owner for s in touched if step.storages[s].role in _OWNED}
+        owned = [step.storages[s] for s in touched if step.storages[s].role in _OWNED]
+        # Parameters of one recurrent layer share a storage, which bears the name of the first.
+        own = {each.owner for each in owned if each.role != PARAMETER} or {e.owner for e in owned}
         own = own or {owner_of[s] for s in touched if s in owner_of}
         if len(own) == 1:
             (owner,) = own

@@ -7,6 +7,7 @@ then plain steps are timed, and the step is recorded once more for the times of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from enplace.processes.worker import Report
 
 RECORDINGS = 3
 """How often a step on a CPU is recorded for its times; kernels of a GPU vary less."""
+
+REPORT_S = 0.25
+"""Progress is reported no more often: it would slow short steps down."""
 
 _SHARDING = {
     "torch.distributed.fsdp": "FSDP",
@@ -131,6 +135,7 @@ class Watch:
         self._step: Step | None = None
         self._again = 0
         self._plain = -1
+        self._report_at = 0.0
         self._is_done = False
 
     @property
@@ -221,7 +226,9 @@ class Watch:
         self._plain += 1
         self._clock.end_plain()
         most = self._warm_ups + self._steps
-        self._report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
+        if time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + REPORT_S
+            self._report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
         if self._plain >= most:
             self._record()
 
