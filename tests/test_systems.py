@@ -51,7 +51,7 @@ def modules(folder: str, *but: str) -> list[str]:
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_every_module_can_be_imported_on_other_systems(platform):
-    workers = ("enplace.frameworks.tensorflow.", "enplace.frameworks.onnx.")
+    workers = tuple(f"enplace.frameworks.{name}." for name in ("tensorflow", "onnx", "torch"))
     names = modules("core", *workers) + modules("app")
     command = [sys.executable, "-c", BLOCK, platform, *names]
     done = subprocess.run(command, capture_output=True, text=True)

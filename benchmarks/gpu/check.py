@@ -110,9 +110,7 @@ def source(name: str, machine: dict[str, Any], **options: Any) -> Any:
     return source_of(str(SCRIPT), arguments=words, framework_name="torch", **options)
 
 
-def measured(
-    name: str, machine: dict[str, Any], profiles: dict[str, Profile]
-) -> dict[str, Any]:
+def measured(name: str, machine: dict[str, Any], profiles: dict[str, Profile]) -> dict[str, Any]:
     """Profile a model; simulate its step on the device that it ran on."""
     devices = "gpu:1" if machine["gpu"] else "cpu:1"
     profile = measure_profile(source(name, machine), devices, STEPS, WARM_UPS)
@@ -153,9 +151,7 @@ def without_gaps(profile: Profile) -> Profile:
     return profile.with_costs(time_us)
 
 
-def estimated(
-    name: str, machine: dict[str, Any], profiles: dict[str, Profile]
-) -> dict[str, Any]:
+def estimated(name: str, machine: dict[str, Any], profiles: dict[str, Profile]) -> dict[str, Any]:
     """Estimate a model without running it; simulate its step on the GPU."""
     model = model_of(machine["gpu"]) if machine["gpu"] else DEFAULT_GPU
     model = model if model in GPUS else DEFAULT_GPU

@@ -98,7 +98,14 @@ def gpt2(small):
     model = GPT2LMHeadModel(config)
     batch, length = (2, 32) if small else (8, 1024)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4)
-    return model, optimizer, texts(batch, length, config.vocab_size), batch, torch.bfloat16, own_loss
+    return (
+        model,
+        optimizer,
+        texts(batch, length, config.vocab_size),
+        batch,
+        torch.bfloat16,
+        own_loss,
+    )
 
 
 def bert(small):
@@ -161,7 +168,14 @@ def own_loss(model, x, y):
     return model(input_ids=x, labels=y).loss
 
 
-MODELS = {"resnet50": resnet50, "gpt2": gpt2, "bert": bert, "llama-1b": llama, "vit": vit, "lstm": lstm}
+MODELS = {
+    "resnet50": resnet50,
+    "gpt2": gpt2,
+    "bert": bert,
+    "llama-1b": llama,
+    "vit": vit,
+    "lstm": lstm,
+}
 
 
 def main():

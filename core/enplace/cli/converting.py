@@ -24,6 +24,7 @@ from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
 from enplace.text import instead, size
+from enplace.values.op_kinds import OpPass
 
 if TYPE_CHECKING:
     from enplace.option import Option
@@ -167,8 +168,9 @@ def describe_estimate(profile: Profile) -> list[str]:
     measured = profile.measured
     if not measured.estimated:
         return [*measured.notes]
-    no_training = "This is the graph of an inference: an ONNX file has no training step."
-    return [f"{measured.about_times} {no_training}", *measured.notes]
+    is_inference = {*profile.op_passes} == {OpPass.FORWARD}
+    no_training = " This is the graph of an inference: it has no training step." * is_inference
+    return [f"{measured.about_times}{no_training}", *measured.notes]
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def recognise(path: Path) -> tuple[Path, str]:
         If PyTorch cannot open it.
     """
     suffix = path.suffix.lower()
-    if suffix in (".pt", ".pth", ".bin"):
+    if suffix in (".pt", ".pth"):
         raise FileError(
             f"{path}: weights without the code of their model (and opening them may run code); "
             f"open the script that trains it"
@@ -93,9 +93,19 @@ FRAMEWORK = Framework(
     worker=handler_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     kinds=_KINDS,
     models=_MODELS,
-    suffixes=(".py", ".pt", ".pth", ".bin"),
-    imports=("torch", "torchvision", "transformers", "accelerate", "lightning", "pytorch_lightning",
-             "timm", "diffusers", "peft", "trl"),  # fmt: skip
+    suffixes=(".py", ".pt", ".pth"),
+    imports=(
+        "torch",
+        "torchvision",
+        "transformers",
+        "accelerate",
+        "lightning",
+        "pytorch_lightning",
+        "timm",
+        "diffusers",
+        "peft",
+        "trl",
+    ),  # fmt: skip
     recognise=recognise,
     grains={"module": find_modules},
 )

@@ -91,7 +91,7 @@ def _config(timing: Timing, nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _cluster(timing: Timing) -> Cluster:
-    """Return the devices that a step was measured on; op times are this GPU's, so its speed is 1."""
+    """Return the devices of a measured step; op times are this GPU's, so its speed is 1."""
     if not timing.gpu:
         return Cluster("local", (Device(CPU, "cpu", host_bytes()),), (), (), "This machine's CPU.")
     found = describe(1, model_of(timing.gpu), timing.gpu_bytes, PCIE)

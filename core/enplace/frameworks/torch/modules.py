@@ -61,7 +61,11 @@ class Modules:
         for root in self.roots:
             prefix = self._path[id(root)]
             for path, parameter in root.named_parameters():
-                yield self._owner.setdefault(id(parameter), _joined(prefix, path)), parameter, PARAMETER
+                yield (
+                    self._owner.setdefault(id(parameter), _joined(prefix, path)),
+                    parameter,
+                    PARAMETER,
+                )
             for path, buffer in root.named_buffers():
                 yield _joined(prefix, path), buffer, BUFFER
 
@@ -89,7 +93,7 @@ class Modules:
             self._stack.pop()
 
     def _add(self, module: torch.nn.Module) -> None:
-        """Give a root's modules and parameters their names; those of a second root begin with it."""
+        """Name a root's modules and parameters; names of a second root begin with its own."""
         inside = [self._stack[-1]] if self._stack else []
         first = not self.roots
         has_own = any(True for _ in module.parameters())

@@ -5,12 +5,14 @@ from __future__ import annotations
 from enplace.frameworks.torch.step import RecordedOp
 from enplace.values.op_kinds import OpKind, OpPass
 
-ALLOCATES = frozenset("empty empty_like empty_strided new_empty new_empty_strided".split())
+ALLOCATES = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 """Ops that only allocate: whatever writes first makes the tensor."""
 
 FREE = frozenset(
-    "_local_scalar_dense alias detach detach_ lift lift_fresh resize_ set_ "
-    "_reshape_alias record_stream".split()
+    [
+        *("_local_scalar_dense", "_reshape_alias", "alias", "detach", "detach_", "lift"),
+        *("lift_fresh", "record_stream", "resize_", "set_"),
+    ]
 )
 """Ops that do no work on a device, besides views."""
 
@@ -31,7 +33,7 @@ _KINDS = {
     """,
     OpKind.POOL: """
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
-        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward mean_pool upsample_nearest2d
+        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward upsample_nearest2d
         upsample_nearest2d_backward
     """,
     OpKind.ROWS: """
@@ -40,7 +42,9 @@ _KINDS = {
     """,
     OpKind.GATHER: "embedding gather index index_select",
     OpKind.REDUCE: "sum mean max min amax amin norm linalg_vector_norm embedding_dense_backward",
-    OpKind.RANDOM: "native_dropout bernoulli rand rand_like randn randn_like randint randperm normal",
+    OpKind.RANDOM: """
+        bernoulli native_dropout normal rand rand_like randint randn randn_like randperm
+    """,
     OpKind.CONSTANT: "zeros ones full arange scalar_tensor",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}

@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -206,7 +206,9 @@ class _Builder:
             for number, each in enumerate(self.step.storages)
             if each.first < 0 and each.last >= len(self.step.ops) and not each.role
         }
-        read = {s for op in self.step.ops if op.place != INPUT and not op.is_view for s, _ in op.reads}
+        read = {
+            s for op in self.step.ops if op.place != INPUT and not op.is_view for s, _ in op.reads
+        }
         return stays - read
 
     def _add_variables(self) -> None:
@@ -318,7 +320,10 @@ class _Builder:
     def _read(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
         writer = self._writer.get(number)
-        if storage.device == "cpu" != self.nodes[node].device and storage.n_bytes <= _ARGUMENT_BYTES:
+        if (
+            storage.device == "cpu" != self.nodes[node].device
+            and storage.n_bytes <= _ARGUMENT_BYTES
+        ):
             return  # a number goes along with the launch
         if storage.owner in self._variable and self._is_held(storage):
             variable = self._variable[storage.owner]
@@ -351,9 +356,10 @@ class _Builder:
         if number not in self._input:
             storage = self.step.storages[number]
             name = self._names.take(INPUT_SCOPE, f"tensor_{len(self._input)}")
-            node = Node(name, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE,
-                        self.costs.free(storage.device), device=storage.device,
-                        persistent_bytes=storage.n_bytes if number in self._data else 0)  # fmt: skip
+            free = self.costs.free(storage.device)
+            node = Node(name, "Input", OpKind.INPUT, OpPass.FORWARD, INPUT_SCOPE, free)
+            node.device = storage.device
+            node.persistent_bytes = storage.n_bytes if number in self._data else 0
             self._input[number] = self._add(node)
         return self._input[number]
 
@@ -405,7 +411,9 @@ class _Builder:
                 if s not in shared
             ]
             own = [each for each in made if not self._is_held(each)]
-            most = max((sum(e.n_bytes for e in own if e.first <= n <= e.last) for n in ops), default=0)
+            most = max(
+                (sum(e.n_bytes for e in own if e.first <= n <= e.last) for n in ops), default=0
+            )
             self.nodes[node].temporary_bytes += most
 
     def _last_nodes(self) -> list[int | None]:
@@ -418,11 +426,3 @@ class _Builder:
                 last = node
             found.append(last)
         return found
-
-
-def measured_graph(graph: StepGraph) -> Iterator[Node]:
-    """Iterate over the nodes that ran."""
-    return (node for node in graph.nodes if node.type not in ("Parameter", "Input"))
-
-
-__all__ = ["INPUT", "Node", "StepGraph", "graph_of", "replace"]

@@ -37,6 +37,7 @@ from enplace.values.op_kinds import OpPass
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 """Begin the names of ops that do one thing to each tensor of some lists."""
 
+
 def check_hooks() -> None:
     """Refuse a version of PyTorch without the functions that tell which module an op belongs to.
 
@@ -279,7 +280,8 @@ class Recorder(TorchDispatchMode):
         """Note the parameters, their gradients and states, and the modules' buffers."""
         found = [(each, owner, role) for owner, each, role in self._modules.tensors()]
         found += [
-            (each, self._modules.owner(parameter), role) for parameter, each, role in _held(optimizers)
+            (each, self._modules.owner(parameter), role)
+            for parameter, each, role in _held(optimizers)
         ]
         for tensor, owner, role in found:
             block = self._block(tensor, -1)
@@ -303,6 +305,4 @@ def _held(
 
 
 def _is_list(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple) and bool(value) and isinstance(value[0], torch.Tensor)
-    )
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], torch.Tensor)

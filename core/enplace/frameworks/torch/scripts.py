@@ -18,7 +18,13 @@ import torch
 from torch.optim import optimizer as hooks
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.programs import current_line, failed_line, run_program, why_ended, why_failed
+from enplace.frameworks.programs import (
+    current_line,
+    failed_line,
+    run_program,
+    why_ended,
+    why_failed,
+)
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
 from enplace.frameworks.torch.modules import Modules

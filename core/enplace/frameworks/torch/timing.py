@@ -77,8 +77,9 @@ class CpuClock(Clock):
         self._last = now
 
     def timing(self, warm_ups: int) -> Timing:
-        whole = [each for each in self._recordings[1:] if len(each) == len(self._recordings[-1])]
-        calls = [statistics.median(each) for each in zip(*(whole or self._recordings[-1:]))]
+        *earlier, last = self._recordings
+        alike = [last, *(each for each in earlier[1:] if len(each) == len(last))]
+        calls = [statistics.median(each) for each in zip(*alike, strict=True)]
         return Timing(_without_first(self._times_us, warm_ups), dict(enumerate(calls)))
 
 

@@ -46,8 +46,12 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
         flops = float(max((t.numel() for t in (*given, *made)), default=0))
-    return Work(flops, _on_tensor_cores(name, given, matrix), _moved(name, given, made, func, args),
-                _precision(given))  # fmt: skip
+    return Work(
+        flops,
+        _on_tensor_cores(name, given, matrix),
+        _moved(name, given, made, func, args),
+        _precision(given),
+    )
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -66,9 +70,9 @@ def matrix_flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 def _attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:
-    heads = math.prod(queries.shape[:-2])
+    heads: int = math.prod(queries.shape[:-2])
     rows, inner = queries.shape[-2:]
-    return 2.0 * heads * rows * keys.shape[-2] * (inner + values.shape[-1])
+    return float(2 * heads * rows * keys.shape[-2] * (inner + values.shape[-1]))
 
 
 def _attention_forward(args: Sequence[Any], kwargs: Any, out: Any) -> float:
@@ -84,15 +88,15 @@ def _grouped_mm(args: Sequence[Any], kwargs: Any, out: Any) -> float:
     """Each row of one matrix meets one of the others; or each group gives a matrix."""
     left, right = args[:2]
     if left.dim() == 2 and right.dim() == 2:
-        return 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
-    return 2.0 * left.numel() * right.shape[-1]
+        return float(2 * left.shape[0] * left.shape[1] * right.shape[1])
+    return float(2 * left.numel() * right.shape[-1])
 
 
 def _recurrent(args: Sequence[Any], kwargs: Any, out: Any) -> float:
     """Each weight of a recurrent layer meets each step of each sample."""
     inputs, weights = args[0], args[1]
     rows = inputs.shape[0] * inputs.shape[1] if inputs.dim() == 3 else inputs.shape[0]
-    return 2.0 * rows * sum(each.numel() for each in weights if each.dim() == 2)
+    return float(2 * rows * sum(each.numel() for each in weights if each.dim() == 2))
 
 
 def _recurrent_backward(args: Sequence[Any], kwargs: Any, out: Any) -> float:
@@ -135,7 +139,7 @@ def _precision(given: Sequence[torch.Tensor]) -> str:
 def n_bytes_of(tensor: torch.Tensor) -> int:
     """Return the bytes that a tensor shows; one that repeats numbers shows them once."""
     shown: int = tensor.numel() * tensor.element_size()
-    return min(shown, tensor.untyped_storage().nbytes())
+    return min(shown, int(tensor.untyped_storage().nbytes()))
 
 
 def _moved(

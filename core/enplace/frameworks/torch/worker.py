@@ -1,4 +1,4 @@
-"""The handler that runs a PyTorch script, in a worker; ``torch`` is imported once devices are known."""
+"""The handler that runs a PyTorch script, in a worker; ``torch`` is imported late."""
 
 from __future__ import annotations
 
