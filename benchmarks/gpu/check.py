@@ -131,7 +131,8 @@ def measured(name: str, machine: dict[str, Any], profiles: dict[str, Profile]) -
         "simulated_us": step,
         "simulated_without_gaps_us": no_gaps_us,
         "simulated_busy": busy_us / step,
-        "simulated_peak_bytes": peak_bytes,
+        "simulated_peak_bytes": peak_bytes + config.get("library_bytes", 0),
+        "library_bytes": config.get("library_bytes"),
         "launch_gap_us": facts.launch_gap_us,
         "op_overhead_us": facts.op_overhead_us,
     }
@@ -155,7 +156,8 @@ def estimated(name: str, machine: dict[str, Any], profiles: dict[str, Profile]) 
     """Estimate a model without running it; simulate its step on the GPU."""
     model = model_of(machine["gpu"]) if machine["gpu"] else DEFAULT_GPU
     model = model if model in GPUS else DEFAULT_GPU
-    profile = measure_profile(source(name, machine, estimate=model), "cpu:1", 1, 0)
+    devices = "gpu:1" if machine["gpu"] else "cpu:1"  # kernels are chosen for what is there
+    profile = measure_profile(source(name, machine, estimate=model), devices, 1, 0)
     profiles[f"{name}-estimated-{model}"] = profile
     n_bytes = machine["gpu_bytes"] or USUAL_GPU_BYTES
     step, busy_us, peak_bytes = on_one_device(profile, describe(1, model, n_bytes, PCIE))

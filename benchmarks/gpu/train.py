@@ -4,7 +4,7 @@ import argparse
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 100_000
@@ -157,11 +157,11 @@ def lstm(small):
 
 def classify(model, x, y):
     out = model(x)
-    return F.cross_entropy(getattr(out, "logits", out), y)
+    return cross_entropy(getattr(out, "logits", out), y)
 
 
 def next_word(model, x, y):
-    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    return cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
 def own_loss(model, x, y):

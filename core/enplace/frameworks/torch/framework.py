@@ -105,7 +105,7 @@ FRAMEWORK = Framework(
         "diffusers",
         "peft",
         "trl",
-    ),  # fmt: skip
+    ),
     recognise=recognise,
     grains={"module": find_modules},
 )

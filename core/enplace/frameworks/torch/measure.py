@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +43,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         gpu=timing.gpu,
         batch_shapes=step.batch_shapes,
         function=step.name,
-        config=_config(timing, graph.nodes),
+        config=_config(step, timing),
     )
     profile = graph.profile(name, measured)
     if measured.step_time_us is None:
@@ -77,8 +76,8 @@ def _peaks(step: Step, timing: Timing) -> dict[str, int]:
     return dict(timing.peak_bytes) or {CPU: step.counted_peak_bytes("cpu")}
 
 
-def _config(timing: Timing, nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the spread of the steps, and how long the GPU computed in one."""
+def _config(step: Step, timing: Timing) -> dict[str, Any]:
+    """Return the spread of the steps, how long the GPU computed in one, and what libraries hold."""
     config: dict[str, Any] = {}
     if timing.step_times_us:
         low, high = np.percentile(timing.step_times_us, [25, 75])
@@ -87,6 +86,8 @@ def _config(timing: Timing, nodes: Sequence[Node]) -> dict[str, Any]:
         config["kernels_us"] = float(sum(timing.call_us.values()) + timing.unjoined_us)
         config["kernels"] = int(sum(timing.call_kernels.values()))
         config["unjoined_us"] = timing.unjoined_us
+        old = sum(s.n_bytes for s in step.storages if s.first < 0 and s.device != "cpu")
+        config["library_bytes"] = max(timing.allocated_bytes - old, 0)
     return config
 
 

@@ -42,6 +42,9 @@ from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
 Edge = tuple[int, int, int, int]
 """Source, output, consumer, bytes."""
 
+HELD_BYTES = 512
+"""Smaller tensors are not held: there are many, and together they are little."""
+
 _ARGUMENT_BYTES = 16
 """Most bytes of the host's that a kernel takes as an argument."""
 
@@ -141,6 +144,12 @@ def _merged_updates(step: Step) -> dict[int, UpdateKey]:
             found[number] = op.step_call, owner
             owner_of |= dict.fromkeys(op.makes, owner)
     return found
+
+
+def _update_scope(owner: str) -> tuple[str, str]:
+    """Return the scope of a parameter's update, and the parameter's own name."""
+    path, _, own = owner.rpartition(".")
+    return "/".join(filter(None, (UPDATE, scope_of_module(path)))), own
 
 
 _OWNED = (PARAMETER, STATE, GRADIENT)
@@ -251,23 +260,24 @@ class _Builder:
             at = self.merged_nodes[key]
             self._grow(self.nodes[at], op)
             return at
+        if op.step_call:
+            self._begin_step(op)
         if key is not None:
-            path, _, own = key[1].rpartition(".")
-            scope = "/".join(filter(None, (UPDATE, scope_of_module(path))))
+            scope, own = _update_scope(key[1])
             name = self._names.take(scope, own, op.optimizer)
             device = self._device_of(key[1], op.device)
             node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope,
                         self.costs.free(device), device=device)  # fmt: skip
         else:
-            scope = scope_of(op)
-            name = self._names.take(scope, op.kind)
+            scope, own = self._scope(op)
+            name = self._names.take(scope, own, op.kind)
             node = Node(name, op.kind, kind_of(op), op.pass_, scope, device=op.device)
         at = self._add(node)
         self._grow(node, op)
         if key is not None:
             self.merged_nodes[key] = at
         if op.step_call:
-            self._wait_for_backward(op, at)
+            self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
         elif op.pass_ == OpPass.BACKWARD:
             self._pending.append(at)
         return at
@@ -288,12 +298,21 @@ class _Builder:
         variable = self._variable.get(owner)
         return usual if variable is None else self.nodes[variable].device
 
-    def _wait_for_backward(self, op: RecordedOp, at: int) -> None:
+    def _scope(self, op: RecordedOp) -> tuple[str, str]:
+        """Return an op's scope and, if it is about one gradient, the parameter's own name."""
+        if op.pass_ == OpPass.UPDATE:
+            owners = {self.step.storages[s].owner for s, _ in op.reads} - {""}
+            if len(owners) == 1:
+                return _update_scope(*owners)
+        return scope_of(op), ""
+
+    def _begin_step(self, op: RecordedOp) -> None:
         """Let an optimiser's step follow the backward pass before it."""
         if op.step_call not in self._step_node:
             name = self._names.take(UPDATE, "step")
-            step = Node(name, "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE,
-                        self.costs.free(op.device), device=op.device)  # fmt: skip
+            device = self.nodes[self._pending[-1]].device if self._pending else op.device
+            free = self.costs.free(device)
+            step = Node(name, "step", OpKind.CONSTANT, OpPass.UPDATE, UPDATE, free, device=device)
             self._step_node[op.step_call] = self._add(step)
             waiting = {*self._pending}
             feeds = {source for source, _, target, _ in self.edges if target in waiting}
@@ -301,7 +320,6 @@ class _Builder:
                 if each not in feeds:
                     self._connect_nodes(each, CONTROL, self._step_node[op.step_call], 0)
             self._pending.clear()
-        self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
 
     # Edges
 
@@ -320,10 +338,8 @@ class _Builder:
     def _read(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
         writer = self._writer.get(number)
-        if (
-            storage.device == "cpu" != self.nodes[node].device
-            and storage.n_bytes <= _ARGUMENT_BYTES
-        ):
+        is_argument = storage.n_bytes <= _ARGUMENT_BYTES
+        if storage.device == "cpu" != self.nodes[node].device and is_argument:
             return  # a number goes along with the launch
         if storage.owner in self._variable and self._is_held(storage):
             variable = self._variable[storage.owner]
@@ -382,7 +398,8 @@ class _Builder:
     def _add_holds(self) -> None:
         """Hold each tensor until its storage was freed, if all readers end before."""
         n_ops = len(self.step.ops)
-        last_node = self._last_nodes()
+        devices = {node.device for node in self.nodes}
+        last_node = {device: self._last_nodes(device) for device in devices}
         readers: dict[tuple[int, int], int] = {}
         for source, output, target, _ in self.edges:
             if output != CONTROL:
@@ -390,9 +407,12 @@ class _Builder:
         for (source, number, version), output in [*self._slots.items()]:
             storage = self.step.storages[number]
             is_last = version == self._version[number]
-            if not is_last or self._is_held(storage) or number in self._data or not storage.n_bytes:
+            stays = self._is_held(storage) or number in self._data
+            if not is_last or stays or storage.n_bytes < HELD_BYTES:
                 continue
-            until = last_node[min(storage.last, n_ops - 1)]
+            if storage.device not in last_node:
+                continue
+            until = last_node[storage.device][min(storage.last, n_ops - 1)]
             if until is not None and until > readers.get((source, output), -1):
                 self._connect_nodes(source, output, until, storage.n_bytes)
 
@@ -416,13 +436,14 @@ class _Builder:
             )
             self.nodes[node].temporary_bytes += most
 
-    def _last_nodes(self) -> list[int | None]:
-        """Return, for each recorded op, the node that was running last; none of an update."""
+    def _last_nodes(self, device: str) -> list[int | None]:
+        """Return, for each recorded op, a device's last node until then; none of an update."""
         found: list[int | None] = []
         last: int | None = None
         for number in range(len(self.step.ops)):
             node = self._node_of.get(number)
-            if node is not None and number not in self.merged:
+            is_own = node is not None and self.nodes[node].device == device
+            if is_own and number not in self.merged:
                 last = node
             found.append(last)
         return found

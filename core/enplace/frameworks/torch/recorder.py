@@ -34,6 +34,9 @@ from enplace.frameworks.torch.timing import Clock
 from enplace.frameworks.torch.work import n_bytes_of, work_of
 from enplace.values.op_kinds import OpPass
 
+_ASIDE = ("prim", "profiler")
+"""Namespaces of what computes nothing."""
+
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 """Begin the names of ops that do one thing to each tensor of some lists."""
 
@@ -109,7 +112,7 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:
+        if func.namespace in _ASIDE:
             return func(*args, **kwargs)
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for tensor in given:

@@ -1,13 +1,12 @@
 """A recorded training step, as plain values: what ran, on which storages, in which module.
 
-Nothing here needs PyTorch, so that a recorded step can be kept in a file and read anywhere.
+Nothing here needs PyTorch, so that what is made of a recorded step needs none either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 PARAMETER, GRADIENT, STATE, BUFFER = "parameter", "gradient", "state", "buffer"
 """What a storage holds of a model; other storages hold tensors of the step."""
@@ -124,11 +123,6 @@ class Step:
     storages: tuple[Storage, ...]
     batch_shapes: tuple[tuple[int, ...], ...] = ()
 
-    @property
-    def signature(self) -> tuple[str, ...]:
-        """What ran, to compare two recordings of one step."""
-        return tuple(op.kind for op in self.ops)
-
     def counted_peak_bytes(self, device: str) -> int:
         """Return the most bytes of a device's storages that existed at once."""
         change = [0] * (len(self.ops) + 2)
@@ -141,27 +135,6 @@ class Step:
             held += each_change
             most = max(most, held)
         return most
-
-    def to_json(self) -> dict[str, Any]:
-        """Write it as plain data."""
-        return asdict(self)
-
-
-def step_from_json(data: Mapping[str, Any]) -> Step:
-    """Read the result of :meth:`Step.to_json`, for tests and for a look at a step."""
-
-    def op(each: Mapping[str, Any]) -> RecordedOp:
-        reads = tuple((int(a), int(b)) for a, b in each["reads"])
-        more = {"reads": reads, "work": Work(**each["work"])}
-        more |= {key: tuple(each[key]) for key in ("writes", "makes")}
-        return RecordedOp(**{**each, **more})
-
-    return Step(
-        data["name"],
-        tuple(map(op, data["ops"])),
-        tuple(Storage(**each) for each in data["storages"]),
-        tuple(map(tuple, data["batch_shapes"])),
-    )
 
 
 @dataclass(frozen=True)
@@ -184,6 +157,8 @@ class Timing:
         Its memory.
     unjoined_us : float
         Time of kernels that no op launched.
+    allocated_bytes : int
+        What the GPU's allocator held as the recorded step began.
     """
 
     step_times_us: tuple[float, ...] = ()
@@ -194,3 +169,4 @@ class Timing:
     gpu: str = ""
     gpu_bytes: int = 0
     unjoined_us: float = 0.0
+    allocated_bytes: int = 0

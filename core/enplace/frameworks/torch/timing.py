@@ -94,12 +94,13 @@ class GpuClock(Clock):
         self._kernels = join_kernels(())
         self._profiler: Any = None
         self._events: list[Any] = []
-        self._peak_bytes = 0
+        self._peak_bytes = self._allocated_bytes = 0
 
     def start(self) -> None:
         self._note_peak()
         self._extra.clear()
         torch.cuda.synchronize(self._device)
+        self._allocated_bytes = torch.cuda.memory_allocated(self._device)
         activity = torch.profiler.ProfilerActivity
         self._profiler = torch.profiler.profile(activities=[activity.CPU, activity.CUDA])
         self._profiler.start()
@@ -159,6 +160,7 @@ class GpuClock(Clock):
             gpu=card.name,
             gpu_bytes=card.total_memory,
             unjoined_us=self._kernels.unjoined_us,
+            allocated_bytes=self._allocated_bytes,
         )
 
 
