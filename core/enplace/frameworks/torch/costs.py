@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from enplace.frameworks import roofline
@@ -71,18 +71,22 @@ class EstimatedCosts:
     gpu: roofline.Gpu
 
     def of(self, op: RecordedOp) -> Cost:
+        own = op.work
         work = roofline.Work(
-            op.work.flops,
-            op.work.matrix_flops,
-            op.work.n_bytes,
-            precision=op.work.precision,
+            own.flops * own.effort,
+            own.matrix_flops * own.effort,
+            own.n_bytes * own.effort,
+            own.kernels,
+            own.precision,
         )
         if op.place == INPUT and op.device == "cpu":
             return Cost((math.nan, roofline.cpu_us(work)))
-        us = roofline.gpu_us(work, self.gpu)
         if op.step_call:
-            us -= self.gpu.speed * roofline.LAUNCH_US * (1 - UPDATE_KERNELS)
-        return Cost((us, math.nan), 1.0)
+            # The optimiser's kernels take tens of parameters at once.
+            launched = replace(work, kernels=0)
+            shared_us = self.gpu.speed * roofline.LAUNCH_US * UPDATE_KERNELS
+            return Cost((roofline.gpu_us(launched, self.gpu) + shared_us, math.nan), 1.0)
+        return Cost((roofline.gpu_us(work, self.gpu), math.nan), 1.0)
 
     def free(self, device: str) -> Times:
         return (0.0, 0.0)

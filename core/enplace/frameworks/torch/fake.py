@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from enplace.frameworks.source import Source
@@ -152,8 +153,69 @@ class _OnTheHost(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attend(*args, **kwargs or {})
+        if func is torch.nn.functional.dropout:
+            return _drop(*args, **kwargs or {})
+        kwargs = {key: _here(each) for key, each in (kwargs or {}).items()}
         args = tuple(map(_here, args))
-        return func(*args, **{key: _here(each) for key, each in (kwargs or {}).items()})
+        if getattr(func, "__name__", "") in _IN_FULL and torch.is_autocast_enabled("cpu"):
+            args, kwargs = tree_map_only(torch.Tensor, _in_full, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+_IN_FULL = frozenset(
+    [
+        *("pow", "__pow__", "__rpow__", "layer_norm", "group_norm", "softmax", "log_softmax"),
+        *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "exp", "log", "sum", "prod"),
+        *("cumsum", "norm", "rsqrt", "reciprocal", "cosine_similarity"),
+    ]
+)
+"""What autocast computes in float32 on a GPU, but not always on a CPU."""
+
+
+def _in_full(tensor: torch.Tensor) -> torch.Tensor:
+    is_low = tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.to(torch.float32) if is_low else tensor
+
+
+def _drop(
+    input: torch.Tensor,  # noqa: A002 - its name for callers
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
+    """Drop with the one kernel of a GPU."""
+    if not training or not p:
+        return input
+    made: torch.Tensor = torch.native_dropout(input, p, True)[0]
+    return input.copy_(made) if inplace else made
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Attend with the kernels of a GPU; those of a CPU cannot drop anything, for example."""
+    if torch.is_autocast_enabled("cpu"):
+        low = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(low), key.to(low), value.to(low)
+    if enable_gqa and query.size(-3) != key.size(-3):
+        times = query.size(-3) // key.size(-3)
+        key, value = (each.repeat_interleave(times, -3) for each in (key, value))
+    dropped = dropout_p, is_causal
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        flash = _aten._scaled_dot_product_flash_attention
+        found = flash(query, key, value, *dropped, scale=scale)
+        return cast(torch.Tensor, found[0])
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
+    efficient = _aten._scaled_dot_product_efficient_attention
+    found = efficient(query, key, value, attn_mask, True, *dropped, scale=scale)
+    return cast(torch.Tensor, found[0])
 
 
 def _here(value: Any) -> Any:

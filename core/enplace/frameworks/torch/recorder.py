@@ -31,7 +31,8 @@ from enplace.frameworks.torch.step import (
     Storage,
 )
 from enplace.frameworks.torch.timing import Clock
-from enplace.frameworks.torch.work import n_bytes_of, work_of
+from enplace.frameworks.torch.traffic import n_bytes_of
+from enplace.frameworks.torch.work import work_of
 from enplace.values.op_kinds import OpPass
 
 _ASIDE = ("prim", "profiler")

@@ -41,12 +41,17 @@ class Storage:
 
 @dataclass(frozen=True)
 class Work:
-    """What an op has to do: see :class:`enplace.frameworks.roofline.Work`."""
+    """What an op has to do: see :class:`enplace.frameworks.roofline.Work`.
+
+    Its kernels take ``effort`` times as long as the roofline says.
+    """
 
     flops: float = 0.0
     matrix_flops: float = 0.0
     n_bytes: float = 0.0
     precision: str = "float32"
+    kernels: int = 1
+    effort: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What an op has to do: FLOPs as PyTorch counts them, formulas of our own where it has none, bytes.
+"""What an op has to do: FLOPs as PyTorch counts them, formulas of our own where it has none.
 
 ``torch.utils.flop_counter`` knows products, convolutions and most attention. A product and a sum
 are two. Ops on each number alone count one for each number of their result; others none.
@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from enplace.frameworks.roofline import F8, F16, F32, F64, I8
 from enplace.frameworks.torch.step import Work
+from enplace.frameworks.torch.traffic import CONVOLUTIONS, tensors_in, traffic_of
 from enplace.values.op_kinds import OpKind
 
 _PRECISION = {
@@ -32,30 +32,20 @@ _PRECISION = {
 
 _ARITHMETIC = (OpKind.ELEMENTWISE, OpKind.ROWS, OpKind.REDUCE, OpKind.POOL, OpKind.UPDATE)
 
-_SPARSE_READS = ("embedding", "index", "index_select", "gather")
-"""Ops that read only the rows that they give."""
-
-_CONVOLUTIONS = ("convolution", "convolution_backward", "cudnn_convolution", "_convolution")
-
 
 def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> Work:
     """Return the work of a call of the dispatcher."""
     name = func._schema.name.rpartition("::")[2]
-    given, made = _tensors((args, kwargs)), _tensors(out)
-    matrix = matrix_flops(func, args, kwargs, out)
+    given, made = tensors_in((args, kwargs)), tensors_in(out)
+    matrix, precision = matrix_flops(func, args, kwargs, out), _precision(given)
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
         flops = float(max((t.numel() for t in (*given, *made)), default=0))
-    return Work(
-        flops,
-        _on_tensor_cores(name, given, matrix),
-        _moved(name, given, made, func, args),
-        _precision(given),
+    on_cores = matrix if precision != F32 or _rounds(name) else 0.0
+    moved = traffic_of(
+        name, func, args, given, made, precision, is_tf32=precision == F32 and on_cores > 0
     )
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+    return Work(flops, on_cores, moved.n_bytes, precision, moved.kernels, moved.effort)
 
 
 def matrix_flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
@@ -107,6 +97,10 @@ def _recurrent_layer(args: Sequence[Any], kwargs: Any, out: Any) -> float:
     return _recurrent((args[0], args[1:3]), kwargs, out)
 
 
+def _recurrent_layer_backward(args: Sequence[Any], kwargs: Any, out: Any) -> float:
+    return 2 * _recurrent_layer(args, kwargs, out)
+
+
 _OWN: dict[str, Callable[[Sequence[Any], Any, Any], float]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention_forward,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
@@ -116,48 +110,21 @@ _OWN: dict[str, Callable[[Sequence[Any], Any, Any], float]] = {
     "_cudnn_rnn": _recurrent,
     "_cudnn_rnn_backward": _recurrent_backward,
     "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": _recurrent_layer_backward,
 }
 
 
-def _on_tensor_cores(name: str, given: Sequence[torch.Tensor], matrix: float) -> float:
-    """Return what tensor cores can do: float32 only where the script lets them round to TF32."""
-    if _precision(given) != F32:
-        return matrix
-    is_convolution = name in _CONVOLUTIONS or "rnn" in name
-    allowed = (
-        torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
-    )
-    return matrix if allowed else 0.0
+def _rounds(name: str) -> bool:
+    """Return whether the script lets products of float32 be rounded to TF32.
+
+    Recurrent layers never do.
+    """
+    if name in CONVOLUTIONS:
+        return bool(torch.backends.cudnn.allow_tf32)
+    return "rnn" not in name and bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _precision(given: Sequence[torch.Tensor]) -> str:
     """Return the precision of the largest floating-point tensor."""
     real = [each for each in given if each.dtype in _PRECISION and each.is_floating_point()]
     return _PRECISION[max(real, key=lambda each: each.numel()).dtype] if real else F32
-
-
-def n_bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes that a tensor shows; one that repeats numbers shows them once."""
-    shown: int = tensor.numel() * tensor.element_size()
-    return min(shown, int(tensor.untyped_storage().nbytes()))
-
-
-def _moved(
-    name: str, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor], func: Any, args: Any
-) -> float:
-    """Add up the bytes that are read and written."""
-    results = sum(map(n_bytes_of, made))
-    if name in _SPARSE_READS:
-        return 2.0 * results
-    read = sum(map(n_bytes_of, given))
-    if name in ("copy_", "fill_", "zero_") and given:
-        read -= n_bytes_of(given[0])
-    written = results
-    if not made:  # on lists of tensors, in place
-        changed = [a for a, s in zip(args, func._schema.arguments, strict=False) if _writes(s)]
-        written = sum(map(n_bytes_of, _tensors(changed)))
-    return float(read + written)
-
-
-def _writes(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
