@@ -1,0 +1,66 @@
+import pytest
+
+from enplace.errors import FileError
+from enplace.frameworks.registry import frameworks
+from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.source import source_from_json, source_of
+from enplace.frameworks.torch.error_text import describe_out_of_memory, explain
+from enplace.frameworks.torch.measure import estimated_profile
+from enplace.frameworks.torch.names import UniqueNames, scope_of_module
+from enplace.values.measurement import Measurement
+from torch_steps import read_step
+
+
+def script(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_that_imports_torch_is_pytorchs(tmp_path):
+    path = script(tmp_path, "from torch import nn\n")
+    assert source_of(path).framework.name == "PyTorch"
+    path = script(tmp_path, "import tensorflow as tf\n")
+    assert source_of(path).framework.name == "TensorFlow"
+
+
+def test_the_gpu_of_an_estimate_stays_with_the_source(tmp_path):
+    source = source_of(script(tmp_path, "import torch\n"), estimate="h100")
+    assert source.text("estimate") == "h100"
+    assert source_from_json(source.to_json()) == source
+
+
+def test_weights_alone_are_refused_without_being_opened(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"\x80\x02")
+    with pytest.raises(FileError, match=r"model\.pt: weights without the code of their model"):
+        source_of(str(path))
+
+
+def test_modules_are_units_with_their_gradients_and_updates():
+    profile = estimated_profile("tied", read_step("tied"), GPUS["h100"], Measurement())
+    groups = frameworks()["torch"].grain("module", profile)
+    names = [{profile.op_names[op] for op in group} for group in groups]
+    own = next(group for group in names if "blocks_0/up/addmm" in group)
+    assert {"gradients/blocks_0/up/mm", "update/blocks_0/up/weight/AdamW"} <= own
+
+
+def test_scopes_read_like_the_model():
+    assert scope_of_module("transformer.h.11.attn.c_proj") == "transformer/h_11/attn/c_proj"
+    assert scope_of_module("0.1") == "0_1"
+
+
+def test_names_repeat_with_numbers():
+    names = UniqueNames()
+    assert [names.take("a", "mm"), names.take("a", "mm"), names.take("a", "mm_1")] == [
+        "a/mm",
+        "a/mm_1",
+        "a/mm_1_1",
+    ]
+
+
+def test_known_errors_say_what_to_do():
+    assert "without --estimate" in explain(RuntimeError("Cannot access data pointer of Tensor"))
+    assert explain(ValueError("labels are wrong")) == ""
+    text = describe_out_of_memory("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has")
+    assert "2.50 GiB" in text

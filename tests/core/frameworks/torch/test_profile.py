@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+
+from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.measure import estimated_profile, measured_profile
+from enplace.frameworks.torch.profile import graph_of
+from enplace.frameworks.torch.step import PARAMETER, STATE, RecordedOp, Step, Storage, Timing
+from enplace.machine import simulate
+from enplace.readers import recorded_plan
+from enplace.values.cluster import Cluster, Device
+from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import OpKind, OpPass
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from torch_steps import read_step
+
+H100 = GPUS["h100"]
+
+
+def estimate(step):
+    return estimated_profile("model", step, H100, Measurement(framework="torch"))
+
+
+def ones(step):
+    """Return the profile of a step on a CPU whose ops each take a microsecond."""
+    timing = Timing(call_us={op.call: 1.0 for op in step.ops})
+    return graph_of(step, MeasuredCosts(timing)).profile("model", Measurement())
+
+
+def peak_bytes(profile):
+    """Simulate ops one after another, as eager PyTorch runs them."""
+    problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))
+    n_ops = profile.n_ops
+    plan = Plan(np.zeros(n_ops, dtype=np.int64), np.arange(n_ops), method="test")
+    return simulate(problem, plan).memory[0].peak_bytes
+
+
+def inputs(profile, name):
+    op = profile.index[name]
+    return {profile.op_names[source] for source, _, to, _ in profile.edges.tolist() if to == op}
+
+
+def on_gpu(step):
+    """Return a step as if it had run on a GPU, except for what counts its steps."""
+
+    def of(each):
+        return "cpu" if each.role == STATE and each.n_bytes == 4 else "cuda:0"
+
+    storages = tuple(
+        Storage(s.n_bytes, of(s), s.first, s.last, s.role, s.owner) for s in step.storages
+    )
+    ops = []
+    for op in step.ops:
+        on_host = op.reads and all(storages[s].device == "cpu" for s, _ in op.reads)
+        ops.append(RecordedOp(**{**vars(op), "device": "cpu" if on_host else "cuda:0"}))
+    return Step(step.name, tuple(ops), storages, step.batch_shapes)
+
+
+def test_ops_are_named_after_modules_in_each_pass():
+    profile = estimate(read_step("tied"))
+    named = dict(zip(profile.op_names, profile.op_passes, strict=True))
+    assert named["blocks_0/up/addmm"] == OpPass.FORWARD
+    assert named["gradients/blocks_0/up/mm"] == OpPass.BACKWARD
+    assert named["update/blocks_0/up/weight/AdamW"] == OpPass.UPDATE
+    assert profile.scopes[profile.index["gradients/blocks_0/up/mm"]] == "gradients/blocks_0/up"
+    kinds = dict(zip(profile.op_names, profile.op_kinds, strict=True))
+    assert kinds["blocks_0/up/weight"] == OpKind.VARIABLE
+    assert kinds["blocks_0/up/addmm"] == OpKind.MATMUL
+    assert kinds["update/blocks_0/up/weight/AdamW"] == OpKind.UPDATE
+    assert not any("view" in name or "detach" in name for name in profile.op_names)
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied"])
+def test_simulated_memory_is_that_of_the_storages_that_existed(name):
+    step = read_step(name)
+    assert peak_bytes(ones(step)) == pytest.approx(step.counted_peak_bytes("cpu"), rel=0.01)
+
+
+def test_a_parameter_holds_itself_and_its_states_and_keeps_its_ops_beside_it():
+    profile = estimate(read_step("mlp"))
+    weight = profile.index["0/weight"]
+    assert profile.persistent_bytes[weight] == 3 * 64 * 32 * 4 + 4  # with the number of steps
+    group = profile.colocation[weight]
+    beside = [
+        n for n, each in zip(profile.op_names, profile.colocation, strict=True) if each == group
+    ]
+    assert {"0/addmm", "update/0/weight/Adam"} <= {*beside}
+    assert "2/addmm" not in beside
+
+
+def test_a_tied_weight_keeps_both_ends_on_one_device():
+    profile = estimate(read_step("tied"))
+    ends = [profile.colocation[profile.index[n]] for n in ("embedding/embedding", "head/mm")]
+    assert ends[0] == ends[1] != ""
+
+
+def test_an_optimiser_is_one_op_for_each_parameter_after_the_whole_backward_pass():
+    profile = estimate(read_step("mlp"))
+    updates = [name for name in profile.op_names if name.endswith("/Adam")]
+    assert len(updates) == 4
+    assert all("update/step" in inputs(profile, name) for name in updates)
+    assert "gradients/0/mm" in inputs(profile, "update/step")
+
+
+def test_an_op_in_place_makes_its_tensor_anew():
+    profile = estimate(read_step("mlp"))
+    assert "0/addmm" in inputs(profile, "1/relu_")
+    assert "1/relu_" in inputs(profile, "2/addmm")
+    assert "0/addmm" not in inputs(profile, "2/addmm")
+
+
+def test_what_clips_one_gradient_belongs_to_its_parameter():
+    profile = estimate(read_step("tied"))
+    norm = next(n for n in profile.op_names if n.startswith("update/blocks_0/up/weight/_foreach"))
+    assert profile.scopes[profile.index[norm]] == "update/blocks_0/up"
+
+
+def test_a_tensor_is_held_until_it_was_freed():
+    n_bytes = 1 << 20
+    storages = (Storage(n_bytes, "cpu", 0, 2), Storage(8, "cpu", 1, 3), Storage(8, "cpu", 2, 3))
+    ops = (
+        RecordedOp("relu", "", "module", "forward", 0, makes=(0,)),
+        RecordedOp("sum", "", "module", "forward", 1, reads=((0, n_bytes),), makes=(1,)),
+        RecordedOp("mul", "", "module", "forward", 2, reads=((1, 8),), makes=(2,)),
+    )
+    profile = ones(Step("kept", ops, storages))
+    assert "relu" in inputs(profile, "mul")
+    assert peak_bytes(profile) == n_bytes + 8
+
+
+def test_updates_that_wait_for_each_other_stay_apart():
+    """Each parameter is scaled by the norm of all, in one step of the optimiser."""
+    storages = (
+        *(Storage(64, "cpu", -1, 9, PARAMETER, name) for name in "ab"),
+        *(Storage(4, "cpu", first, 9) for first in (0, 1, 2)),
+    )
+    within = {"step_call": 1, "optimizer": "Norms"}
+
+    def update(kind, call, reads, **more):
+        return RecordedOp(kind, "", "module", "update", call, reads=reads, **within, **more)
+
+    ops = (
+        update("norm", 0, ((0, 64),), makes=(2,)),
+        update("norm", 1, ((1, 64),), makes=(3,)),
+        update("add", 2, ((2, 4), (3, 4)), makes=(4,)),
+        update("mul_", 3, ((0, 64), (4, 4)), writes=(0,)),
+        update("mul_", 4, ((1, 64), (4, 4)), writes=(1,)),
+    )
+    profile = ones(Step("norms", ops, storages))
+    assert sum("Norms" in name for name in profile.op_names) == 0
+    assert {"update/a/norm", "update/b/norm"} <= {*profile.op_names}
+
+
+def test_an_estimate_names_its_gpu_and_has_times_of_a_gpu_only():
+    profile = estimate(read_step("mlp"))
+    assert profile.measured.estimated == "H100"
+    assert profile.measured.batch_shapes == ((32, 32),)
+    ran = [op for op, scope in enumerate(profile.scopes) if scope not in ("", "input")]
+    assert np.isfinite(profile.time_us[ran, 0]).all()
+    assert "estimated" in str(profile)
+
+
+def test_a_slower_kernel_than_the_roofline_takes_its_time():
+    plain = RecordedOp("mm", "", "module", "forward", 0, device="cuda:0")
+    slow = RecordedOp(**{**vars(plain), "work": type(plain.work)(flops=1e12, effort=2.0)})
+    fast = RecordedOp(**{**vars(plain), "work": type(plain.work)(flops=1e12)})
+    costs = EstimatedCosts(H100)
+    assert costs.of(slow).time_us[0] == pytest.approx(2 * costs.of(fast).time_us[0], rel=1e-3)
+
+
+def test_a_measured_step_on_a_gpu_is_simulated_as_long_as_it_took():
+    step = on_gpu(read_step("mlp"))
+    calls = {op.call for op in step.ops}
+    timing = Timing(
+        (900.0, 1000.0, 1100.0),
+        call_us=dict.fromkeys(calls, 5.0),
+        call_kernels=dict.fromkeys(calls, 1),
+        peak_bytes={"GPU:0": 12345},
+        gpu="NVIDIA H100 80GB HBM3",
+        gpu_bytes=80 << 30,
+    )
+    profile = measured_profile("model", step, timing, Measurement(framework="torch"))
+    measured = profile.measured
+    assert measured.step_time_us == 1000
+    assert measured.peak_bytes == {"GPU:0": 12345}
+    assert measured.launch_gap_us > 1
+    assert measured.op_devices["0/addmm"] == "GPU:0"
+    assert set(measured.op_devices.values()) == {"GPU:0"}  # what counts steps goes along
+    plan = recorded_plan(profile, measured.cluster)
+    schedule = simulate(Problem(profile, measured.cluster), plan)
+    assert schedule.makespan_us == pytest.approx(1000, rel=0.01)
+    assert measured.config["kernels_us"] == pytest.approx(5 * len(calls))
