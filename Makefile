@@ -14,7 +14,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test test-long docs test-tensorflow lint fuzz kills audit wheel folder deb release-notes try-packages
+.PHONY: run test test-long docs test-tensorflow test-torch gpu-check lint fuzz kills audit wheel folder deb release-notes try-packages
 .PHONY: bench bench-quick clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
@@ -63,6 +63,14 @@ docs: $(VENV)/.installed-docs
 # TensorFlow's tests with another version of it: make test-tensorflow VERSION=2.18 PYTHON=python3.12
 test-tensorflow: | system
 	scripts/test-tensorflow.sh $(VERSION) $(PYTEST_ARGS)
+
+# PyTorch's tests, in an environment of their own: make test-torch VERSION=2.13.0+cpu
+test-torch: | system
+	scripts/test-torch.sh $(or $(VERSION),2.13.0) $(PYTEST_ARGS)
+
+# Eight PyTorch models on the GPU of this machine, measured and predicted: make gpu-check PYTHON=python3
+gpu-check:
+	scripts/gpu-check.sh build/gpu-check
 
 lint: $(VENV)/.installed-lint
 	$(check_the_code)

@@ -9,7 +9,7 @@ import pytest
 import enplace
 
 ROOT = Path(__file__).parent.parent
-HEAVY = {"PySide6", "tensorflow", "enplace_studio"}
+HEAVY = {"PySide6", "tensorflow", "torch", "enplace_studio"}
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -21,10 +21,10 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def library_modules() -> list[str]:
-    """List all library modules except those that only TensorFlow's worker imports."""
+    """List all library modules except those that only a worker with its framework imports."""
     core = ROOT / "core"
-    worker = core / "enplace" / "frameworks" / "tensorflow"
-    paths = sorted(p for p in (core / "enplace").rglob("*.py") if worker not in p.parents)
+    workers = {core / "enplace" / "frameworks" / name for name in ("tensorflow", "torch")}
+    paths = sorted(p for p in (core / "enplace").rglob("*.py") if not workers & {*p.parents})
     names = [".".join(path.relative_to(core).with_suffix("").parts) for path in paths]
     return [name.removesuffix(".__init__") for name in names]
 

@@ -1,4 +1,4 @@
-"""Measure six PyTorch models on this machine's GPU, and compare with what Enplace predicts.
+"""Measure eight PyTorch models on this machine's GPU, and compare with what Enplace predicts.
 
 ``python -m benchmarks.gpu.check FOLDER`` profiles each model, simulates it on one device, estimates
 it on tensors without content from the GPU's roofline, and writes ``gpu-check.json``,
@@ -34,7 +34,7 @@ from enplace.values.profile import KINDS, Profile
 from enplace.writers import write_profile
 
 SCRIPT = Path(__file__).with_name("train.py")
-MODELS = ("lstm", "resnet50", "gpt2", "bert", "vit", "llama-1b")
+MODELS = ("lstm", "resnet50", "gpt2", "bert", "vit", "llama-1b", "t5", "convnext")
 STEPS, WARM_UPS = 30, 10
 USUAL_GPU_BYTES = 80 << 30
 

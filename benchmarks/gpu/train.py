@@ -1,4 +1,4 @@
-"""Train one of six models on made-up data, as anybody would: ``train.py NAME [--small]``."""
+"""Train one of eight models on made-up data, as anybody would: ``train.py NAME [--small]``."""
 
 import argparse
 
@@ -148,6 +148,31 @@ def vit(small):
     return model, optimizer, images(batch, config.image_size, 1000), batch, None, classify
 
 
+def t5(small):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12, "num_heads": 12}
+    if small:
+        sizes = {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_layers": 2, "num_heads": 4}
+    words = 512 if small else 32128
+    config = T5Config(**sizes, vocab_size=words, decoder_start_token_id=0, use_cache=False)
+    model = T5ForConditionalGeneration(config)
+    batch, length = (2, 32) if small else (16, 512)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    return model, optimizer, texts(batch, length, words), batch, torch.bfloat16, own_loss
+
+
+def convnext(small):
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    tiny = {"hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1]}
+    config = ConvNextConfig(**tiny if small else {}, num_labels=1000)
+    model = ConvNextForImageClassification(config)
+    batch, pixels = (2, 64) if small else (64, 224)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    return model, optimizer, images(batch, pixels, 1000), batch, torch.bfloat16, classify
+
+
 def lstm(small):
     words, width, batch, length = (500, 64, 4, 16) if small else (10_000, 1024, 64, 128)
     model = LanguageModel(words, width, 2)
@@ -169,13 +194,9 @@ def own_loss(model, x, y):
 
 
 MODELS = {
-    "resnet50": resnet50,
-    "gpt2": gpt2,
-    "bert": bert,
-    "llama-1b": llama,
-    "vit": vit,
-    "lstm": lstm,
-}
+    "resnet50": resnet50, "gpt2": gpt2, "bert": bert, "llama-1b": llama, "vit": vit, "lstm": lstm,
+    "t5": t5, "convnext": convnext,
+}  # fmt: skip
 
 
 def main():

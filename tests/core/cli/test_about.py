@@ -67,6 +67,7 @@ def test_doctor_lists_versions_extras_and_the_cache(enplace):
         "studio",
         "onnx",
         "tensorflow",
+        "torch",
         "gpu",
         "metis",
         "notebook",

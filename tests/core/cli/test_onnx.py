@@ -37,7 +37,7 @@ def test_a_model_is_imported_with_the_sizes_and_the_gpu_that_are_asked_for(bert,
     )  # fmt: skip
     assert done.status == 0
     assert "estimated from a roofline of the A100" in done.out
-    assert "an ONNX file has no training step" in done.out
+    assert "This is the graph of an inference" in done.out
     assert "batch_size = 2, sequence_length = 16" in done.out
     measured = read_profile("b.enplace").measured
     assert (measured.estimated, measured.batch_size) == ("A100", 2)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.recorder import check_hooks
@@ -49,6 +50,8 @@ def fake_tensors() -> Iterator[None]:
     """Make all tensors fake within the block."""
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        # Libraries that see a fake tensor believe that they are compiled, and choose other kernels.
+        stack.enter_context(patch.object(torch._subclasses, "FakeTensor", _Nothing))
         stack.enter_context(_Answers())
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
@@ -59,15 +62,27 @@ def fake_tensors() -> Iterator[None]:
         yield
 
 
+class _Nothing:
+    """No tensor is one of these."""
+
+
 class _Answers(TorchDispatchMode):
     """Answers what a script asks of values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._yes: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default:
-            return _answer(args[0].dtype)
+            return True if args[0] in self._yes else _answer(args[0].dtype)
+        if func in (_aten.all.default, _aten.all.dim):
+            made = func(*args, **kwargs)
+            self._yes[made] = True  # such as: is all of this mask set?
+            return made
         if func is _aten.equal.default:
             return False
         if func is _aten.nonzero.default:
@@ -75,11 +90,32 @@ class _Answers(TorchDispatchMode):
             return torch.empty(size, dtype=torch.int64, device=args[0].device)
         if func is _aten.masked_select.default:
             return args[0].new_empty((args[0].numel(),))
+        if func is _aten._cudnn_rnn.default and args[3] is None:
+            return _recur(func, args)
         if func is _aten._cudnn_init_dropout_state.default:
             return torch.empty(0, dtype=torch.uint8, device=kwargs.get("device"))
         if func is _aten.index.Tensor:
             args = (args[0], _all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+
+def _recur(func: Any, args: Sequence[Any]) -> Any:
+    """Run a recurrent layer of a GPU, with the memory that it keeps for the backward pass.
+
+    It copies its weights into one tensor if they are not in one already, and keeps five numbers
+    for each gate, and more for each layer, as cuDNN 9 does.
+    """
+    weights = args[1]
+    buffer = weights[0].new_empty(sum(each.numel() for each in weights))
+    output, *others = func(*args[:3], buffer, *args[4:])
+    layers, is_trained, two_ways = args[9], args[12], args[13]
+    kept = output.numel() * layers * (1 + two_ways) * output.element_size()
+    others[2] = output.new_empty(int(KEPT * kept) if is_trained else 0, dtype=torch.uint8)
+    return (output, *others)
+
+
+KEPT = 5.5
+"""Size of what a recurrent layer keeps for its gradient, in sizes of its output."""
 
 
 def _answer(dtype: torch.dtype) -> bool | float | int:

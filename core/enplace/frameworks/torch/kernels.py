@@ -24,7 +24,7 @@ _RANGES = ("cpu_op", "user_annotation")
 
 @dataclass
 class KernelTimes:
-    """Time and number of the kernels of each call.
+    """Time and number of the kernels of each call; what runs beside another takes no time.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ def join_kernels(events: Iterable[Mapping[str, Any]]) -> KernelTimes:
     ranges: dict[Any, list[tuple[float, float, int]]] = defaultdict(list)
     launches: dict[int, tuple[Any, float]] = {}
     others: dict[int, tuple[Any, float]] = {}
-    kernels: list[tuple[Any, Any, float]] = []
+    kernels: list[tuple[float, float, Any, Any]] = []
     for event in events:
         if event.get("ph") != "X":
             continue
@@ -52,7 +52,8 @@ def join_kernels(events: Iterable[Mapping[str, Any]]) -> KernelTimes:
         details = event.get("args", {})
         correlation, outer = details.get("correlation"), details.get("External id")
         if category in _ON_GPU:
-            kernels.append((correlation, outer, float(event["dur"])))
+            began_us = float(event["ts"])
+            kernels.append((began_us, began_us + float(event["dur"]), correlation, outer))
         elif category in _LAUNCHES and correlation is not None:
             launches[correlation] = event["tid"], float(event["ts"])
         elif category in _RANGES and name.startswith(MARK):
@@ -63,7 +64,11 @@ def join_kernels(events: Iterable[Mapping[str, Any]]) -> KernelTimes:
     for each in ranges.values():
         each.sort()
     found = KernelTimes()
-    for correlation, outer, duration_us in kernels:
+    until_us = -float("inf")
+    for began_us, ended_us, correlation, outer in sorted(kernels, key=lambda each: each[:2]):
+        # Kernels of several streams may run at the same time, which counts once.
+        duration_us = max(ended_us - max(began_us, until_us), 0.0)
+        until_us = max(until_us, ended_us)
         found_at = (launches.get(correlation), others.get(outer))
         calls = (_range_at(ranges.get(at[0], ()), at[1]) for at in found_at if at is not None)
         call = next((each for each in calls if each is not None), None)

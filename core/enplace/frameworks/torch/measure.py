@@ -29,6 +29,8 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
     facts : Measurement
         What is known besides.
     """
+    scale = _scale(timing)
+    timing = replace(timing, call_us={call: us * scale for call, us in timing.call_us.items()})
     graph = graph_of(step, MeasuredCosts(timing))
     launched = np.array([_launches(node) for node in graph.nodes])
     names = zip(graph.nodes, launched, strict=True)
@@ -43,7 +45,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         gpu=timing.gpu,
         batch_shapes=step.batch_shapes,
         function=step.name,
-        config=_config(step, timing),
+        config=_config(step, timing) | ({"scaled": scale} if scale < 1 else {}),
     )
     profile = graph.profile(name, measured)
     if measured.step_time_us is None:
@@ -65,6 +67,14 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         function=step.name,
     )
     return graph.profile(name, measured)
+
+
+def _scale(timing: Timing) -> float:
+    """Return by how much tracing made the kernels of a GPU longer: together they fit in a step."""
+    total_us = sum(timing.call_us.values()) + timing.unjoined_us
+    if not timing.gpu or not timing.step_times_us or not total_us:
+        return 1.0
+    return min(1.0, float(np.median(timing.step_times_us)) / total_us)
 
 
 def _launches(node: Node) -> float:

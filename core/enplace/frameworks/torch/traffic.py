@@ -21,14 +21,26 @@ MISALIGNED = 5.0
 """How much longer a product of half precision takes whose rows are no multiple of 16 bytes, such as
 those of a vocabulary of 50,257 words: 95 to 148 instead of 560 to 775 TFLOP/s."""
 
+TURNED_TF32 = 2.0
+"""A product that takes its left matrix turned, as the gradient of a weight does, rounds to TF32 at
+157 instead of 330 TFLOP/s."""
+
 TF32_CONVOLUTION = 2.0
 """A convolution rounds to TF32 at 100 to 200 TFLOP/s, half of what a product reaches."""
 
-NORM = 1.8
-"""A batch normalisation, whose channels are apart in memory, reaches half of the bandwidth."""
+ATTENTION, WITH_DROPOUT = 2.0, 2.0
+"""Attention with heads of 64 numbers reaches a third of the peak and, if it drops something in half
+precision, a sixth; one that looks only back has half the work."""
 
-ATTENTION = 2.0
-"""Attention with heads of 64 numbers and dropout reaches a third of the peak."""
+_EFFORT = {
+    "cat": 2.5,
+    "native_layer_norm": 1.7,
+    "native_layer_norm_backward": 1.5,
+    "slice_backward": 2.0,
+    "sum": 1.8,
+}
+"""Kernels that stay behind the bandwidth; a batch normalisation, too, whose channels lie apart."""
+NORM = 1.8
 
 _SPARSE_READS = ("embedding", "index", "index_select", "gather", "nll_loss_forward")
 """Ops that read only the rows that they give."""
@@ -105,17 +117,32 @@ def traffic_of(
     n_bytes += _AGAIN.get(name, 0) * largest
     if name in _LONG_ROWS and made[0].shape[-1] * made[0].element_size() > _LONG_ROW_BYTES:
         n_bytes += _LONG_ROWS[name] * largest
-    effort = 1.0
     if name in CONVOLUTIONS:
         n_bytes += _rearranged(given, made)
-        effort = TF32_CONVOLUTION if is_tf32 and precision == F32 else 1.0
-    elif "attention" in name:
-        effort = ATTENTION
-    elif "batch_norm" in name:
-        effort = NORM
-    elif precision == F16 and name in ("mm", "addmm", "bmm", "baddbmm"):
-        effort = MISALIGNED if any(map(_is_misaligned, (*given, *made))) else 1.0
+    effort = _effort(name, func, args, (*given, *made), precision, is_tf32)
     return Traffic(n_bytes, _KERNELS.get(name, 1), effort)
+
+
+def _effort(
+    name: str, func: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], precision: str,
+    is_tf32: bool,
+) -> float:  # fmt: skip
+    """Return how much longer than the roofline an op takes."""
+    if name in CONVOLUTIONS:
+        return TF32_CONVOLUTION if precision == F32 else 1.0
+    if "attention" in name:
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
+        drops = precision == F16 and given.get("dropout_p", 0.0) > 0
+        looks_back = 0.5 if given.get("is_causal") else 1.0
+        return ATTENTION * looks_back * (WITH_DROPOUT if drops else 1.0)
+    if "batch_norm" in name:
+        return NORM
+    if name in ("mm", "addmm", "bmm", "baddbmm"):
+        if precision == F16:
+            return MISALIGNED if any(map(_is_misaligned, tensors)) else 1.0
+        left = tensors[name in ("addmm", "baddbmm")]
+        return TURNED_TF32 if is_tf32 and left.stride(-2) == 1 < left.stride(-1) else 1.0
+    return _EFFORT.get(name, 1.0)
 
 
 def _moved(

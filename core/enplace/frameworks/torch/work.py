@@ -41,7 +41,7 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
         flops = float(max((t.numel() for t in (*given, *made)), default=0))
-    on_cores = matrix if precision != F32 or _rounds(name) else 0.0
+    on_cores = matrix if precision != F32 or _rounds(name, given) else 0.0
     moved = traffic_of(
         name, func, args, given, made, precision, is_tf32=precision == F32 and on_cores > 0
     )
@@ -114,14 +114,19 @@ _OWN: dict[str, Callable[[Sequence[Any], Any, Any], float]] = {
 }
 
 
-def _rounds(name: str) -> bool:
-    """Return whether the script lets products of float32 be rounded to TF32.
+def _rounds(name: str, given: Sequence[torch.Tensor]) -> bool:
+    """Return whether products of float32 are rounded to TF32, as the script allows.
 
-    Recurrent layers never do.
+    Recurrent layers and attention never do, nor does a convolution of images with few channels.
     """
     if name in CONVOLUTIONS:
-        return bool(torch.backends.cudnn.allow_tf32)
-    return "rnn" not in name and bool(torch.backends.cuda.matmul.allow_tf32)
+        channels = min((t.shape[1] for t in given if t.dim() == 4), default=_CHANNELS)
+        return channels >= _CHANNELS and bool(torch.backends.cudnn.allow_tf32)
+    allowed = bool(torch.backends.cuda.matmul.allow_tf32)
+    return allowed and not any(each in name for each in ("rnn", "attention"))
+
+
+_CHANNELS = 8
 
 
 def _precision(given: Sequence[torch.Tensor]) -> str:

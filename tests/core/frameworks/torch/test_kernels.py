@@ -52,6 +52,13 @@ def test_the_innermost_range_counts():
     assert dict(found.call_us) == {1: 4}
 
 
+def test_kernels_that_run_at_the_same_time_count_once():
+    call = span("user_annotation", "enplace#0", 0, 10)
+    found = join_kernels([call, launch(5, 1), launch(6, 2), kernel(50, 40, 1), kernel(60, 40, 2)])
+    assert dict(found.call_us) == {0: 50}
+    assert dict(found.call_kernels) == {0: 2}
+
+
 def test_a_kernel_without_its_launch_is_found_by_the_op_around_it():
     found = join_kernels(
         [

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Measures PyTorch models on the GPU of this machine and compares them with what Enplace predicts.
+# Usage: scripts/gpu-check.sh FOLDER [MODEL...]. $PYTHON has torch and transformers; Enplace need not be
+# installed there, but numba, numpy, scipy and networkx must be.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON:-python3}
+for name in torch transformers numba scipy networkx; do
+    if ! "$python" -c "import $name" 2>/dev/null; then
+        echo "gpu-check: $python has no $name; run: $python -m pip install torch transformers numba scipy networkx" >&2
+        exit 2
+    fi
+done
+path=$PWD/build/gpu-check-path
+mkdir -p "$path"
+ln -sfn "$PWD/core/enplace" "$path/enplace"
+ln -sfn "$PWD/resources" "$path/enplace_resources"
+PYTHONPATH=$path exec "$python" -m benchmarks.gpu.check "$@"

@@ -1,0 +1,211 @@
+"""Real scripts under the recorder; `make test-torch` has PyTorch and runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from enplace.frameworks.source import source_of  # noqa: E402
+from enplace.frameworks.torch.costs import MeasuredCosts  # noqa: E402
+from enplace.frameworks.torch.fake import record_on_fake_tensors  # noqa: E402
+from enplace.frameworks.torch.profile import graph_of  # noqa: E402
+from enplace.frameworks.torch.scripts import LoadError, record_script  # noqa: E402
+from enplace.frameworks.torch.step import GRADIENT, Timing  # noqa: E402
+from enplace.machine import simulate  # noqa: E402
+from enplace.processes.worker import ignore  # noqa: E402
+from enplace.values.cluster import Cluster, Device  # noqa: E402
+from enplace.values.measurement import Measurement  # noqa: E402
+from enplace.values.plan import Plan  # noqa: E402
+from enplace.values.problem import Problem  # noqa: E402
+from torch_steps import read_step  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TRAIN = Path(__file__).parents[5] / "benchmarks" / "gpu" / "train.py"
+SIX = ("resnet50", "gpt2", "bert", "llama-1b", "vit", "lstm")
+
+LOOP = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(inplace=True), nn.Linear(64, 10))
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(8):
+    x, y = torch.randn(32, 32), torch.randint(0, 10, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    if len(sys.argv) > 1:
+        print(float(loss), file=open(sys.argv[1], "a"))
+"""
+
+GAN = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+G = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32))
+D = nn.Sequential(nn.Linear(32, 64), nn.LeakyReLU(0.2, True), nn.Linear(64, 1))
+of_g, of_d = torch.optim.Adam(G.parameters()), torch.optim.SGD(D.parameters(), 0.1)
+bce = nn.BCEWithLogitsLoss()
+for _ in range(6):
+    real, z = torch.randn(8, 32), torch.randn(8, 16)
+    of_d.zero_grad()
+    loss = bce(D(real), torch.ones(8, 1)) + bce(D(G(z).detach()), torch.zeros(8, 1))
+    loss.backward()
+    of_d.step()
+    of_g.zero_grad()
+    bce(D(checkpoint(G, z, use_reentrant=False)), torch.ones(8, 1)).backward()
+    of_g.step()
+"""
+
+LOADER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    model = torch.compile(nn.Linear(16, 4))
+    data = TensorDataset(torch.randn(64, 16), torch.randint(0, 4, (64,)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(data, batch_size=8, num_workers=2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y) / 2
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def script(tmp_path, text, *words):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return source_of(str(path), arguments=words, framework_name="torch")
+
+
+def record(source, steps=0):
+    return record_script(source, steps, 0, ignore).step
+
+
+def kinds(step):
+    return [(op.kind, op.module, op.pass_) for op in step.ops]
+
+
+def peak_bytes(step):
+    """Simulate the profile of a step on one device, in the order of the script."""
+    timing = Timing(call_us={op.call: 1.0 for op in step.ops})
+    profile = graph_of(step, MeasuredCosts(timing)).profile("model", Measurement())
+    problem = Problem(profile, Cluster("one", (Device("CPU:0", "cpu", 1 << 40),), (), ()))
+    plan = Plan(np.zeros(profile.n_ops, np.int64), np.arange(profile.n_ops), method="test")
+    return simulate(problem, plan).memory[0].peak_bytes
+
+
+def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
+    alone, recorded = tmp_path / "alone", tmp_path / "recorded"
+    source = script(tmp_path, LOOP, str(recorded))
+    subprocess.run([sys.executable, source.path, str(alone)], check=True)
+    found = record_script(source, 2, 1, ignore)
+    losses = recorded.read_text().splitlines()
+    assert losses == alone.read_text().splitlines()[: len(losses)]
+    assert len(losses) >= 5
+    assert len(found.timing.step_times_us) == 2
+    assert found.timing.call_us.keys() == {op.call for op in found.step.ops}
+
+
+def test_a_script_that_ends_early_gives_the_steps_it_has(tmp_path):
+    found = record_script(script(tmp_path, LOOP), 1000, 1000, ignore)
+    assert 1 <= len(found.timing.step_times_us) <= 6
+
+
+def test_the_steps_that_are_kept_for_other_tests_are_still_recorded_so(tmp_path):
+    assert kinds(record(script(tmp_path, LOOP))) == kinds(read_step("mlp"))
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_fake_tensors_give_the_same_step_in_the_same_memory(name):
+    source = source_of(str(TRAIN), arguments=(name, "--small"), framework_name="torch")
+    real, fake = record(source), record_on_fake_tensors(source, ignore)
+    # Attention and dropout of an estimate are those of a GPU.
+    same = set(kinds(real)) & set(kinds(fake))
+    assert len(same) > 0.8 * len(set(kinds(real)))
+    assert {op.module for op in fake.ops} == {op.module for op in real.ops}
+    counted = real.counted_peak_bytes("cpu")
+    tolerance = 0.06 if name == "vit" else 0.01  # its peak is in the optimiser's step
+    assert peak_bytes(real) == pytest.approx(counted, rel=tolerance)
+
+
+def test_flops_are_those_of_pytorchs_own_counter(tmp_path):
+    step = record(script(tmp_path, LOOP))
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(32, 32)).sum().backward()
+    matrix = ("mm", "addmm")
+    assert sum(op.work.flops for op in step.ops if op.kind in matrix) == counter.get_total_flops()
+
+
+def test_a_round_of_two_optimisers_is_one_step(tmp_path):
+    step = record(script(tmp_path, GAN))
+    assert {op.optimizer for op in step.ops if op.step_call} == {"Adam", "SGD"}
+    owners = {each.owner.partition(".")[0] for each in step.storages if each.role}
+    assert len(owners) == 2
+    recomputed = [op for op in step.ops if op.pass_ == "backward" and op.kind == "relu"]
+    assert recomputed
+
+
+def test_loaders_with_workers_compilation_and_autocast_are_recorded(tmp_path):
+    source = script(tmp_path, LOADER)
+    real, fake = record(source), record_on_fake_tensors(source, ignore)
+    assert "_to_copy" in {op.kind for op in real.ops}
+    assert {op.kind for op in real.ops} & {"addmm", "mm"}
+    assert any(each.role == GRADIENT for each in fake.storages)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import torch\n", "it ended without a step of an optimiser"),
+        (LOOP.replace("range(8)", "range(1)"), "it made only one step"),
+        ("import torch\nraise ValueError('no data')\n", r"line 2: it failed .* no data"),
+        (LOOP.replace("nn.Linear(32", "FSDPModule(32"), "failed before it trained"),
+    ],
+)
+def test_a_script_without_a_step_is_told_so_in_one_line(text, says, tmp_path):
+    with pytest.raises(LoadError, match=says):
+        record(script(tmp_path, text))
+
+
+def test_a_model_of_which_this_process_has_a_part_is_refused(tmp_path):
+    text = LOOP.replace(
+        "optimizer =",
+        "class Shard(nn.Linear):\n    pass\nShard.__module__ = 'torch.distributed.fsdp.shard'\n"
+        "model.append(Shard(10, 10))\noptimizer =",
+    )
+    with pytest.raises(LoadError, match=r"train\.py, line \d+: the model is divided by FSDP"):
+        record(script(tmp_path, text))
+
+
+def test_reading_memory_in_an_estimate_is_refused_with_the_line(tmp_path):
+    text = LOOP.replace("    optimizer.zero_grad()", "    x.numpy()\n    optimizer.zero_grad()")
+    with pytest.raises(LoadError, match=r"train\.py, line \d+: .*without --estimate"):
+        record_on_fake_tensors(script(tmp_path, text), ignore)
+
+
+def test_the_command_profiles_and_estimates(tmp_path):
+    source = script(tmp_path, LOOP)
+    command = [sys.executable, "-m", "enplace", "profile", source.path, "--trust", "--json"]
+    for more in (["--steps", "2", "--warm-ups", "1"], ["--estimate", "h100"]):
+        out = tmp_path / "P.enplace"
+        done = subprocess.run(
+            [*command, "-o", str(out), *more], capture_output=True, text=True, check=True
+        )
+        assert json.loads(done.stdout)["ops"] > 20
