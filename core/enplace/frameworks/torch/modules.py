@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from enplace.frameworks.torch.step import BUFFER, PARAMETER
 
+_OF_MODEL = re.compile("\0(\\d+)\0\\.?")
+"""Begins the path of a module until it is known how many models there are."""
+
 _WRAPPERS = ("_orig_mod", "module")
 """What wraps a model holds it under one of these names: compiled or data-parallel models."""
 
@@ -21,6 +26,7 @@ class Modules:
 
     def __init__(self) -> None:
         self.roots: list[torch.nn.Module] = []
+        self._models: list[torch.nn.Module] = []
         self._path: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
         self._owner: dict[int, str] = {}
@@ -94,11 +100,12 @@ class Modules:
 
     def _add(self, module: torch.nn.Module) -> None:
         """Name a root's modules and parameters; names of a second root begin with its own."""
-        inside = [self._stack[-1]] if self._stack else []
-        first = not self.roots
         has_own = any(True for _ in module.parameters())
-        prefix = "" if first and has_own and not inside else self._prefix(module)
-        prefix = ".".join(filter(None, [*inside, prefix]))
+        if has_own and not self._stack:
+            prefix = f"\0{len(self._models)}\0"
+            self._models.append(module)
+        else:
+            prefix = ".".join([*self._stack[-1:], self._prefix(module)])
         self._kept.append(module)
         if has_own:
             self.roots.append(module)
@@ -107,6 +114,20 @@ class Modules:
         named = (*module.named_parameters(), *module.named_buffers())
         for path, tensor in named:
             self._owner.setdefault(id(tensor), _joined(prefix, path))
+
+    def spell(self, path: str) -> str:
+        """Return a path for people: of several models, it begins with the script's own variable."""
+        found = _OF_MODEL.match(path)
+        if found is None:
+            return path
+        model = self._models[int(found[1])]
+        own = "" if len(self._models) == 1 else self._variable(model)
+        return ".".join(filter(None, [own, path[found.end() :]]))
+
+    def _variable(self, model: torch.nn.Module) -> str:
+        known = vars(sys.modules["__main__"]).items()
+        name = next((name for name, value in known if value is model), "")
+        return name or f"{type(model).__name__}_{self._models.index(model)}"
 
     def _prefix(self, module: torch.nn.Module) -> str:
         name = type(module).__name__

@@ -264,16 +264,17 @@ class Recorder(TorchDispatchMode):
         """Return what was recorded."""
         self._is_over = True
         self._name_model(optimizers)
-        n_ops = len(self._ops)
+        n_ops, spell = len(self._ops), self._modules.spell
+        ops = tuple(replace(op, module=spell(op.module)) for op in self._ops)
         storages = tuple(
             Storage(
                 each.n_bytes, each.device, each.first, n_ops if each.last is None else each.last,
-                each.role, each.owner,
+                each.role, spell(each.owner),
             )
             for each in self._blocks
         )  # fmt: skip
         self._known.clear()
-        return Step(name, tuple(self._ops), storages, self._modules.batch_shapes())
+        return Step(name, ops, storages, self._modules.batch_shapes())
 
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""

@@ -135,10 +135,10 @@ def test_the_steps_that_are_kept_for_other_tests_are_still_recorded_so(tmp_path)
 def test_fake_tensors_give_the_same_step_in_the_same_memory(name):
     source = source_of(str(TRAIN), arguments=(name, "--small"), framework_name="torch")
     real, fake = record(source), record_on_fake_tensors(source, ignore)
-    # Attention and dropout of an estimate are those of a GPU.
-    same = set(kinds(real)) & set(kinds(fake))
-    assert len(same) > 0.8 * len(set(kinds(real)))
-    assert {op.module for op in fake.ops} == {op.module for op in real.ops}
+    if name in ("resnet50", "lstm"):
+        assert kinds(fake) == kinds(real)
+    else:  # attention and dropout of an estimate are those of a GPU
+        assert {op.module for op in fake.ops} == {op.module for op in real.ops}
     counted = real.counted_peak_bytes("cpu")
     tolerance = 0.06 if name == "vit" else 0.01  # its peak is in the optimiser's step
     assert peak_bytes(real) == pytest.approx(counted, rel=tolerance)
@@ -156,8 +156,8 @@ def test_flops_are_those_of_pytorchs_own_counter(tmp_path):
 def test_a_round_of_two_optimisers_is_one_step(tmp_path):
     step = record(script(tmp_path, GAN))
     assert {op.optimizer for op in step.ops if op.step_call} == {"Adam", "SGD"}
-    owners = {each.owner.partition(".")[0] for each in step.storages if each.role}
-    assert len(owners) == 2
+    assert {each.owner.partition(".")[0] for each in step.storages if each.role} == {"G", "D"}
+    assert {"G.0", "D.2"} < {op.module for op in step.ops}
     recomputed = [op for op in step.ops if op.pass_ == "backward" and op.kind == "relu"]
     assert recomputed
 
