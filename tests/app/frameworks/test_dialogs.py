@@ -142,3 +142,14 @@ def test_a_run_keeps_the_order_unless_that_is_not_wished(parent, model):
     assert question.wishes == {}
     question.fields["order"].setChecked(False)
     assert question.wishes == {"order": False}
+
+
+def test_a_pytorch_script_is_measured_or_estimated_for_a_gpu(ask, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    dialog = ask("")
+    dialog.path.setText(str(script))
+    assert "until steps of its optimiser are recorded" in dialog.what.text()
+    gpu = dialog.fields["estimate"]
+    assert dialog.form.isRowVisible(gpu)
+    assert "h100" in [gpu.itemText(i) for i in range(gpu.count())]

@@ -22,15 +22,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.recorder import check_hooks
-from enplace.frameworks.torch.scripts import Watch, run_watched
-from enplace.frameworks.torch.step import Step
+from enplace.frameworks.torch.scripts import Recorded, Watch, run_watched
 from enplace.frameworks.torch.timing import Clock
 from enplace.processes.worker import Report
 
 _aten = torch.ops.aten
 
 
-def record_on_fake_tensors(source: Source, report: Report) -> Step:
+def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     """Run a script on fake tensors until its second step is recorded.
 
     Raises
@@ -42,7 +41,7 @@ def record_on_fake_tensors(source: Source, report: Report) -> Step:
     watch = Watch(source, Clock(), 0, 0, report)
     with fake_tensors():
         run_watched(source, watch)
-    return watch.recorded().step
+    return watch.recorded()
 
 
 @contextmanager

@@ -107,5 +107,7 @@ FRAMEWORK = Framework(
         "trl",
     ),
     recognise=recognise,
+    about_compiled="The script compiles its model by torch.compile. Enplace measures it op by op, "
+    "so the script's own step is shorter.",
     grains={"module": find_modules},
 )

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from enplace.errors import EnplaceError
 from enplace.frameworks import roofline
 from enplace.frameworks.own_cluster import PCIE, describe, model_of
 from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.op_kinds import ALLOCATES
 from enplace.frameworks.torch.profile import Node, graph_of
 from enplace.frameworks.torch.step import Step, Timing
 from enplace.readers.calibration import calibrate
 from enplace.system import host_bytes
+from enplace.text import count, percent, size
 from enplace.values.cluster import Cluster, Device
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
@@ -28,7 +31,17 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
     ----------
     facts : Measurement
         What is known besides.
+
+    Raises
+    ------
+    EnplaceError
+        If the kernels of a GPU were not traced.
     """
+    if timing.gpu and not timing.call_kernels:
+        raise EnplaceError(
+            "PyTorch's profiler traced no kernels of the GPU: it may not read its counters; ask "
+            "the machine's owner to allow it, or estimate the model with --estimate"
+        )
     scale = _scale(timing)
     timing = replace(timing, call_us={call: us * scale for call, us in timing.call_us.items()})
     graph = graph_of(step, MeasuredCosts(timing))
@@ -46,6 +59,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         batch_shapes=step.batch_shapes,
         function=step.name,
         config=_config(step, timing) | ({"scaled": scale} if scale < 1 else {}),
+        notes=_notes(step, timing, scale),
     )
     profile = graph.profile(name, measured)
     if measured.step_time_us is None:
@@ -65,8 +79,47 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         estimated_speed=gpu.speed,
         batch_shapes=step.batch_shapes,
         function=step.name,
+        notes=_unwritten(step),
     )
     return graph.profile(name, measured)
+
+
+def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
+    """Say how op times were scaled, and what no op shows."""
+    notes = []
+    if scale < 1:
+        notes.append(
+            f"Kernels took {percent(1 / scale - 1)} longer while they were traced, so their times "
+            f"are scaled to the plain step."
+        )
+    ops_us, steps_us = sum(timing.call_us.values()), timing.step_times_us
+    if not timing.gpu and steps_us and ops_us > np.median(steps_us):
+        notes.append(
+            f"Ops took {percent(ops_us / float(np.median(steps_us)) - 1)} longer while they were "
+            f"recorded, so their times are scaled to the plain step."
+        )
+    held = _config(step, timing).get("library_bytes", 0)
+    if held:
+        notes.append(f"Libraries hold {size(held)} more of the GPU, which no op shows.")
+    return (*notes, *_unwritten(step))
+
+
+def _unwritten(step: Step) -> tuple[str, ...]:
+    """Warn of tensors that something outside of PyTorch's dispatcher must have written."""
+    empty: set[int] = set()
+    found: set[int] = set()
+    for op in step.ops:
+        if op.kind in ALLOCATES:
+            empty.update(s for s in op.makes if step.storages[s].n_bytes)
+        elif not op.is_view:
+            found |= empty.intersection(s for s, _ in op.reads) - {*op.writes}
+            empty.difference_update(op.writes)
+    if not found:
+        return ()
+    return (
+        f"Kernels that PyTorch does not dispatch, such as those of Triton, make "
+        f"{count(len(found), 'tensor')} of this step; their time is missing.",
+    )
 
 
 def _scale(timing: Timing) -> float:

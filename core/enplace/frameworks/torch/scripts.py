@@ -8,9 +8,10 @@ then plain steps are timed, and the step is recorded once more for the times of 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -67,6 +68,7 @@ class Recorded:
 
     step: Step
     timing: Timing
+    is_compiled: bool = False
 
 
 def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> Recorded:
@@ -93,7 +95,7 @@ def run_watched(source: Source, watch: Watch) -> None:
     LoadError
         If it fails before the watch has seen a step.
     """
-    with watch.hooked(), without_compiler():
+    with watch.hooked(), without_compiler(watch.note_compiled):
         try:
             run_program(source)
         except EnoughError:
@@ -117,11 +119,19 @@ def _clock() -> CpuClock | GpuClock:
 
 
 @contextmanager
-def without_compiler() -> Iterator[None]:
-    """Run compiled functions op by op, as they are written."""
+def without_compiler(note: Callable[[], None]) -> Iterator[None]:
+    """Run compiled functions op by op, as they are written; call ``note`` if there are any."""
     import torch._dynamo
 
-    with patch.object(torch._dynamo.config, "disable", True):
+    usual = torch.compile
+
+    @wraps(usual)
+    def compile_nothing(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return usual(*args, **kwargs)
+
+    off = patch.object(torch._dynamo.config, "disable", True)
+    with off, patch.object(torch, "compile", compile_nothing):
         yield
 
 
@@ -142,7 +152,7 @@ class Watch:
         self._again = 0
         self._plain = -1
         self._report_at = 0.0
-        self._is_done = False
+        self._is_done = self._is_compiled = False
 
     @property
     def has_step(self) -> bool:
@@ -166,7 +176,12 @@ class Watch:
                 "that trains"
             )
             raise LoadError(f"{name}: {why}")
-        return Recorded(self._step, self._clock.timing(self._warm_ups))
+        timing = self._clock.timing(self._warm_ups)
+        return Recorded(self._step, timing, self._is_compiled)
+
+    def note_compiled(self) -> None:
+        """Note that the script compiles something."""
+        self._is_compiled = True
 
     @contextmanager
     def hooked(self) -> Iterator[None]:

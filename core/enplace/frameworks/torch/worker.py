@@ -52,21 +52,21 @@ def _profile(job: Message, report: Report) -> Profile:
     from enplace.frameworks.torch.measure import estimated_profile, measured_profile
     from enplace.frameworks.torch.scripts import record_script
 
-    facts = _facts()
     if gpu := source.text("estimate"):
-        step = record_on_fake_tensors(source, report)
-        return estimated_profile(source.name, step, GPUS[gpu], facts)
+        found = record_on_fake_tensors(source, report)
+        return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found.is_compiled))
     found = record_script(source, details["steps"], details["warm_ups"], report)
-    return measured_profile(source.name, found.step, found.timing, facts)
+    return measured_profile(source.name, found.step, found.timing, _facts(found.is_compiled))
 
 
-def _facts() -> Measurement:
+def _facts(is_compiled: bool) -> Measurement:
     import torch
 
     return Measurement(
         framework="torch",
         framework_version=torch.__version__,
         tf32=bool(torch.backends.cuda.matmul.allow_tf32),
+        compiled=is_compiled,
     )
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from enplace.errors import EnplaceError
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
 from enplace.frameworks.torch.measure import estimated_profile, measured_profile
@@ -191,3 +192,37 @@ def test_a_measured_step_on_a_gpu_is_simulated_as_long_as_it_took():
     schedule = simulate(Problem(profile, measured.cluster), plan)
     assert schedule.makespan_us == pytest.approx(1000, rel=0.01)
     assert measured.config["kernels_us"] == pytest.approx(5 * len(calls))
+
+
+def test_kernels_that_were_slower_while_traced_are_scaled_to_the_plain_step():
+    step = on_gpu(read_step("mlp"))
+    calls = {op.call for op in step.ops}
+    timing = Timing(
+        (100.0,),
+        call_us=dict.fromkeys(calls, 200.0 / len(calls)),
+        call_kernels=dict.fromkeys(calls, 1),
+        gpu="NVIDIA H100 80GB HBM3",
+        gpu_bytes=80 << 30,
+    )
+    profile = measured_profile("model", step, timing, Measurement(framework="torch"))
+    assert "Kernels took 100.0 % longer" in " ".join(profile.measured.notes)
+    assert np.nansum(profile.time_us[:, 0]) < 150
+
+
+def test_a_gpu_whose_kernels_were_not_traced_is_told_so():
+    timing = Timing((100.0,), gpu="NVIDIA H100 80GB HBM3", gpu_bytes=80 << 30)
+    with pytest.raises(EnplaceError, match="traced no kernels"):
+        measured_profile("model", on_gpu(read_step("mlp")), timing, Measurement())
+
+
+def test_a_tensor_that_no_op_wrote_is_a_sign_of_kernels_that_are_not_dispatched():
+    storages = (Storage(64, "cpu", 0, 3), Storage(64, "cpu", 1, 3), Storage(64, "cpu", 2, 3))
+    ops = (
+        RecordedOp("empty", "", "module", "forward", 0, makes=(0,)),
+        RecordedOp("relu", "", "module", "forward", 1, reads=((0, 64),), makes=(1,)),
+        RecordedOp("relu", "", "module", "forward", 2, reads=((1, 64),), makes=(2,)),
+    )
+    notes = estimate(Step("triton", ops, storages)).measured.notes
+    assert "make 1 tensor of this step" in notes[0]
+    filled = RecordedOp("fill_", "", "module", "forward", 1, reads=((0, 64),), writes=(0,))
+    assert not estimate(Step("plain", (ops[0], filled, *ops[1:]), storages)).measured.notes

@@ -134,7 +134,7 @@ def test_the_steps_that_are_kept_for_other_tests_are_still_recorded_so(tmp_path)
 @pytest.mark.parametrize("name", SIX)
 def test_fake_tensors_give_the_same_step_in_the_same_memory(name):
     source = source_of(str(TRAIN), arguments=(name, "--small"), framework_name="torch")
-    real, fake = record(source), record_on_fake_tensors(source, ignore)
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
     if name in ("resnet50", "lstm"):
         assert kinds(fake) == kinds(real)
     else:  # attention and dropout of an estimate are those of a GPU
@@ -164,7 +164,7 @@ def test_a_round_of_two_optimisers_is_one_step(tmp_path):
 
 def test_loaders_with_workers_compilation_and_autocast_are_recorded(tmp_path):
     source = script(tmp_path, LOADER)
-    real, fake = record(source), record_on_fake_tensors(source, ignore)
+    real, fake = record(source), record_on_fake_tensors(source, ignore).step
     assert "_to_copy" in {op.kind for op in real.ops}
     assert {op.kind for op in real.ops} & {"addmm", "mm"}
     assert any(each.role == GRADIENT for each in fake.storages)
