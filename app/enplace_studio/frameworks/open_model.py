@@ -127,7 +127,7 @@ class OpenModel(QDialog):
         set_role(self.what, "bad" if why else "dim")
         self.what.setText(why or (kind.description if kind else _what_can_be_opened()))
         self._show_fields(kind.fields if kind else ())
-        if source is not None and source.framework.runs:
+        if source is not None and not source.is_recorded:
             self.devices.offer(source.framework)
         is_recorded = kind is not None and kind.is_recorded
         self._show_measuring(kind is not None and not is_recorded)
