@@ -41,8 +41,7 @@ _KNOWN = (
         "without --estimate",
     ),
     (
-        ("Cannot access data pointer of Tensor", ".numpy() is not supported", "FakeTensor",
-         "fake tensor"),
+        ("Cannot access data pointer of Tensor", ".numpy() is not supported"),
         "this reads the memory of a tensor past PyTorch's dispatcher, and in an estimate a tensor "
         "has none; profile it on a device without --estimate",
     ),

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any, cast
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
@@ -54,10 +56,14 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(_Answers())
         stack.enter_context(patch.object(torch.nn.Module, "_apply", _apply))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
+        step = patch.object(torch.amp.GradScaler, "_maybe_opt_step", _step_anyway)
+        stack.enter_context(step)  # it asks whether a gradient is infinite
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
         if not torch.cuda.is_available():
-            stack.enter_context(_OnTheHost())
+            mode = stack.enter_context(_OnTheHost())
+            again = _checkpoint(checkpoint.checkpoint, mode)
+            stack.enter_context(patch.object(checkpoint, "checkpoint", again))
         yield
 
 
@@ -78,7 +84,7 @@ class _Answers(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return True if args[0] in self._yes else _answer(args[0].dtype)
-        if func in (_aten.all.default, _aten.all.dim):
+        if func in (_aten.all.default, _aten.all.dim, _aten._is_all_true.default):
             made = func(*args, **kwargs)
             self._yes[made] = True  # such as: is all of this mask set?
             return made
@@ -91,6 +97,9 @@ class _Answers(TorchDispatchMode):
             return args[0].new_empty((args[0].numel(),))
         if func is _aten._cudnn_rnn.default and args[3] is None:
             return _recur(func, args)
+        if func is _aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+            low = [each.to(torch.bfloat16) for each in args[:2]]  # its rule knows no other
+            return func(*low, *args[2:], **kwargs).to(args[0].dtype)
         if func is _aten._cudnn_init_dropout_state.default:
             return torch.empty(0, dtype=torch.uint8, device=kwargs.get("device"))
         if func is _aten.index.Tensor:
@@ -166,6 +175,10 @@ def _converted(parameter: torch.nn.Parameter, fn: Any) -> torch.nn.Parameter:
     return made
 
 
+def _step_anyway(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+    return optimizer.step(*args, **kwargs)
+
+
 def _load_here(init: Any) -> Any:
     """Let data loaders work in this process: others cannot send a tensor without content."""
 
@@ -225,6 +238,22 @@ def _drop(
         return input
     made: torch.Tensor = torch.native_dropout(input, p, True)[0]
     return input.copy_(made) if inplace else made
+
+
+def _checkpoint(usual: Any, mode: _OnTheHost) -> Any:
+    """Run modules again in the same mode: the backward pass leaves it."""
+
+    @wraps(usual)
+    def checkpoint_in_mode(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(*given: Any, **more: Any) -> Any:
+            if mode in _get_current_function_mode_stack():
+                return function(*given, **more)
+            with mode:
+                return function(*given, **more)
+
+        return usual(run, *args, **kwargs)
+
+    return checkpoint_in_mode
 
 
 def _attend(

@@ -26,13 +26,14 @@ from enplace.frameworks.torch.step import (
     BUFFER,
     GRADIENT,
     INPUT,
+    LOSS,
     PARAMETER,
     STATE,
     RecordedOp,
     Step,
     Storage,
 )
-from enplace.names.passes import UPDATE
+from enplace.names.passes import BACKWARD, UPDATE, split_pass
 from enplace.names.scopes import INPUT as INPUT_SCOPE
 from enplace.readers.colocation import colocation_groups
 from enplace.values.measurement import Measurement
@@ -47,6 +48,8 @@ HELD_BYTES = 512
 
 _ARGUMENT_BYTES = 16
 """Most bytes of the host's that a kernel takes as an argument."""
+
+_NO_MODULES = ("", INPUT_SCOPE, LOSS, "step")
 
 _SAVED = (PARAMETER, STATE, BUFFER)
 
@@ -194,6 +197,7 @@ class _Builder:
             self._connect(node, op)
         self._add_holds()
         self._add_temporaries()
+        self._name_loose()
         return self
 
     # Nodes
@@ -415,6 +419,17 @@ class _Builder:
             until = last_node[storage.device][min(storage.last, n_ops - 1)]
             if until is not None and until > readers.get((source, output), -1):
                 self._connect_nodes(source, output, until, storage.n_bytes)
+
+    def _name_loose(self) -> None:
+        """Let what the model does between its modules belong to the module before it."""
+        sources: dict[int, list[int]] = defaultdict(list)
+        for source, _, target, _ in self.edges:
+            sources[target].append(source)
+        for number, node in enumerate(self.nodes):
+            if node.scope in ("", BACKWARD):
+                found = (split_pass(self.nodes[s].scope)[1] for s in reversed(sources[number]))
+                module = next((each for each in found if each not in _NO_MODULES), "")
+                node.scope = "/".join(filter(None, (node.scope, module)))
 
     def _add_temporaries(self) -> None:
         """Let each update hold what it makes for itself, as much as exists at once."""

@@ -170,6 +170,43 @@ def test_loaders_with_workers_compilation_and_autocast_are_recorded(tmp_path):
     assert any(each.role == GRADIENT for each in fake.storages)
 
 
+CHECKPOINTS = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.drop = nn.Linear(64, 64), nn.Dropout(0.1)
+
+    def forward(self, x):
+        q = self.inner(x).view(2, 16, 4, 16).transpose(1, 2)
+        q = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+        return self.drop(q.transpose(1, 2).reshape(2, 16, 64))
+
+blocks = nn.ModuleList([Block(), Block()])
+optimizer = torch.optim.AdamW(blocks.parameters())
+scaler = torch.amp.GradScaler("cpu")
+for _ in range(3):
+    x = torch.randn(2, 16, 64, requires_grad=True)
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False)
+    scaler.scale(x.square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_estimate_runs_checkpoints_and_scaled_gradients_with_kernels_of_a_gpu(tmp_path):
+    step = record_on_fake_tensors(script(tmp_path, CHECKPOINTS), ignore).step
+    attention = [op.pass_ for op in step.ops if "efficient_attention" in op.kind]
+    assert attention.count("forward") == 2
+    assert attention.count("backward") == 4  # again, and their gradients
+    assert any(op.optimizer == "AdamW" for op in step.ops)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
