@@ -19,6 +19,7 @@ def step_to_json(step):
     return {
         "name": step.name,
         "batch_shapes": step.batch_shapes,
+        "tied": step.tied,
         "storages": [_unusual(Storage, each) for each in step.storages],
         "ops": [_unusual(RecordedOp, each) for each in step.ops],
     }
@@ -32,7 +33,8 @@ def step_from_json(data):
 
     shapes = tuple(tuple(each) for each in data["batch_shapes"])
     storages = tuple(Storage(**each) for each in data["storages"])
-    return Step(data["name"], tuple(map(op, data["ops"])), storages, shapes)
+    tied = tuple(map(tuple, data["tied"]))
+    return Step(data["name"], tuple(map(op, data["ops"])), storages, shapes, tied=tied)
 
 
 def _unusual(kind, value):

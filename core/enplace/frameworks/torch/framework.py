@@ -8,12 +8,14 @@ from pathlib import Path
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.torch.device_map import find_blocks, why_no_map, write_map
 from enplace.frameworks.wishes import PROGRAM
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.option import Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.values.profile import Profile
+from enplace.writers.registry import Exporter
 
 _MODELS = "a PyTorch training script (.py)"
 
@@ -109,5 +111,8 @@ FRAMEWORK = Framework(
     recognise=recognise,
     about_compiled="The script compiles its model by torch.compile. Enplace measures it op by op, "
     "so the script's own step is shorter.",
-    grains={"module": find_modules},
+    grains={"module": find_modules, "block": find_blocks},
+    exporters=(
+        Exporter("device-map", "Device map of accelerate", ".json", write_map, why_not=why_no_map),
+    ),
 )

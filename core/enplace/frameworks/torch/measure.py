@@ -11,6 +11,7 @@ from enplace.errors import EnplaceError
 from enplace.frameworks import roofline
 from enplace.frameworks.own_cluster import PCIE, describe, model_of
 from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
+from enplace.frameworks.torch.device_map import PARAMETERS
 from enplace.frameworks.torch.op_kinds import ALLOCATES
 from enplace.frameworks.torch.profile import Node, graph_of
 from enplace.frameworks.torch.step import Step, Timing
@@ -58,7 +59,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         gpu=timing.gpu,
         batch_shapes=step.batch_shapes,
         function=step.name,
-        config=_config(step, timing) | ({"scaled": scale} if scale < 1 else {}),
+        config=_config(step, timing, scale) | {PARAMETERS: graph.parameters},
         notes=_notes(step, timing, scale),
     )
     profile = graph.profile(name, measured)
@@ -79,6 +80,7 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         estimated_speed=gpu.speed,
         batch_shapes=step.batch_shapes,
         function=step.name,
+        config={PARAMETERS: graph.parameters},
         notes=_unwritten(step),
     )
     return graph.profile(name, measured)
@@ -139,9 +141,9 @@ def _peaks(step: Step, timing: Timing) -> dict[str, int]:
     return dict(timing.peak_bytes) or {CPU: step.counted_peak_bytes("cpu")}
 
 
-def _config(step: Step, timing: Timing) -> dict[str, Any]:
+def _config(step: Step, timing: Timing, scale: float = 1.0) -> dict[str, Any]:
     """Return the spread of the steps, how long the GPU computed in one, and what libraries hold."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = {"scaled": scale} if scale < 1 else {}
     if timing.step_times_us:
         low, high = np.percentile(timing.step_times_us, [25, 75])
         config["step_quartiles_us"] = [float(low), float(high)]

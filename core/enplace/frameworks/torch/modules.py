@@ -115,6 +115,20 @@ class Modules:
         for path, tensor in named:
             self._owner.setdefault(id(tensor), _joined(prefix, path))
 
+    @property
+    def n_models(self) -> int:
+        """How many models the script calls."""
+        return len(self._models)
+
+    def tied(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the further names of parameters that have several, with the first ones."""
+        for model in self._models:
+            prefix = self._path[id(model)]
+            for path, parameter in model.named_parameters(remove_duplicate=False):
+                name, first = self.spell(_joined(prefix, path)), self.spell(self.owner(parameter))
+                if name != first:
+                    yield name, first
+
     def spell(self, path: str) -> str:
         """Return a path for people: of several models, it begins with the script's own variable."""
         found = _OF_MODEL.match(path)

@@ -73,11 +73,15 @@ class Node:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """The nodes and edges of a recorded step; ``kernels`` are those that each node launches."""
+    """The nodes and edges of a recorded step.
+
+    ``parameters`` has the node that holds each parameter and buffer of the model, by its path.
+    """
 
     nodes: Sequence[Node]
     edges: Sequence[Edge]
     ties: Sequence[tuple[int, int]]
+    parameters: Mapping[str, str]
 
     def profile(self, name: str, measured: Measurement) -> Profile:
         """Make the profile."""
@@ -112,7 +116,7 @@ def graph_of(step: Step, costs: Costs) -> StepGraph:
             break
         merged = {op: key for op, key in merged.items() if key not in keys}
         made = _Builder(step, costs, merged).build()
-    return StepGraph(made.nodes, made.edges, made.ties)
+    return StepGraph(made.nodes, made.edges, made.ties, made.parameters())
 
 
 def _on_cycles(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
@@ -199,6 +203,13 @@ class _Builder:
         self._add_temporaries()
         self._name_loose()
         return self
+
+    def parameters(self) -> dict[str, str]:
+        """Return the name of the node that holds each parameter, by its path; none of several."""
+        if self.step.n_models != 1:
+            return {}
+        found = {owner: self.nodes[node].name for owner, node in self._variable.items()}
+        return found | {name: found[first] for name, first in self.step.tied if first in found}
 
     # Nodes
 

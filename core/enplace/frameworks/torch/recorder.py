@@ -274,7 +274,10 @@ class Recorder(TorchDispatchMode):
             for each in self._blocks
         )  # fmt: skip
         self._known.clear()
-        return Step(name, ops, storages, self._modules.batch_shapes())
+        modules = self._modules
+        return Step(
+            name, ops, storages, modules.batch_shapes(), modules.n_models, tuple(modules.tied())
+        )
 
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""

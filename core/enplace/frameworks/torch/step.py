@@ -121,12 +121,18 @@ class Step:
     ops, storages : tuple
     batch_shapes : tuple of tuple of int
         Shapes of the tensors that the model was first called with.
+    n_models : int
+        How many models it trains.
+    tied : tuple of (str, str)
+        Further names of parameters that have several, each with the first one.
     """
 
     name: str
     ops: tuple[RecordedOp, ...]
     storages: tuple[Storage, ...]
     batch_shapes: tuple[tuple[int, ...], ...] = ()
+    n_models: int = 1
+    tied: tuple[tuple[str, str], ...] = ()
 
     def counted_peak_bytes(self, device: str) -> int:
         """Return the most bytes of a device's storages that existed at once."""

@@ -12,18 +12,23 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.costs import MeasuredCosts  # noqa: E402
+from enplace.frameworks.torch.device_map import write_map  # noqa: E402
 from enplace.frameworks.torch.fake import record_on_fake_tensors  # noqa: E402
+from enplace.frameworks.torch.measure import estimated_profile  # noqa: E402
 from enplace.frameworks.torch.profile import graph_of  # noqa: E402
 from enplace.frameworks.torch.scripts import LoadError, record_script  # noqa: E402
 from enplace.frameworks.torch.step import GRADIENT, Timing  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
+from enplace.readers.clusters import presets  # noqa: E402
 from enplace.values.cluster import Cluster, Device  # noqa: E402
 from enplace.values.measurement import Measurement  # noqa: E402
 from enplace.values.plan import Plan  # noqa: E402
 from enplace.values.problem import Problem  # noqa: E402
+from enplace.values.result import Result  # noqa: E402
 from torch_steps import read_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -246,3 +251,28 @@ def test_the_command_profiles_and_estimates(tmp_path):
             [*command, "-o", str(out), *more], capture_output=True, text=True, check=True
         )
         assert json.loads(done.stdout)["ops"] > 20
+
+
+def test_a_device_map_covers_a_model_and_changes_no_result(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    source = source_of(str(TRAIN), arguments=("gpt2", "--small"), framework_name="torch")
+    step = record_on_fake_tensors(source, ignore).step
+    profile = estimated_profile("gpt2", step, GPUS["h100"], Measurement())
+    problem = Problem(profile, presets()["h100-2-nvlink"])
+    device = np.array([2 if scope == "input" else "h_1" in scope for scope in profile.scopes])
+    plan = Plan(device, np.arange(profile.n_ops), method="test")
+    found = json.loads(write_map(Result(simulate(problem, plan))))
+    assert {found["transformer.h.0"], found["transformer.h.1"]} == {0, 1}
+    assert found["transformer.wte"] == found["lm_head"]
+
+    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    words = torch.randint(0, 512, (2, 16))
+    with torch.no_grad():
+        alone = model(words).logits
+        on = {name: ("cpu", "disk")[number] for name, number in found.items()}
+        accelerate.utils.check_device_map(model, on)
+        divided = accelerate.dispatch_model(model, on, main_device="cpu", offload_dir=str(tmp_path))
+        assert torch.equal(divided(words).logits, alone)

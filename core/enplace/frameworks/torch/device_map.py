@@ -1,0 +1,106 @@
+"""A plan as a ``device_map`` of accelerate: a device for each module, whole blocks on one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from enplace.names.passes import split_pass
+from enplace.names.scopes import INPUT
+from enplace.text import listed
+from enplace.values.profile import Profile
+from enplace.values.result import Result
+
+PARAMETERS = "parameters"
+"""Key of a profile's ``config``: by its path in the model, the op that holds each parameter."""
+
+_NUMBERED = re.compile(r"\w*_\d+")
+_MOST = 3
+
+Device = int | str
+"""A GPU's number, or ``cpu``."""
+
+
+def block_of(scope: str) -> str:
+    """Return the scope of the block that an op's scope lies in: up to the first number.
+
+    >>> block_of("transformer/h_3/attn/c_proj")
+    'transformer/h_3'
+    >>> block_of("lm_head")
+    'lm_head'
+    """
+    parts = scope.split("/")
+    at = next((i for i, part in enumerate(parts) if _NUMBERED.fullmatch(part)), len(parts) - 1)
+    return "/".join(parts[: at + 1])
+
+
+def find_blocks(profile: Profile) -> list[list[int]]:
+    """Return the ops of each block, with their gradients and updates."""
+    blocks: dict[str, list[int]] = {}
+    for op, scope in enumerate(profile.scopes):
+        _, module = split_pass(scope)
+        if module and module != INPUT:
+            blocks.setdefault(block_of(module), []).append(op)
+    return [*blocks.values()]
+
+
+def why_no_map(result: Result) -> str:
+    """Say what a map of modules cannot hold: split ops, and divided blocks."""
+    profile = result.schedule.problem.measured_profile
+    if not profile.measured.config.get(PARAMETERS):
+        return "the profile is not of one PyTorch model; profile a script that trains one"
+    if result.plan.splits:
+        return "the plan splits ops, and a device map places whole modules"
+    device = result.plan.device.tolist()
+    divided = []
+    for group in find_blocks(profile):
+        here = {device[op] for op in group}
+        if len(here) > 1:
+            _, scope = split_pass(profile.scopes[group[0]])
+            divided.append(block_of(scope))
+    if not divided:
+        return ""
+    shown = listed([f"'{name}'" for name in divided[:_MOST]])
+    more = f" and {len(divided) - _MOST} more" if len(divided) > _MOST else ""
+    return (
+        f"{shown}{more} would be divided, and accelerate moves tensors only between modules; make "
+        f"a plan with --grain block"
+    )
+
+
+def write_map(result: Result) -> str:
+    """Return the map as JSON, for ``device_map=`` of accelerate and transformers."""
+    problem, device = result.schedule.problem, result.plan.device.tolist()
+    profile, devices = problem.measured_profile, problem.cluster.devices
+    gpus = [each.name for each in devices if each.kind == "gpu"]
+    names = [gpus.index(each.name) if each.name in gpus else "cpu" for each in devices]
+    paths: Mapping[str, str] = profile.measured.config[PARAMETERS]
+    placed = {path: names[device[profile.index[name]]] for path, name in paths.items()}
+    return f"{json.dumps(folded(placed), indent=2)}\n"
+
+
+def folded(placed: Mapping[str, Device]) -> dict[str, Device]:
+    """Name the largest modules that lie on one device whole, but each numbered one by itself.
+
+    >>> folded({"wte.weight": 0, "h.0.mlp.weight": 0, "h.0.mlp.bias": 0, "h.1.mlp.weight": 1})
+    {'wte': 0, 'h.0': 0, 'h.1': 1}
+    """
+    found: dict[str, Device] = {}
+
+    def fold(prefix: str, own: Mapping[str, Device]) -> None:
+        children: dict[str, dict[str, Device]] = {}
+        for path, device in own.items():
+            head = path[len(prefix) :].partition(".")[0]
+            children.setdefault(prefix + head, {})[path] = device
+        for child, inside in children.items():
+            is_block = child.rpartition(".")[2].isdecimal()
+            below = [part for path in inside for part in path[len(child) :].split(".")]
+            is_unit = is_block or not any(map(str.isdecimal, below))
+            if child in inside or (is_unit and len({*inside.values()}) == 1):
+                found[child] = next(iter(inside.values()))
+            else:
+                fold(f"{child}.", inside)
+
+    fold("", placed)
+    return found

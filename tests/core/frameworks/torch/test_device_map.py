@@ -1,0 +1,72 @@
+import json
+
+import numpy as np
+import pytest
+
+from enplace.frameworks.registry import frameworks
+from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.torch.device_map import block_of, find_blocks, folded, why_no_map, write_map
+from enplace.frameworks.torch.measure import estimated_profile
+from enplace.machine import simulate
+from enplace.readers.clusters import presets
+from enplace.values.measurement import Measurement
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.result import Result
+from torch_steps import read_step
+
+
+@pytest.fixture
+def problem():
+    profile = estimated_profile("tied", read_step("tied"), GPUS["h100"], Measurement())
+    return Problem(profile, presets()["h100-2-nvlink"])
+
+
+def result_of(problem, is_second):
+    """Place ops on the first GPU, or on the second if a function of the scope says so."""
+    profile = problem.profile
+    device = np.array([int(is_second(scope)) for scope in profile.scopes])
+    device[~np.isfinite(profile.time_us[:, 0])] = 2
+    plan = Plan(device, np.arange(profile.n_ops), method="test")
+    return Result(simulate(problem, plan))
+
+
+def test_a_plan_becomes_a_device_for_each_module_with_tied_ones_alike(problem):
+    result = result_of(problem, lambda scope: "blocks_0" in scope)
+    assert why_no_map(result) == ""
+    found = json.loads(write_map(result))
+    assert found == {"embedding": 0, "blocks.0": 1, "head": 0}
+
+
+def test_a_divided_block_is_refused_by_name(problem):
+    result = result_of(problem, lambda scope: "blocks_0/up" in scope)
+    assert "'blocks_0' would be divided" in why_no_map(result)
+    assert "--grain block" in why_no_map(result)
+
+
+def test_the_parts_of_a_model_without_blocks_are_named_as_far_as_they_differ():
+    placed = {"net.first.weight": 0, "net.first.bias": 0, "net.second.weight": 1, "mask": 1}
+    assert folded(placed) == {"net.first": 0, "net.second": 1, "mask": 1}
+
+
+def test_a_module_with_numbers_inside_is_one_block():
+    placed = {"layer1.0.downsample.0.weight": 0, "layer1.0.conv.weight": 0, "fc.weight": 0}
+    assert folded(placed) == {"layer1.0": 0, "fc": 0}
+
+
+def test_blocks_are_a_grain(problem):
+    groups = frameworks()["torch"].grain("block", problem.profile)
+    assert groups == [tuple(group) for group in find_blocks(problem.profile) if len(group) > 1]
+    block = next(g for g in groups if problem.profile.index["blocks_0/up/addmm"] in g)
+    names = {problem.profile.op_names[op] for op in block}
+    assert {"gradients/blocks_0/down/mm", "update/blocks_0/norm/weight/AdamW"} <= names
+    assert block_of("encoder/layer_3/attention") == "encoder/layer_3"
+
+
+def test_a_profile_of_no_pytorch_model_has_no_map(problem):
+    bare = Problem(
+        estimated_profile("tied", read_step("tied"), GPUS["h100"], Measurement()),
+        problem.cluster,
+    )
+    bare.measured_profile.measured.config.clear()
+    assert "not of one PyTorch model" in why_no_map(result_of(bare, lambda scope: False))
