@@ -28,8 +28,8 @@ _ESTIMATE = Option(
     titled="Estimate for a GPU",
 )
 _NO_RUN = (
-    "Enplace does not run plans of PyTorch models: their plans are for the tools that place "
-    "modules. Export the plan."
+    "Enplace does not run plans of PyTorch models. Make one of whole blocks and export it as a "
+    "device map, which accelerate and transformers take."
 )
 _RUNS = "It runs, unchanged, until steps of its optimiser are recorded and timed."
 
