@@ -97,6 +97,8 @@ class _Answers(TorchDispatchMode):
             return args[0].new_empty((args[0].numel(),))
         if func is _aten._cudnn_rnn.default and args[3] is None:
             return _recur(func, args)
+        if func is _aten._cudnn_rnn_backward.default:
+            return _recur_back(args)
         if func is _aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
             low = [each.to(torch.bfloat16) for each in args[:2]]  # its rule knows no other
             return func(*low, *args[2:], **kwargs).to(args[0].dtype)
@@ -120,6 +122,17 @@ def _recur(func: Any, args: Sequence[Any]) -> Any:
     kept = output.numel() * layers * (1 + two_ways) * output.element_size()
     others[2] = output.new_empty(int(KEPT * kept) if is_trained else 0, dtype=torch.uint8)
     return (output, *others)
+
+
+def _recur_back(args: Sequence[Any]) -> Any:
+    """Return the gradients of a recurrent layer; those of its weights share one tensor."""
+    inputs, weights, hidden, cell = args[0], args[1], args[4], args[5]
+    flat = torch.empty(sum(each.numel() for each in weights), dtype=inputs.dtype,
+                       device=inputs.device)  # fmt: skip
+    parts = [part.view(w.shape) for part, w in zip(
+        flat.split([each.numel() for each in weights]), weights, strict=True)]  # fmt: skip
+    others = [None if each is None else torch.empty_like(each) for each in (hidden, cell)]
+    return (torch.empty_like(inputs), *others, parts)
 
 
 KEPT = 5.5
@@ -201,7 +214,9 @@ class _OnTheHost(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is torch.nn.functional.scaled_dot_product_attention and _is_fused(
+            *args, **kwargs or {}
+        ):
             return _attend(*args, **kwargs or {})
         if func is torch.nn.functional.dropout:
             return _drop(*args, **kwargs or {})
@@ -254,6 +269,14 @@ def _checkpoint(usual: Any, mode: _OnTheHost) -> Any:
         return usual(run, *args, **kwargs)
 
     return checkpoint_in_mode
+
+
+def _is_fused(
+    query: Any, key: Any, value: Any, attn_mask: torch.Tensor | None = None, *args: Any,
+    **kwargs: Any,
+) -> bool:  # fmt: skip
+    """Return whether a GPU has one kernel for it: not if the mask learns, as positions do in T5."""
+    return query.dim() == 4 and (attn_mask is None or not attn_mask.requires_grad)
 
 
 def _attend(
