@@ -2,8 +2,9 @@
 
 A profile that a person wrote may call its backward ops anything. Words such as ``bw`` or ``grad``
 in names and types are not enough: a recurrent layer that reads its input both ways has a ``bw``
-part, too. A backward pass also begins where the forward pass ends. So the words count only if
-most ops that have them depend on an op whose output no forward op uses.
+part, too, and a detector may have a ``back_end``. A backward pass also begins where the forward
+pass ends, and takes what that made, last to first. So the words count only if most ops that have
+them depend on an op whose output no forward op uses, and they take several tensors in that order.
 
 Without such words, the shape alone may suggest a backward pass, but a U-Net has the same: its
 decoder takes what its encoder made, last to first. That is only good for a hint.
@@ -42,6 +43,9 @@ MOSTLY = 0.5
 
 REVERSED = -0.9
 """Correlation between the depths of forward ops and of what takes their tensors, last to first."""
+
+MOSTLY_REVERSED = -0.7
+"""The same where words agree: short branches and small tensors may come out of order."""
 
 LARGE = 0.2
 """Least share of the ops that a part of the names has, if it stands for the backward pass."""
@@ -119,7 +123,9 @@ def _guess(profile: Profile) -> BoolArray:
     late &= ~_updates_among(profile, late)
     if not forward.any() or time_us[late].sum() > time_us[forward].sum():
         return nothing  # what follows is the model
-    return found if _begins_at_the_end(profile, found, forward) else nothing
+    back = found | (after & _leads_to(profile, found))
+    agrees = _begins_at_the_end(profile, found, forward) and _order(profile, back) < MOSTLY_REVERSED
+    return found if agrees else nothing
 
 
 def _updates_among(profile: Profile, ops: BoolArray) -> BoolArray:
@@ -183,17 +189,28 @@ def _reversed_part(profile: Profile) -> tuple[str, int]:
 
 def _is_reversed(profile: Profile, inside: BoolArray) -> bool:
     """Whether some ops, on which no others depend, take the tensors of others last to first."""
-    source, target = profile.edge_source, profile.edge_op
-    if (inside[source] & ~inside[target]).any():
-        return False
+    leaving = inside[profile.edge_source] & ~inside[profile.edge_op]
+    return not leaving.any() and _order(profile, inside) < REVERSED
+
+
+def _order(profile: Profile, inside: BoolArray) -> float:
+    """Correlate the depths of other ops with those of the last of some ops that take their tensors.
+
+    0 if too few tensors tell. Those that wait for their first use elsewhere, such as variables and
+    labels, tell nothing: their depth is not the time of that use.
+    """
+    source, target, depth = profile.edge_source, profile.edge_op, _depths(profile)
     crossing = ~inside[source] & inside[target]
-    if len(set(source[crossing].tolist())) < FEWEST:
-        return False
-    depth = _depths(profile)
-    given, taken = depth[source[crossing]], depth[target[crossing]]
-    if np.ptp(given) == 0 or np.ptp(taken) == 0:
-        return False
-    return bool(np.corrcoef(given, taken)[0, 1] < REVERSED)
+    elsewhere = ~inside[source] & ~inside[target]
+    first, last = np.full(profile.n_ops, profile.n_ops), np.zeros(profile.n_ops, dtype=np.int64)
+    np.minimum.at(first, source[elsewhere], depth[target[elsewhere]])
+    np.maximum.at(last, source[crossing], depth[target[crossing]])
+    is_used_at_once = (first == depth + 1) | (first == profile.n_ops)
+    ops = np.unique(source[crossing])
+    ops = ops[is_used_at_once[ops]]
+    if len(ops) < FEWEST or np.ptp(depth[ops]) == 0 or np.ptp(last[ops]) == 0:
+        return 0.0
+    return float(np.corrcoef(depth[ops], last[ops])[0, 1])
 
 
 def _depths(profile: Profile) -> IntArray:

@@ -97,6 +97,41 @@ def test_a_gradient_of_the_input_is_no_backward_pass():
     assert with_guessed_passes(profile) is profile
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"front_end/conv{i}" for i in range(4)] + [f"back_end/conv{i}" for i in range(4)],
+        [f"trunk{i}" for i in range(6)] + ["bp/head", "bp/profile"],
+        ["features", *(f"{way}_projection{i}" for i in range(4) for way in ("up", "back"))],
+    ],
+)
+def test_a_later_part_of_a_chain_is_no_backward_pass(names):
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 8) for a, b in pairwise(names)])
+    assert with_guessed_passes(profile) is profile
+
+
+def test_a_stack_of_layers_that_read_both_ways_has_no_backward_pass():
+    layers = [["embed"], *([f"l{i}/lstm", f"l{i}/lstm_bw"] for i in range(6)), ["dense"]]
+    edges = [(a, b, 8) for given, taking in pairwise(layers) for a in given for b in taking]
+    profile = profile_of({name: 1.0 for layer in layers for name in layer}, edges)
+    assert with_guessed_passes(profile) is profile
+
+
+def test_weights_and_labels_do_not_hide_the_order_of_the_backward_pass():
+    """Variables come first and are read all along both passes; labels are read in the middle."""
+    chain, n = training("fw/{}", "bw/{}"), LAYERS
+    names = [*chain.op_names, "labels", *(f"w{i}" for i in range(n))]
+    edges = [(chain.op_names[s], chain.op_names[t], 8) for s, t in _edges(chain)]
+    edges += [("labels", f"fw/{n - 1}", 8), ("labels", f"bw/{n - 1}", 8)]
+    edges += [(f"w{i}", f"{way}/{i}", 8) for i in range(n) for way in ("fw", "bw")]
+    profile = profile_of(dict.fromkeys(names, 1.0), edges)
+    assert backward_names(profile) == {f"bw/{i}" for i in range(n)}
+
+
+def _edges(profile):
+    return zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True)
+
+
 def test_what_a_profile_says_of_its_passes_is_not_guessed():
     profile = training("fw/{}", "bw/{}")
     said = replace(profile, op_passes=("forward",) * profile.n_ops)
