@@ -290,7 +290,7 @@ def test_costs_of_another_measurement_are_matched_by_name(tmp_path: Path) -> Non
 
 def test_a_recorded_placement_needs_its_devices(tmp_path: Path) -> None:
     profile = read(tmp_path, two_gpus())
-    with pytest.raises(PlanError, match="ran on GPU:1, which cluster 'local'"):
+    with pytest.raises(PlanError, match="has ops on GPU:1, which cluster 'local' does not have"):
         recorded_plan(profile, cluster_from("local", read(tmp_path, tf_profile())))
 
 

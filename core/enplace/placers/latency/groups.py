@@ -39,7 +39,7 @@ class Groups:
     allowed : bool array, shape (n_groups, n_gpus + 1)
     group_bytes : int array, shape (n_groups,)
     capacity_bytes : float array, shape (n_gpus + 1,)
-        inf for CPUs.
+        The last entry is the memory of all CPUs together.
     hyperedge_ptr, hyperedge_op : int arrays
     hyperedge_us : float array, shape (n_hyperedges, n_gpus)
         Hyperedges between ops, from
@@ -92,7 +92,7 @@ def build_groups(problem: Problem) -> Groups:
     np.logical_and.at(allowed, group, may[problem.unit])
     group_bytes = np.zeros(n_groups, dtype=np.int64)
     np.add.at(group_bytes, group, op_memory_bytes(problem))
-    capacity = np.append(cluster.capacity_bytes[cluster.gpus], np.inf)
+    capacity = place_bytes(problem)
     return Groups(
         op,
         group[op],
@@ -105,6 +105,13 @@ def build_groups(problem: Problem) -> Groups:
         capacity,
         *find_cut_costs(problem, number),
     )
+
+
+def place_bytes(problem: Problem) -> FloatArray:
+    """Return the memory of each accelerator, and of all CPUs together; shape (n_gpus + 1,)."""
+    cluster = problem.cluster
+    of_cpus = cluster.capacity_bytes[cluster.cpus].sum(dtype=np.float64)
+    return np.append(cluster.capacity_bytes[cluster.gpus].astype(np.float64), of_cpus)
 
 
 def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops
-from enplace.placers.latency.groups import cpu_us
+from enplace.placers.latency.groups import cpu_us, place_bytes
 from enplace.placers.max_load.search.program import add_contiguity
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
 from enplace.solvers.model import Model, ModelBuilder, Terms
@@ -165,8 +165,8 @@ def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
     builder.sums(problem.n_units, [(each, 1.0, where)], lower=1.0, upper=1.0)
     need = np.zeros(problem.n_units)
     np.add.at(need, problem.unit, op_memory_bytes(problem))
-    capacity = cluster.capacity_bytes[cluster.gpus]
-    limited = np.flatnonzero(capacity < need.sum())
+    capacity = place_bytes(problem)
+    limited = np.flatnonzero((capacity < need.sum()) & allowed.any(axis=0))
     if len(limited):
         share = need[:, None] / capacity[limited]
         rows = np.arange(len(limited))

@@ -54,9 +54,13 @@ def least_us(problem: Problem, q: int) -> float:
 
 
 def fits(problem: Problem, device: np.ndarray) -> bool:
-    """Return whether weights and outputs of all ops fit each accelerator at once."""
+    """Return whether weights and outputs of all ops fit each device at once."""
+    return bool(has_room(problem, device).all())
+
+
+def has_room(problem: Problem, device: np.ndarray) -> np.ndarray:
+    """Return which devices can hold weights and outputs of all their ops at once."""
     need = problem.profile.persistent_bytes.copy()
     np.add.at(need, problem.profile.tensor_op, problem.profile.tensor_bytes)
-    cluster = problem.cluster
-    held = np.bincount(device, weights=need, minlength=cluster.n_devices)
-    return bool((held[cluster.gpus] <= cluster.capacity_bytes[cluster.gpus]).all())
+    held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
+    return held <= problem.cluster.capacity_bytes
