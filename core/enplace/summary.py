@@ -181,7 +181,13 @@ def _count_layers(schedule: Schedule, whole: Sequence[str]) -> LayerCount | None
     plan, profile = schedule.plan, schedule.problem.profile
     if not whole and plan.objective == THROUGHPUT:
         whole = list(filter(None, [guess_pattern(profile)]))
-    layers = {key: ops for each in whole for key, ops in find_layers(each, profile, "").items()}
+    layers: dict[str, list[int]] = {}
+    counted: set[int] = set()
+    for each in whole:
+        found = find_layers(each, profile, "").items()
+        new = {key: [op for op in ops if op not in counted] for key, ops in found}
+        layers |= {key: ops for key, ops in new.items() if ops}
+        counted.update(*new.values())
     return count_layers(profile, layers, plan.device) if layers else None
 
 
@@ -207,8 +213,9 @@ def _layer_lines(schedule: Schedule, whole: Sequence[str]) -> list[list[str]]:
         many = f"{found.n_cut:,} cut between devices; --whole '{pattern}' keeps them whole"
         return [["layers", f"{found.n_layers:,}", many]]
     devices = schedule.problem.cluster.devices
+    replicas = {group[0]: f" ({len(group)} replicas)" for group in schedule.plan.replicas}
     shares = ", ".join(f"{number:,}" for number in found.on.values())
-    where = listed([device_label(devices[device].name) for device in found.on])
+    where = listed([device_label(devices[at].name) + replicas.get(at, "") for at in found.on])
     return [["layers", f"{found.n_layers:,}", f"{shares} on {where}"]]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.errors import ProblemError
-from enplace.names.passes import split_pass
+from enplace.names.passes import named_backward, split_pass
 from enplace.names.paths import index_ops
 from enplace.names.rules import compile_regex
 from enplace.text import count
@@ -22,7 +22,7 @@ from enplace.values.profile import Profile
 LEAST_SHARE = 0.05
 """Numbered scopes with a smaller share of the model's time and memory are not taken for layers."""
 
-_NUMBER = re.compile(r"(\d+)([a-z]?)(?=[/.]|$)")
+_NUMBER = re.compile(r"(\d+)([a-z]?)\]?(?=[/.]|$)")
 _TIME_STEP = re.compile(r"(^|[/.])(t|time|step|timestep)_?$")
 
 Layers = Mapping[str, Sequence[int]]
@@ -82,19 +82,41 @@ def guess_pattern(profile: Profile) -> str:
     numbers: dict[str, set[str]] = defaultdict(set)
     for stem, number, _ in {place for found in places for place in found}:
         numbers[stem].add(number)
-    weight, lettered = Counter[str](), set[str]()
-    for share, found in zip(_shares(profile).tolist(), places, strict=True):
+    weight, lettered, forward = Counter[str](), set[str](), set[str]()
+    of_op = zip(_shares(profile).tolist(), named_backward(profile).tolist(), places, strict=True)
+    for share, is_backward, found in of_op:
         for stem, _, letter in found:
             if len(numbers[stem]) > 1:
                 weight[stem] += share
                 lettered |= {stem} if letter else set()
+                forward |= set() if is_backward else {stem}
                 break
-    stems = [stem for stem, share in weight.items() if share >= LEAST_SHARE]
+    heavy = [stem for stem, share in weight.items() if share >= LEAST_SHARE]
+    stems = _of_both_passes([stem for stem in heavy if stem in forward], heavy)
     if not stems:
         return ""
     before = "|".join(map(re.escape, stems))
-    tail = r"\d+[a-z]?" if lettered & set(stems) else r"\d+"
+    tail = r"\d+[a-z]?" if lettered & set(heavy) else r"\d+"
     return (f"({before})" if len(stems) > 1 else before) + tail
+
+
+def _of_both_passes(forward: Sequence[str], stems: Sequence[str]) -> list[str]:
+    """Shorten what is before the numbers of forward ops to what backward ops have there, too.
+
+    >>> _of_both_passes(["fw/layers/"], ["fw/layers/", "bw/layers/"])
+    ['layers/']
+    """
+    backward = [stem for stem in stems if stem not in forward]
+    return list(dict.fromkeys(_shortened(stem, backward) for stem in forward))
+
+
+def _shortened(stem: str, others: Sequence[str]) -> str:
+    """Return the longest end of a text, from a separator on, that one of some others has, too."""
+    ends = [stem[match.end() :] for match in re.finditer(r"^|[/._](?=.)", stem)]
+    shared = (
+        end for end in ends if any(re.search(rf"(^|[/._]){re.escape(end)}$", o) for o in others)
+    )
+    return next(shared, stem)
 
 
 def _named(profile: Profile) -> Iterator[tuple[str, str]]:

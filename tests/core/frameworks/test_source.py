@@ -72,7 +72,7 @@ def test_a_dotted_name_is_a_module_and_is_not_imported(tmp_path, monkeypatch):
         ("host.xplane.pb", b"", "has no graph; profile the script itself, or save the RunMetadata"),
         ("plane.pb", b"\x0a\x35\x08\x01\x12\x09/host:CPU", "a trace of TensorFlow's profiler"),
         ("line.json", b'{ "traceEvents": [', "a timeline to look at, which has no graph"),
-        ("line.json.gz", gzip.compress(mtime=0, data=b'{"traceEvents": ['), "a timeline to look at"),
+        ("line.json.gz", gzip.compress(b'{"traceEvents": [', mtime=0), "a timeline to look at"),
         ("notes.txt", b"hello", "not a model; choose a training script"),
         ("model.keras", b"", "is empty"),
     ],

@@ -1,5 +1,6 @@
 """Layers that stay whole."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,8 +39,6 @@ def test_backward_ops_belong_to_their_layer():
 
 
 def test_a_scope_counts_where_the_name_says_nothing():
-    from dataclasses import replace
-
     profile = profile_of({"a": 1.0, "b": 1.0, "c": 1.0})
     profile = replace(profile, scopes=("cell_0", "cell_0/gate", "cell_1"))
     found = find_layers(r"cell_\d", profile, "--whole")
@@ -70,6 +69,7 @@ def test_a_pattern_that_finds_no_layer_is_refused_with_one_that_does(pattern, wo
     [
         (["model/layers/0", "model/layers/1"], r"model/layers/\d+"),
         (["bert.encoder.layer.0", "bert.encoder.layer.1"], r"bert\.encoder\.layer\.\d+"),
+        (["layers[0].attn", "layers[1].attn"], r"layers\[\d+"),
         (["bert_1/layer_0", "bert_1/layer_1"], r"bert_1/layer_\d+"),
         (["encoder/layer_0", "encoder/layer_1", "decoder/layer_0", "decoder/layer_1"],
          r"(encoder/layer_|decoder/layer_)\d+"),
@@ -88,6 +88,24 @@ def test_the_outermost_numbered_scopes_are_guessed(scopes, pattern):
         assert not any(
             "head" in name for names in names_of(profile, layers).values() for name in names
         )
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "pattern"),
+    [
+        ("fw/layers/", "bw/layers/", r"layers/\d+"),
+        ("layers.", "grad_layers.", r"layers\.\d+"),
+        ("fw/encoder/layer_", "bw/encoder/layer_", r"encoder/layer_\d+"),
+        ("layer_", "gradients/layer_", r"layer_\d+"),
+    ],
+)
+def test_a_layer_has_its_backward_ops_whatever_their_prefix(forward, backward, pattern):
+    profile = stack([f"{forward}{n}" for n in (0, 1)] + [f"{backward}{n}" for n in (1, 0)])
+    passes = ["backward" if backward in name else "" for name in profile.op_names]
+    profile = replace(profile, op_passes=tuple(passes))
+    assert guess_pattern(profile) == pattern
+    layers = find_layers(pattern, profile, "--whole")
+    assert [len(ops) for ops in layers.values()] == [4, 4]
 
 
 def test_scopes_in_which_little_happens_are_not_guessed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import reject
@@ -35,6 +36,8 @@ def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem
     machine = cluster_of(
         len(slower), b0_us=0.0, cpu_lanes=8, capacity_bytes=capacity_bytes, slower=slower
     )
+    *gpus, host = machine.devices  # the paper's hosts have room for all
+    machine = replace(machine, devices=(*gpus, replace(host, capacity_bytes=10_000)))
     try:
         return Problem(profile, machine)
     except DoesNotFitError:

@@ -119,6 +119,24 @@ def test_a_zero_time_op_is_placed_where_it_fits(method):
 
 
 @needs_solver
+@pytest.mark.parametrize("method", PROGRAMS)
+def test_a_small_host_takes_what_fits(method):
+    """All four ops would be as quick there, but need 61 of 60 bytes at once."""
+    times = {"a": 0.0, "b": 0.0, "c": 2.0, "d": 2.0}
+    profile = profile_of(
+        times,
+        [("a", "b", 8)],
+        persistent={"b": 13, "c": 20, "d": 20},
+        cpu={op: us / 2 for op, us in times.items()},
+    )
+    problem = Problem(profile, cluster_of(1, b0_us=0.0, cpu_lanes=8, capacity_bytes=60))
+    plan = plan_by(method, problem)
+    assert fits(problem, plan.device)
+    assert plan.value_us == plan.bound_us == 1.0
+    assert plan.proven
+
+
+@needs_solver
 def test_a_zero_time_op_without_memory_joins_its_reader():
     profile = profile_of({"a": 10.0, "free": 0.0, "b": 10.0}, [("a", "b", 1), ("free", "b", 1)])
     problem = Problem(
