@@ -29,7 +29,7 @@ from enplace_studio.shell.actions import EXPORTS
 from problems import cluster_of, plan_of, profile_of
 from turns import take_turns
 
-OF_A_MODEL = {"onnx", "onnx-stages", "saved-model"}
+OF_A_MODEL = {"device-map", "onnx", "onnx-stages", "saved-model"}
 """Formats that need the model that was profiled."""
 
 
