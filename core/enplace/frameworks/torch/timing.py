@@ -20,9 +20,6 @@ import torch
 from enplace.frameworks.torch.kernels import MARK, join_kernels
 from enplace.frameworks.torch.step import Timing
 
-TRACE_FILE = "ENPLACE_TORCH_TRACE"
-"""An environment variable: where to keep the profiler's trace, to look at it."""
-
 
 class Clock:
     """Measures nothing: the clock of a step on fake tensors."""
@@ -122,9 +119,8 @@ class GpuClock(Clock):
         torch.cuda.synchronize(self._device)
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        kept = os.environ.get(TRACE_FILE, "")
         with tempfile.TemporaryDirectory() as folder:
-            path = f"{kept}-{os.getpid()}.json" if kept else os.path.join(folder, "trace.json")
+            path = os.path.join(folder, "trace.json")
             profiler.export_chrome_trace(path)
             with open(path, encoding="utf-8", errors="replace") as file:
                 self._kernels = join_kernels(json.load(file, strict=False)["traceEvents"])
