@@ -30,7 +30,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
     for op in profile.op_names:
         if op not in recorded:
             raise PlanError(
-                f"profile '{profile.name}' does not record where op '{op}' ran; measure it again"
+                f"profile '{profile.name}' does not record where op '{op}' runs; place it"
             )
     if unknown := sorted(set(recorded.values()) - set(cluster.index)):
         raise PlanError(

@@ -60,11 +60,15 @@ def open_branches(graph: GraphProto, wanted: str = "") -> list[Opened]:
     opening = _Opening(graph, words)
     notes = opening.run()
     if unused := [word for word in words if word not in opening.used]:
-        raise FileError(_unknown_branch(unused[0], opening.seen))
+        raise FileError(_unused_branch(unused[0], words, opening.seen))
     return notes
 
 
-def _unknown_branch(word: str, seen: Sequence[str]) -> str:
+def _unused_branch(word: str, words: Sequence[str], seen: Sequence[str]) -> str:
+    if len(words) > 1 and word in (THEN, ELSE, *seen):
+        return f"branch {shown(word)}: another branch of its If is named, too; name one for each If"
+    if word in seen:
+        return f"both branches of an If are called {shown(word)}; write {THEN} or {ELSE}"
     if word in (THEN, ELSE) and seen:
         return (
             f"no If op holds a tenth of the weights; name the branch to open: "

@@ -84,9 +84,11 @@ def _describe(name: str, devices: Sequence[str | None], n_spread: int, n_plans: 
     if n_plans > 1:
         parts.append(f"one of {n_plans}")
     if n_spread:
-        parts.append(f"{count(n_spread, 'op')} on several devices counts as on the first of them")
+        verb = "counts" if n_spread == 1 else "count"
+        parts.append(f"{count(n_spread, 'op')} on several devices {verb} as on the first of them")
     if n_free:
-        parts.append(f"{count(n_free, 'op')} without a device joins its neighbours")
+        verb = "joins its" if n_free == 1 else "join their"
+        parts.append(f"{count(n_free, 'op')} without a device {verb} neighbours")
     return f"{'; '.join(parts)}. To use it, import the model with --plan plan.json --cluster C."
 
 

@@ -56,6 +56,9 @@ def test_a_branch_that_nothing_is_called_is_refused_with_those_there_are(profile
         profile(merged_decoder(), "zzz")
     with pytest.raises(EnplaceError, match="it has no If op"):
         profile(model([node("Relu", "x", "y")], [("x", [2])], [("y", [2])]), "then")
+    for both in ("then,else", "with_past,first_call"):
+        with pytest.raises(EnplaceError, match="name one for each If"):
+            profile(merged_decoder(), both)
 
 
 @pytest.mark.parametrize("branch", ["then", "else"])

@@ -252,7 +252,7 @@ def test_tensors_on_several_devices_count_as_on_the_first_and_devices_by_their_n
 
     found = recorded(tmp_path, ["cuda:3", "gpu1", "host/GPU_7"], assign)
     assert [found.op_devices[f"op{i}"] for i in range(4)] == ["GPU:1", "GPU:1", "GPU:3", "GPU:3"]
-    assert "4 ops on several devices counts as on the first of them" in found.notes[-1]
+    assert "4 ops on several devices count as on the first of them" in found.notes[-1]
 
 
 def test_devices_that_do_not_exist_are_no_plan(tmp_path):
