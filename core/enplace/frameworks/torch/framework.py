@@ -13,7 +13,7 @@ from enplace.frameworks.wishes import PROGRAM
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.option import Option
-from enplace.processes.worker import CRASHES, handler_program, signal_name
+from enplace.processes.worker import CRASHES, scratch_program, signal_name
 from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
@@ -92,7 +92,7 @@ FRAMEWORK = Framework(
     name="PyTorch",
     module="torch",
     extra="torch",
-    worker=handler_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
+    worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     kinds=_KINDS,
     models=_MODELS,
     suffixes=(".py", ".pt", ".pth"),

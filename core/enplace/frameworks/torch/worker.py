@@ -18,6 +18,7 @@ from enplace.frameworks.torch.error_text import (
 )
 from enplace.frameworks.torch.framework import FRAMEWORK
 from enplace.frameworks.work import brief, framework_failure, profile_answer, receive_job
+from enplace.processes import redirect
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
 from enplace.processes.worker import Report
@@ -70,6 +71,14 @@ def _facts(is_compiled: bool) -> Measurement:
     )
 
 
+def _redirect() -> None:
+    """Lead the files that PyTorch itself opens, if those of Python are led."""
+    if redirect.copies is not None:
+        native = importlib.import_module("torch._C")
+        redirect.lead(native, "PyTorchFileWriter", "write")
+        redirect.lead(native, "PyTorchFileReader", "read")
+
+
 def _start(devices: str) -> None:
     visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if visible is not None:
@@ -84,3 +93,4 @@ def _start(devices: str) -> None:
             f"PyTorch is installed but does not start ({brief(error, first_line(error))}); "
             f"install it again: {FRAMEWORK.install_command}"
         ) from None
+    _redirect()

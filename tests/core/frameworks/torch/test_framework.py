@@ -37,6 +37,12 @@ def test_weights_alone_are_refused_without_being_opened(tmp_path):
         source_of(str(path))
 
 
+def test_workers_that_run_scripts_change_no_files():
+    for framework in frameworks().values():
+        if any(kind.name == "script" for kind in framework.kinds):
+            assert framework.worker.changes_nothing, framework.name
+
+
 def test_modules_are_units_with_their_gradients_and_updates():
     profile = estimated_profile("tied", read_step("tied"), GPUS["h100"], Measurement())
     groups = frameworks()["torch"].grain("module", profile)

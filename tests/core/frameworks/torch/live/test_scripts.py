@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from enplace.frameworks.jobs import measure_profile  # noqa: E402
 from enplace.frameworks.roofline import GPUS  # noqa: E402
 from enplace.frameworks.source import source_of  # noqa: E402
 from enplace.frameworks.torch.costs import MeasuredCosts  # noqa: E402
@@ -276,3 +277,25 @@ def test_a_device_map_covers_a_model_and_changes_no_result(tmp_path):
         accelerate.utils.check_device_map(model, on)
         divided = accelerate.dispatch_model(model, on, main_device="cpu", offload_dir=str(tmp_path))
         assert torch.equal(divided(words).logits, alone)
+
+
+SAVING = (
+    LOOP
+    + """    open("log.csv", "w").write(f"{step}")
+    torch.save(model.state_dict(), "best.pt")
+    torch.load("best.pt")
+"""
+)
+
+
+@pytest.mark.parametrize("estimate", ["", "h100"])
+def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate):
+    monkeypatch.chdir(tmp_path)
+    text = SAVING.replace('    torch.load("best.pt")\n', "") if estimate else SAVING
+    Path("train.py").write_text(text)
+    Path("log.csv").write_text("mine")
+    Path("best.pt").write_text("mine, too")
+    profile = measure_profile(source_of("train.py", estimate=estimate), "cpu:1", 2, 1)
+    assert profile.n_ops > 10
+    assert Path("log.csv").read_text() == "mine"
+    assert Path("best.pt").read_text() == "mine, too"
