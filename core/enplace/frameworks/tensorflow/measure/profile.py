@@ -140,7 +140,8 @@ def _stock_us(
 ) -> float | None:
     """Time a few steps as TensorFlow runs them by itself; None if it lacks memory for that."""
     config, times_us = stock_config(devices), list[float]()
-    config.use_per_session_threads = True  # and not the one thread of the session before
+    if not devices.tasks:  # a server of TensorFlow's has its own threads, and takes no such wish
+        config.use_per_session_threads = True  # and not the one thread of the session before
     try:
         with opened(config=config) as alone:
             for _ in range(STOCK_WARM_UPS + min(steps, STOCK_STEPS)):

@@ -1,5 +1,8 @@
 """Profiles of a step, measured and from hand-made GPU traces."""
 
+import json
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,10 +12,11 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.measure.link_fit import fit_line
-from enplace.frameworks.tensorflow.measure.profile import _assemble, profile_step
+from enplace.frameworks.tensorflow.measure.profile import _assemble, _stock_us, profile_step
 from enplace.frameworks.tensorflow.measure.trace import OpTrace, check_kernels, op_traces, trimmed
 from enplace.frameworks.tensorflow.step import LoadError, Step
 from enplace.machine import simulate
+from enplace.processes.worker import ignore
 from enplace.readers import calibration, recorded_plan
 from enplace.readers.clusters import cluster_from
 from enplace.values.measurement import Measurement
@@ -44,6 +48,32 @@ def test_simulating_one_device_gives_the_measured_step_time(profile):
     schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
     assert schedule.makespan_us == pytest.approx(profile.measured.step_time_us, rel=0.05)
     assert profile.measured.stock_step_time_us > 0
+
+
+LINK = {"b0_us": 12.0, "b1_us_per_byte": 8e-05}
+
+
+@pytest.mark.parametrize("devices", ["cpu:2", "tasks"])
+def test_only_sessions_of_this_process_get_threads_of_their_own(tmp_path, devices):
+    """TensorFlow's servers refuse to give them any."""
+    seen = []
+
+    class Opened(nullcontext):
+        def __init__(self, config):
+            super().__init__(self)
+            seen.append(config.use_per_session_threads)
+
+        def run(self):
+            pass
+
+    names = [f"/job:worker/task:{number}/device:CPU:0" for number in range(2)]
+    tasks = [{"name": name, "kind": "cpu", "capacity_bytes": 1 << 30} for name in names]
+    cluster = {"format": "enplace-cluster/1", "name": "two", "devices": tasks}
+    path = tmp_path / "tasks.json"
+    path.write_text(json.dumps(cluster | {"default_links": {"cpu-cpu": LINK}}))
+    where = parse_devices(str(path) if devices == "tasks" else devices)
+    assert _stock_us(Opened, where, 1, ignore) is not None
+    assert seen == [devices != "tasks"]
 
 
 def test_a_variable_has_its_bytes_and_is_colocated_with_its_users(profile):
