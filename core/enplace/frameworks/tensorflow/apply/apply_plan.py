@@ -53,7 +53,6 @@ from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.open.calls import Call, calls_handled, check_tensorflow
 from enplace.frameworks.tensorflow.open.drawing import Drawing, drawing_of
 from enplace.frameworks.tensorflow.open.scripts import (
-    MAX_OTHER_STEPS,
     does,
     is_compiled,
     one_replica,
@@ -72,6 +71,9 @@ from enplace.values.op_sizes import about_other_sizes
 from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"
+
+_MAX_OTHER_CALLS = 10
+"""After this many calls of a step that is nearly the plan's, the user is told how they differ."""
 
 _for_good = ExitStack()
 
@@ -301,7 +303,7 @@ class _Placer:
             self._known[function] = self._find(function)
         if other := self._other_steps.get(function):
             other.calls += 1
-            if other.calls >= MAX_OTHER_STEPS:
+            if other.calls >= _MAX_OTHER_CALLS:
                 self._application.note_mismatch(*other.near)
                 del self._other_steps[function]
         return self._known[function] is not None

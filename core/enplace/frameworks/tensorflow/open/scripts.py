@@ -44,8 +44,8 @@ from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 from enplace.values.op_kinds import is_update_type
 
-MAX_OTHER_STEPS = 10
-"""After this many steps that cannot be recorded, the script is taken to train that way."""
+_MAX_OTHER_STEPS = 1_000
+"""After this many steps that cannot be recorded, Enplace stops waiting for one that can."""
 
 _EAGERLY = (
     "gradients are taken eagerly, so training has no graph; put @tf.function before the "
@@ -265,7 +265,7 @@ class Recorder:
             return
         self._awaited.clear()
         self._other_steps.append(places[0])
-        if len(self._other_steps) >= MAX_OTHER_STEPS:
+        if len(self._other_steps) >= _MAX_OTHER_STEPS:
             self.ended(self._other_steps[-1])
             raise EnoughError
 
@@ -448,5 +448,15 @@ def one_replica() -> Iterator[None]:
 
 def run_script(source: Source) -> None:
     """Run a script or module as Python does, but from its beginning."""
-    with _no_backups():
+    with _no_backups(), _no_profiler_after():
         run_program(source)
+
+
+@contextmanager
+def _no_profiler_after() -> Iterator[None]:
+    """Stop a profiler that a program leaves: there can be one in a process, and we need it."""
+    try:
+        yield
+    finally:
+        with suppress(tf.errors.UnavailableError):
+            tf.profiler.experimental.stop(save=False)

@@ -379,6 +379,28 @@ def test_a_model_that_runs_eagerly_is_explained(tmp_path):
     assert "leave out run_eagerly=True" in message
 
 
+def test_other_variables_may_first_be_fitted_eagerly(tmp_path):
+    before = "latent = tf.Variable(1.0)\n" + EAGER.replace("weight", "latent")
+    step = load(source_of(script(tmp_path, before + LOOP)))
+    assert step.function.startswith("train_step")
+
+
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        ("tf.profiler.experimental.start('events')", ""),
+        ("", ", callbacks=[keras.callbacks.TensorBoard('events', profile_batch=1)]"),
+    ],
+)
+def test_no_profiler_of_a_script_is_left(tmp_path, monkeypatch, before, options):
+    monkeypatch.chdir(tmp_path)
+    model, _, _ = MODELS["dropout"]
+    lines = f"{before}\nmodel.compile('adam', 'mse')\nmodel.fit(x, y, verbose=0{options})"
+    load(source_of(script(tmp_path, textwrap.dedent(model) + lines)))
+    tf.profiler.experimental.start(str(tmp_path))
+    tf.profiler.experimental.stop(save=False)
+
+
 @pytest.mark.parametrize("decorator", ["", "@tf.function"])
 def test_gradients_after_which_nothing_is_updated_are_no_training(tmp_path, decorator):
     """They show what an input does, or how a model is at the start."""
