@@ -12,7 +12,14 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
-from enplace.frameworks.jobs import RunRequest, about_written, profile_job, program_for, run_job
+from enplace.frameworks.jobs import (
+    RunRequest,
+    about_written,
+    profile_job,
+    program_for,
+    run_job,
+    warning_before,
+)
 from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import may_run, trust
@@ -261,6 +268,8 @@ class Measuring(Part):
             return False
         if not source.is_recorded:
             self.attempt(lambda: trust(source))  # it may run even if the answer cannot be saved
+        if warning := warning_before(source):
+            self.done.emit(warning[0].upper() + warning[1:])
         return True
 
     def _start(self, task: _Task) -> None:

@@ -58,7 +58,7 @@ def profile(
     where = None if source.is_recorded else devices or source.framework.usual_devices()
     sizes = batch_sizes or ()
     with (
-        written_told(source.name) as wrote,
+        written_told(source) as wrote,
         work_bar() as report,
         stopped_by_ctrl_c() as stopped,
     ):

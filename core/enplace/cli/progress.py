@@ -17,6 +17,7 @@ from enplace.text import ms, seconds
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from enplace.frameworks.source import Source
     from enplace.placers import Progress
 
 
@@ -80,17 +81,19 @@ def compiling_bar() -> Iterator[None]:
 
 
 @contextmanager
-def written_told(model: str) -> Iterator[Callable[[Sequence[str]], None]]:
-    """Say at the end which files a model's code would have changed.
+def written_told(source: Source) -> Iterator[Callable[[Sequence[str]], None]]:
+    """Say at the end which files a model's code would have changed; warn if it might change them.
 
     Yields the function that receives them, from each start of that code.
     """
+    from enplace.frameworks.jobs import about_written, warning_before
+
+    if warning := warning_before(source):
+        click.echo(f"enplace: {warning}", err=True)
     written: set[str] = set()
     yield written.update
     if written:
-        from enplace.frameworks.jobs import about_written
-
-        click.echo(f"enplace: {about_written(model, written)}", err=True)
+        click.echo(f"enplace: {about_written(source.name, written)}", err=True)
 
 
 def _bar(total: float, delay_s: float = 0) -> tqdm[Any] | _Lines:

@@ -113,7 +113,7 @@ def run(
     timed: Replicas = "always" if data_parallel else "quick"
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel=timed)
     with (
-        written_told(source.name) as wrote,
+        written_told(source) as wrote,
         work_bar() as report,
         stopped_by_ctrl_c() as stopped,
     ):
@@ -187,7 +187,7 @@ def tune(
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel="always")
 
     with (
-        written_told(source.name) as wrote,
+        written_told(source) as wrote,
         work_bar() as report,
         stopped_by_ctrl_c() as stopped,
     ):

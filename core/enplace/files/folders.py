@@ -6,7 +6,7 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -62,6 +62,11 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
             yield folder
     finally:
         _remove(folder)
+
+
+def starts_of_temporary(parents: Sequence[Path] = ()) -> list[str]:
+    """Return how the paths of such folders begin, in the usual place and in others."""
+    return [str(parent / _PREFIX) for parent in (Path(tempfile.gettempdir()), *parents)]
 
 
 def _remove(folder: Path) -> None:

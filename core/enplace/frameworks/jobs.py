@@ -16,6 +16,7 @@ from typing import Literal
 from enplace.frameworks.source import Source
 from enplace.option import Value
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
+from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, UNGUARDED, guard
 from enplace.processes.scratch import is_in
 from enplace.processes.wire import Message
 from enplace.processes.worker import (
@@ -36,6 +37,12 @@ from enplace.values.profile import Profile
 Job = tuple[Message, ...]
 
 _SHOWN = 3
+
+_ABOUT_THE_REST = {
+    OVERLAYS: "your files are as before",
+    LANDLOCK: "this system allows no overlays, but refuses what is written in another way",
+    PYTHON: "what programs and native libraries wrote is not among them",
+}
 
 _SEVERAL = handler_program("enplace.frameworks.work:do_several", "framework")
 
@@ -161,14 +168,21 @@ def do_work(
     return do_job(program_for(source, job), job, progress, cancelled, wrote)
 
 
+def warning_before(source: Source) -> str:
+    """Warn that a model's code may change files; empty if this system keeps it from that."""
+    guarded = source.is_recorded or not source.framework.worker.changes_nothing
+    return "" if guarded or guard() != PYTHON else UNGUARDED
+
+
 def about_written(model: str, paths: Collection[str]) -> str:
-    """Say which files a model's code would have changed."""
+    """Say which files a model's code would have changed, those in this folder first."""
     here = os.getcwd()
-    names = [os.path.relpath(path, here) if is_in(path, [here]) else path for path in sorted(paths)]
+    inside = sorted(os.path.relpath(path, here) for path in paths if is_in(path, [here]))
+    names = [*inside, *sorted(path for path in paths if not is_in(path, [here]))]
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return (
-        f"{model} wrote {count(len(names), 'file')} ({shown}) in a scratch folder, which "
-        f"is removed; your files are as before"
+        f"{model} wrote or removed {count(len(names), 'file')} ({shown}) in a scratch folder only, "
+        f"which is removed; {_ABOUT_THE_REST[guard()]}"
     )
 
 

@@ -19,9 +19,9 @@ from enplace.processes import scratch
 def main() -> NoReturn:
     """Make all files copies on write, then run the handler that the command line names."""
     folders = os.environ.pop(scratch.FOLDERS).split(os.pathsep)
-    try:
+    if scratch.can_overlay(folders):
         scratch.mount_overlays(folders)
-    except (OSError, AttributeError):
+    else:
         from enplace.processes.redirect import redirect_files
 
         redirect_files(folders[0])

@@ -23,7 +23,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from enplace.processes.scratch import UPPER, WAY, compiled_code, is_in
+from enplace.processes.scratch import GONE, SHARED, UPPER, WAY, compiled_code, is_in
 
 _raw = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
 _open = io.open
@@ -70,7 +70,7 @@ class Copies:
         self._gone: set[str] = set()
 
     def whole(self, path: Any, folder: int | None = None) -> str | None:
-        """Return the absolute path; None if the file is used as it is."""
+        """Return the absolute path, through no link to a folder; None to use the file as it is."""
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
@@ -79,7 +79,35 @@ class Copies:
         if "://" in text or text in ("", ":memory:"):
             return None
         found = self.original(os.path.normpath(os.path.join(_raw["getcwd"](), text)))
-        return None if is_in(found, self._exempt) else found
+        if self._is_exempt(found):
+            return None
+        parent, name = os.path.split(found)
+        found = os.path.join(self.followed(parent), name)
+        return None if self._is_exempt(found) else found
+
+    def _is_exempt(self, path: str) -> bool:
+        return is_in(path, self._exempt) and not is_in(path, [SHARED])
+
+    def followed(self, path: str, links: int = 40) -> str:
+        """Return what a path leads to, with the links that this view has."""
+        drive, rest = os.path.splitdrive(path)
+        found = drive + os.sep
+        parts = [part for part in rest.split(os.sep) if part]
+        while parts:
+            found = os.path.join(found, parts.pop(0))
+            target = self._target(found)
+            if target is not None and links and not self._is_exempt(found):
+                links -= 1
+                whole = os.path.normpath(os.path.join(os.path.dirname(found), target))
+                drive, rest = os.path.splitdrive(self.original(whole))
+                found, parts = drive + os.sep, [p for p in rest.split(os.sep) if p] + parts
+        return found
+
+    def _target(self, path: str) -> str | None:
+        try:
+            return os.fsdecode(_raw["readlink"](self.seen(path)))
+        except (OSError, ValueError):
+            return None
 
     def original(self, path: str) -> str:
         """Return the path of which this is the copy: a script may stand in a folder that is one."""
@@ -116,6 +144,8 @@ class Copies:
         """Hide the original."""
         if _lexists(path):
             self._gone.add(path)
+            with _open(os.path.join(os.path.dirname(self._upper), GONE), "a") as file:
+                file.write(f"{path}\0")
 
     def names(self, path: str) -> list[str]:
         """List what a folder holds."""
@@ -156,10 +186,13 @@ class Copies:
 copies: Copies | None = None
 """The view of this process, if its files are led elsewhere."""
 
+refuses = False
+"""Whether the kernel then refuses other writes."""
+
 
 def redirect_files(folder: str) -> None:
     """Lead what this process writes to a folder, for as long as it lives."""
-    global copies
+    global copies, refuses
     room = os.path.join(folder, "files")
     upper = os.path.join(room, UPPER)
     os.makedirs(upper)
@@ -173,6 +206,7 @@ def redirect_files(folder: str) -> None:
     if sys.platform == "linux":  # elsewhere, these numbers are other system calls
         with suppress(OSError):
             _refuse_the_rest([*exempt, *_DEVICES])
+            refuses = True
 
 
 def lead(owner: Any, name: str, *how: str) -> None:
@@ -182,8 +216,9 @@ def lead(owner: Any, name: str, *how: str) -> None:
     ----------
     owner : module or class
         Where callers find the function.
-    how : {"read", "write", "change", ""}
-        For each of its first arguments: read, written anew, changed, or no path.
+    how : {"read", "write", "change", "look", "make", ""}
+        For each of its first arguments: read, written anew, changed, or no path. A link is looked
+        at or made itself; else, what it leads to counts.
     """
     view, usual = copies, getattr(owner, name)
     assert view is not None
@@ -206,18 +241,22 @@ def led_path(view: Copies, path: Any, way: str, folder: int | None = None) -> An
     whole = view.whole(path, folder) if way else None
     if whole is None:
         return path
-    found = view.seen(whole) if way == "read" else view.made(whole, content=way == "change")
+    if way in ("read", "write", "change"):
+        whole = view.followed(whole)
+    if way in ("read", "look"):
+        found = view.seen(whole)
+    else:
+        found = view.made(whole, content=way == "change")
     return os.fsencode(found) if isinstance(path, bytes) else found
 
 
 _TABLE = {
-    **dict.fromkeys(
-        ("stat", "lstat", "access", "readlink", "statvfs", "getxattr", "listxattr"), ("read",)
-    ),
+    **dict.fromkeys(("access", "statvfs", "getxattr", "listxattr"), ("read",)),
+    **dict.fromkeys(("lstat", "readlink"), ("look",)),
     **dict.fromkeys(("chmod", "utime", "truncate", "setxattr", "chown"), ("change",)),
-    **dict.fromkeys(("mkfifo", "mknod"), ("write",)),
-    "link": ("change", "write"),
-    "symlink": ("", "write"),
+    **dict.fromkeys(("mkfifo", "mknod"), ("make",)),
+    "link": ("change", "make"),
+    "symlink": ("", "make"),
 }
 """What simple functions of ``os`` do with their paths."""
 
@@ -226,8 +265,11 @@ def _replace_python_functions(view: Copies) -> None:
     for name, how in _TABLE.items():
         if name in _raw:
             setattr(os, name, _led(view, _raw[name], how))
-    for name in ("exists", "lexists", "isfile", "isdir", "islink", "getsize", "getmtime"):
+    for name in ("exists", "isfile", "isdir", "getsize", "getmtime"):
         setattr(os.path, name, _led(view, getattr(os.path, name), ("read",)))
+    for name in ("lexists", "islink"):
+        setattr(os.path, name, _led(view, getattr(os.path, name), ("look",)))
+    os.stat = _led_stat(view)
     os.open = _led_os_open(view)
     builtins.open = io.open = _led_open(view)
     # What removes a tree by descriptors cannot be led.
@@ -260,6 +302,16 @@ def _led(view: Copies, usual: Any, how: Sequence[str]) -> Any:
     return led
 
 
+def _led_stat(view: Copies) -> Any:
+    ways = {follow: _led(view, _raw["stat"], ("read" if follow else "look",)) for follow in (0, 1)}
+
+    @wraps(_raw["stat"])
+    def led(*words: Any, follow_symlinks: bool = True, **options: Any) -> Any:
+        return ways[bool(follow_symlinks)](*words, follow_symlinks=follow_symlinks, **options)
+
+    return led
+
+
 def _led_open(view: Copies) -> Any:
     signature = inspect.signature(_open)
 
@@ -267,10 +319,10 @@ def _led_open(view: Copies) -> Any:
     def led(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         mode = given.get("mode", "r")
-        way = "write" if "w" in mode or "x" in mode else "change"
-        path = led_path(view, given["file"], "read" if mode.strip("btU") == "r" else way)
         if "x" in mode and (whole := view.whole(given["file"])) and _lexists(view.seen(whole)):
             raise FileExistsError(17, os.strerror(17), given["file"])
+        way = "write" if "w" in mode or "x" in mode else "change"
+        path = led_path(view, given["file"], "read" if mode.strip("btU") == "r" else way)
         return _open(**{**given, "file": path})
 
     return led
@@ -284,10 +336,12 @@ def _led_os_open(view: Copies) -> Any:
         whole = view.whole(path, dir_fd)
         if whole is None:
             return usual(path, flags, mode, dir_fd=dir_fd)
-        if not flags & _WRITING:
-            return usual(view.seen(whole), flags, mode)
         if flags & os.O_EXCL and _lexists(view.seen(whole)):
             raise FileExistsError(17, os.strerror(17), path)
+        if not flags & getattr(os, "O_NOFOLLOW", 0):
+            whole = view.followed(whole)
+        if not flags & _WRITING:
+            return usual(view.seen(whole), flags, mode)
         is_there = flags & os.O_CREAT or _lexists(view.seen(whole))
         content = not flags & os.O_TRUNC
         return usual(view.made(whole, content) if is_there else whole, flags | os.O_CREAT, mode)
@@ -342,18 +396,20 @@ def _rename(view: Copies, path: str, to: Any, **_: Any) -> None:
     if (inside := view.whole(path)) and not _lexists(view.seen(inside)):
         raise _missing(path)
     source = view.made(inside) if inside else path
-    _raw["replace"](source, led_path(view, to, "write"))
+    _raw["replace"](source, led_path(view, to, "make"))
     if inside:
         view.forget(inside)
 
 
 def _listdir(view: Copies, path: str) -> list[str]:
+    path = view.followed(path)
     if not _isdir(view.seen(path)):
         raise _missing(path)
     return view.names(path)
 
 
 def _chdir(view: Copies, path: str) -> None:
+    path = view.followed(path)
     _raw["chdir"](path if _isdir(path) and not view.is_hidden(path) else view.seen(path))
 
 
@@ -380,6 +436,7 @@ class _Entries:
 
 
 def _scandir(view: Copies, path: str) -> _Entries:
+    path = view.followed(path)
     names, found = set(_listdir(view, path)), dict[str, Any]()
     for folder in (path, view.copy_of(path)):
         if _isdir(folder):
@@ -410,5 +467,7 @@ def _refuse_the_rest(folders: Sequence[str]) -> None:
             libc.syscall(_ADD_RULE, rules, 1, rule, 0)
             _raw["close"](descriptor)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    libc.syscall(_RESTRICT, rules, 0)
+    refused = libc.syscall(_RESTRICT, rules, 0)
     _raw["close"](rules)
+    if refused:
+        raise OSError(ctypes.get_errno(), "no Landlock")

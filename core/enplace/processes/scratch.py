@@ -6,9 +6,14 @@ They are mounted before anything has started a thread, so this imports little.
 from __future__ import annotations
 
 import ctypes
+import errno
+import filecmp
 import os
 import re
+import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +22,11 @@ from pathlib import Path
 FOLDERS = "ENPLACE_SCRATCH"
 """Variable with the scratch folders, of which none is on the way to all others."""
 
-WAY, UPPER, _WORK = "way", "upper", "work"
-"""In a scratch folder, for each overlay: where it is, what is changed there, and room to work."""
+WAY, UPPER, GONE, _WORK = "way", "upper", "gone", "work"
+"""In a scratch folder, for each overlay: where it is, what is changed there, and room to work.
+
+Only where nothing but Python's functions makes it, a file lists what is gone.
+"""
 
 _SYSTEM = (
     "bin",
@@ -36,8 +44,11 @@ _SYSTEM = (
 )
 """Folders of ``/`` that hold no one's work; they can only be read."""
 
-_DEVICES = ("/dev", "/proc", "/sys")
-"""Where files stand for other things."""
+_DEVICES, SHARED = ("/dev", "/proc", "/sys"), "/dev/shm"
+"""Where files stand for other things, except for those in memory that programs share."""
+
+_COPIED_BYTES = 64 << 20
+"""A single file that is mounted gets a copy up to this size, and else can only be read."""
 
 _NOT_DISKS = (
     *("autofs", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs"),
@@ -60,13 +71,16 @@ class _Mount:
     Attributes
     ----------
     is_open : bool
-        Whether it is a folder in which people write files.
+        Whether people write there.
+    is_folder : bool
+        Whether it is a folder, and not a single file.
     descriptor : int
         By it, the mount is reached once it is hidden.
     """
 
     path: str
     is_open: bool
+    is_folder: bool
     descriptor: int
 
     @property
@@ -89,7 +103,11 @@ def mount_overlays(folders: Sequence[str]) -> None:
     seen: list[str] = []
     for number, mount in enumerate(_mounts()):
         try:
-            if mount.is_open:
+            if mount.is_open and not mount.is_folder:
+                _hide_behind_copy(mount, f"{rooms[0].origin}/{number}")
+            elif mount.path == SHARED:
+                _overlay_in_memory(mount, f"{rooms[0].origin}/{number}")
+            elif mount.is_open:
                 _overlay(mount, rooms, str(number))
                 seen.append(mount.path)
             elif is_in(mount.path, seen):
@@ -103,6 +121,29 @@ def mount_overlays(folders: Sequence[str]) -> None:
         _bind(mount)
     _make_read_only("/")
     os.chdir(here)
+
+
+def can_overlay(folders: Sequence[str]) -> bool:
+    """Return whether this process can work in overlays: tried in another, which then ends.
+
+    With only its own user in the namespace, the kernel changes nothing in a folder inside of
+    another user's.
+    """
+    if sys.platform != "linux":
+        return False
+    could_write = os.access(".", os.W_OK)
+    tried = os.fork()
+    if tried:
+        return os.waitstatus_to_exitcode(os.waitpid(tried, 0)[1]) == 0
+    status = 1
+    try:
+        rooms = [tempfile.mkdtemp(dir=folder) for folder in folders]
+        mount_overlays(rooms)
+        if could_write:
+            os.rmdir(tempfile.mkdtemp(dir="."))
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _enter_namespace() -> None:
@@ -128,7 +169,7 @@ def _mounts() -> list[_Mount]:
         before, _, after = line.partition(" - ")
         fields = before.split()
         path = _ESCAPE.sub(lambda code: chr(int(code[1], 8)), fields[4])
-        if not is_in(path, _DEVICES):
+        if path == SHARED or not is_in(path, _DEVICES):
             found[path] = after.split()[0] not in _NOT_DISKS, "rw" in fields[5].split(",")
     root = found.pop("/", (False, False))
     for entry in os.scandir("/"):
@@ -144,8 +185,10 @@ def _opened(path: str, is_disk: bool = False, is_open: bool = False) -> _Mount |
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
-    is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-    return _Mount(path, is_disk and is_open and is_folder, descriptor)
+    mode = os.fstat(descriptor).st_mode
+    is_folder = stat.S_ISDIR(mode)
+    is_open = is_disk and is_open and (is_folder or stat.S_ISREG(mode))
+    return _Mount(path, is_open, is_folder, descriptor)
 
 
 def compiled_code() -> list[str]:
@@ -169,10 +212,26 @@ def _overlay(mount: _Mount, rooms: Sequence[_Mount], name: str) -> None:
     if room is not None:
         with suppress(OSError):
             return _overlay_in(f"{room.origin}/{name}", mount)
-    memory = f"{rooms[0].origin}/{name}/memory"
+    return _overlay_in_memory(mount, f"{rooms[0].origin}/{name}")
+
+
+def _overlay_in_memory(mount: _Mount, room: str) -> None:
+    memory = f"{room}/memory"
     os.makedirs(memory, exist_ok=True)
     _mount("tmpfs", memory, "tmpfs", 0)
     return _overlay_in(memory, mount)
+
+
+def _hide_behind_copy(mount: _Mount, room: str) -> None:
+    """Mount a copy of a single file over it."""
+    if os.stat(mount.origin).st_size > _COPIED_BYTES:
+        raise OSError(errno.EFBIG, "too large to copy")
+    folder, name = os.path.split(mount.path)
+    os.makedirs(os.path.join(room, UPPER))
+    Path(room, WAY).write_text(folder)
+    copy = os.path.join(room, UPPER, name)
+    shutil.copy2(mount.origin, copy)
+    _mount(copy, mount.path, "", _BIND)
 
 
 def _overlay_in(room: str, mount: _Mount) -> None:
@@ -208,32 +267,66 @@ def is_in(path: str, folders: Collection[str]) -> bool:
     return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def written_files(folders: Sequence[str], private: str) -> list[str]:
-    """List the files that somebody would have found changed, but for the scratch folders.
+def written_files(folders: Sequence[str], private: Sequence[str]) -> list[str]:
+    """List the files that somebody would have found changed or gone, but for the scratch folders.
 
     Parameters
     ----------
-    private : str
-        Folder of the worker's own temporary files.
+    private : sequence of str
+        How the paths of temporary folders of Enplace's begin.
     """
-    found = set()
+    found = set[str]()
     for folder in folders:
         for way in Path(folder).glob(f"*/{WAY}"):
             upper, at = way.parent / UPPER, way.read_text()
-            for inner, _, names in os.walk(upper):
+            for inner, folders_in, names in os.walk(upper):
                 place = os.path.normpath(os.path.join(at, os.path.relpath(inner, upper)))
-                if not _is_unasked(place, private):
-                    found |= {
-                        os.path.join(place, name)
-                        for name in names
-                        if stat.S_ISREG(os.lstat(os.path.join(inner, name)).st_mode)
-                    }
-    return sorted(found)
+                pairs = ((os.path.join(inner, n), os.path.join(place, n)) for n in names)
+                found |= {usual for copy, usual in pairs if _differs(copy, usual)}
+                if _is_new(inner) and os.path.isdir(place):
+                    left = set(os.listdir(place)).difference(names, folders_in)
+                    found |= {os.path.join(place, name) for name in left}
+            found |= _gone_from(way.parent)
+    return sorted(path for path in found if not _is_unasked(path, private))
 
 
-def _is_unasked(place: str, private: str) -> bool:
-    """Return whether libraries write files in a folder without being told: caches and settings."""
-    if is_in(place, [private]) or "__pycache__" in place:
+def _gone_from(room: Path) -> set[str]:
+    try:
+        gone = (room / GONE).read_text().split("\0")
+    except FileNotFoundError:
+        return set()
+    upper = room / UPPER
+    return {
+        path for path in gone if os.path.lexists(path) and not os.path.lexists(f"{upper}{path}")
+    }
+
+
+def _is_new(folder: str) -> bool:
+    """Return whether a folder in an overlay hides all of the folder that it replaces."""
+    for space in ("user", "trusted"):
+        with suppress(OSError, AttributeError):
+            if os.getxattr(folder, f"{space}.overlay.opaque") == b"y":
+                return True
+    return False
+
+
+def _differs(copy: str, usual: str) -> bool:
+    """Return whether what is in an overlay is another file, or says that one is gone."""
+    status = os.lstat(copy)
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
+        return os.path.lexists(usual)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    try:
+        return not filecmp.cmp(copy, usual, shallow=False)
+    except OSError:
+        return True
+
+
+def _is_unasked(path: str, private: Sequence[str]) -> bool:
+    """Return whether libraries write a file without being told, as in caches and settings."""
+    if path.startswith(tuple(private)) or "__pycache__" in path:
         return True
     home = os.path.expanduser("~")
-    return is_in(place, [home]) and os.path.relpath(place, home).startswith(".") and place != home
+    inside = os.path.relpath(path, home)
+    return is_in(path, [home]) and inside.startswith(".") and os.sep in inside

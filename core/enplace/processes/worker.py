@@ -24,7 +24,7 @@ from typing import Any
 
 from enplace import errors
 from enplace.errors import CancelledError, EnplaceError
-from enplace.files.folders import temporary_folder
+from enplace.files.folders import starts_of_temporary, temporary_folder
 from enplace.processes import scratch
 from enplace.processes.child import Child, end_group, start_child
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
@@ -177,7 +177,7 @@ class Worker:
         try:
             folder = self._folder.enter_context(temporary_folder())
             environment = {**safe_environment(), "TMPDIR": str(folder)}
-            self._private, self._scratch = str(folder), list[str]()
+            self._scratch = list[str]()
             if program.changes_nothing:
                 self._scratch = self._make_scratch(folder)
                 environment[scratch.FOLDERS] = os.pathsep.join(self._scratch)
@@ -282,7 +282,9 @@ class Worker:
                     details = {**message.details, "last_lines": self.last_lines}
                     message = replace(message, details=details)
                 elif self.over and self._scratch:
-                    written = scratch.written_files(self._scratch, self._private)
+                    written = scratch.written_files(
+                        self._scratch, starts_of_temporary([_OTHER_ROOM])
+                    )
                     message = replace(message, details={**message.details, WRITTEN: written})
                 yield message
         except WireError as error:

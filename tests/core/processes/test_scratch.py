@@ -1,9 +1,15 @@
 """Other people's code in a worker: what it writes goes to a scratch folder."""
 
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
+from enplace.frameworks.jobs import about_written, warning_before
+from enplace.frameworks.source import Source
+from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, guard
 from enplace.processes.wire import Message
 from enplace.processes.worker import do_job, scratch_program
 from forking import fork_workers
@@ -65,9 +71,8 @@ def do(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
         if refused:
-            monkeypatch.setattr(
-                "enplace.processes.scratch._enter_namespace", lambda: exec(f"raise {refuse}")
-            )
+            where = "enplace.processes.scratch._enter_namespace"
+            monkeypatch.setattr(where, lambda: exec(f"raise {refuse}"))
         written = []
         answer = do_job(
             scratch_program(f"{name}:work", "test"), [Message("go")], wrote=written.extend
@@ -90,7 +95,8 @@ def test_files_are_changed_and_read_back_in_scratch_only(do, refused):
     answer, written = do(WORK, refused)
     assert answer["names"] == ["changed", "copy", "folder", "kept", "link", "new"]
     assert answer["found"] == ["copy/", "copy/z", "copy/z/c"]
-    assert written == ["changed", "copy/z/c", "folder/inside", "kept", "new"]
+    names = ["changed", "copy/z/c", "folder/inner", "folder/inside", "kept", "new"]
+    assert written == names, "inner is gone"
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["overlay", "led"])
@@ -99,3 +105,108 @@ def test_native_code_changes_no_file(do, refused):
     answer, written = do(NATIVE, refused)
     assert answer["refused"] == refused
     assert written == ([] if refused else ["native"])
+
+
+LINKED = """
+import ctypes, os, shutil
+from enplace.processes.main import done
+
+def work(connection):
+    os.symlink("kept", "link")
+    os.symlink("folder", "linked")
+    with open("link", "a") as file:
+        file.write("!")
+    assert open("kept").read() == "before!"
+    shutil.move("linked", "moved")
+    with open("moved/inner", "w") as file:
+        file.write("!")
+    assert open("folder/inner").read() == "!"
+    os.remove("changed")
+    open("empty", "a").close()
+    return done()
+"""
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["overlay", "led"])
+def test_links_lead_to_copies(do, refused):
+    _, written = do(LINKED, refused)
+    assert written == ["changed", "empty", "folder/inner", "kept"]
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["overlay", "led"])
+def test_links_of_the_user_lead_to_copies(do, refused, tmp_path):
+    """The files behind links that were there are as before."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/file").write_text("before")
+    code = LINKED.replace('os.symlink("kept", "link")', 'open("../own/file", "a").write("!")')
+    code = code.replace('open("link", "a")', 'open("../link", "a")').replace('"kept"', '"../link"')
+    (tmp_path / "own").symlink_to("far")
+    (tmp_path / "link").symlink_to("far/link")
+    (tmp_path / "far/link").write_text("before")
+    _, written = do(code, refused)
+    assert (tmp_path / "far/file").read_text() == (tmp_path / "far/link").read_text() == "before"
+    assert {str(tmp_path / "far/file"), str(tmp_path / "far/link")} <= {*written}
+
+
+def test_what_guards_the_files_is_found_out_and_told(monkeypatch):
+    fork_workers(monkeypatch)
+    source = Source("/train.py", "script")
+
+    def found():
+        guard.cache_clear()
+        return guard(), warning_before(source), about_written("train", ["/a", f"{os.getcwd()}/z"])
+
+    assert found()[:2] == (OVERLAYS, "")
+    assert "(z, /a)" in found()[2]
+    assert found()[2].endswith("your files are as before")
+    # Inside of another user's folder, an overlay can be mounted, but nothing written.
+    monkeypatch.setattr("enplace.processes.scratch.mount_overlays", lambda rooms: os.chdir("/proc"))
+    kind, warning, after = found()
+    assert (kind, warning) == (LANDLOCK, "")
+    assert "as before" not in after
+    monkeypatch.setattr("enplace.processes.redirect.sys.platform", "another")
+    kind, warning, after = found()
+    assert kind == PYTHON
+    assert "run it on a copy" in warning
+    assert "as before" not in after
+    guard.cache_clear()
+
+
+MOUNTED = """
+import os, subprocess
+from enplace.processes.main import done
+
+def work(connection):
+    with open("mounted", "a") as file:
+        file.write("!")
+    subprocess.run("echo '!' > /dev/shm/NAME", shell=True, check=True)
+    return done()
+"""
+
+
+def test_mounted_files_and_shared_memory_are_as_before(tmp_path, monkeypatch):
+    """As a container's file that is one of its host's."""
+    name = f"enplace-test-{os.getpid()}"
+    (tmp_path / "mounted.py").write_text(MOUNTED.replace("NAME", name))
+    for file in (tmp_path / "source", tmp_path / "mounted"):
+        file.write_text("before")
+    code = textwrap.dedent(f"""
+        import os
+        from enplace.processes import scratch
+        from enplace.processes.wire import Message
+        from enplace.processes.worker import do_job, scratch_program
+        scratch._enter_namespace()
+        scratch._mount("source", "mounted", "", scratch._BIND)
+        do_job(scratch_program("mounted:work", "test"), [Message("go")], wrote=print)
+        print(open("mounted").read(), os.path.exists("/dev/shm/{name}"))
+    """)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout == f"['{tmp_path}/mounted']\nbefore False\n"
