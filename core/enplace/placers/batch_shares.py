@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -26,7 +27,11 @@ from enplace.values.splits.graph import launch_us
 INSIDE = "heft"
 """The method that places a replica on several GPUs."""
 
+FEW = 8
+"""Most groups of GPUs of which every choice is tried."""
+
 Gpus = tuple[int, ...]
+Cost = tuple[bool, float, int]
 Line = tuple[float, float]
 """A time that does not depend on the share of the batch, and the time for each part of it."""
 
@@ -41,9 +46,16 @@ class ReplicaSteps:
         self._profile, self._cluster, self._cancelled = profile, cluster, cancelled
         self._known: dict[Hashable, Schedule | None] = {}
         self._have_room: dict[Hashable, bool] = {}
+        self._most: dict[Hashable, int] = {}
+        self._kinds: dict[Gpus, Hashable] = {}
 
     def kind_of(self, gpus: Gpus) -> Hashable:
         """Return what is equal for GPUs on which a replica takes the same time and memory."""
+        if gpus not in self._kinds:
+            self._kinds[gpus] = self._find_kind(gpus)
+        return self._kinds[gpus]
+
+    def _find_kind(self, gpus: Gpus) -> Hashable:
         devices = [self._cluster.devices[gpu] for gpu in gpus]
         ends = [*gpus, *self._cluster.cpus]
         links = tuple(
@@ -91,32 +103,46 @@ class ReplicaSteps:
         step = self.find(gpus, parts)
         return math.inf if step is None else step.makespan_us
 
-    def best_shares(self, groups: Sequence[Gpus]) -> list[int]:
+    def is_line(self, gpus: Gpus) -> bool:
+        """Whether the time of a step is really a line over the parts of the batch.
+
+        The longest of several lines is convex. So a third point on the line tells it of all.
+        """
+        fixed, each = self.line(gpus)
+        third = 1 if self.n_parts > 3 else self.n_parts - 1
+        return math.isclose(self.time_us(gpus, third), fixed + each * third, rel_tol=1e-3)
+
+    def best_shares(self, groups: Sequence[Gpus]) -> tuple[list[int], float]:
         """Find the shares with which the slowest replica ends first, within the memory of each.
 
-        If these do not suffice for the batch, the memory does not count.
+        Returns the shares, each of one part at least, and the time of the slowest replica; infinite
+        if the memory does not suffice for the batch. Then it does not count.
         """
         turns = count_turns(self._cluster, groups)
         lines = [(turns[g] * a, turns[g] * b) for g in groups for a, b in [self.line(g)]]
-        most = [self.n_parts] * len(groups)
+        whole = [self.n_parts] * len(groups)
         if not np.isfinite(lines).all():  # cancelled
-            return most
-        free = shares = apportion(self.n_parts, lines, most)
-        while unfit := [i for i in range(len(groups)) if not self._fits(groups[i], shares[i])]:
-            for i in unfit:
-                most[i] = self._most_parts(groups[i], shares[i])
-            if sum(most) < self.n_parts:
-                return free
-            shares = apportion(self.n_parts, lines, most)
-        return shares
+            return whole, math.inf
+        most = [self.most_parts(group) for group in groups]
+        if sum(most) < self.n_parts:
+            return apportion(self.n_parts, lines, whole), math.inf
+        shares = apportion(self.n_parts, lines, most)
+        return shares, max(a + b * n for (a, b), n in zip(lines, shares, strict=True) if n)
+
+    def most_parts(self, gpus: Gpus) -> int:
+        """Find the most parts of the batch for which a replica has room."""
+        kind = self.kind_of(gpus)
+        if kind not in self._most:
+            whole = self._fits(gpus, self.n_parts)
+            self._most[kind] = self.n_parts if whole else self._search_most(gpus)
+        return self._most[kind]
 
     def _fits(self, gpus: Gpus, parts: int) -> bool:
-        step = self.find(gpus, parts) if parts else None
-        return not parts or (step is not None and step.fits)
+        step = self.find(gpus, parts)
+        return step is not None and step.fits
 
-    def _most_parts(self, gpus: Gpus, too_many: int) -> int:
-        """Find the most parts of the batch for which a replica has room."""
-        fitting = 0
+    def _search_most(self, gpus: Gpus) -> int:
+        fitting, too_many = 0, self.n_parts
         while too_many - fitting > max(1, self.n_parts >> 12):
             middle = (fitting + too_many) // 2
             if self._fits(gpus, middle):
@@ -126,12 +152,49 @@ class ReplicaSteps:
         return fitting
 
 
-def without_the_slowest(steps: ReplicaSteps, groups: Sequence[Gpus]) -> list[list[Gpus]]:
+def best_groups(
+    steps: ReplicaSteps, groups: Sequence[Gpus], sum_us: Callable[[Sequence[Gpus]], float]
+) -> tuple[list[Gpus], bool]:
+    """Choose which groups of GPUs take part, and whether all choices were tried.
+
+    Parameters
+    ----------
+    sum_us : callable
+        The time in which some groups sum their gradients.
+    """
+
+    def cost(chosen: Sequence[Gpus]) -> Cost:
+        shares, longest_us = steps.best_shares(chosen)
+        taking = [group for group, parts in zip(chosen, shares, strict=True) if parts]
+        us = longest_us + sum_us(taking) if len(taking) > 1 else math.inf
+        return len(taking) < 2, us, -len(taking)
+
+    most = min(len(groups), steps.n_parts)
+    if len(groups) <= FEW:
+        sizes = range(most, 1, -1)
+        every = [list(c) for n in sizes for c in itertools.combinations(groups, n)]
+        return min(every, key=cost), True
+    fastest = sorted(groups, key=lambda group: steps.time_us(group, steps.n_parts))[:most]
+    starts = [[g for g in groups if g in kept] for kept in _without_the_slowest(steps, fastest)]
+    return min((_thinned_out(start, cost) for start in starts), key=cost), False
+
+
+def _thinned_out(groups: list[Gpus], cost: Callable[[Sequence[Gpus]], Cost]) -> list[Gpus]:
+    """Leave out one group after the other, as long as that gains."""
+    while len(groups) > 2:
+        fewer = min(([g for g in groups if g != left_out] for left_out in groups), key=cost)
+        if cost(fewer) >= cost(groups):
+            break
+        groups = fewer
+    return groups
+
+
+def _without_the_slowest(steps: ReplicaSteps, fastest: Sequence[Gpus]) -> list[list[Gpus]]:
     """List the groups, then what is left without the slowest kind of GPUs, the two slowest..."""
-    time_us = {steps.kind_of(group): steps.time_us(group, steps.n_parts) for group in groups}
-    slowest_first = sorted(time_us, key=lambda kind: time_us[kind], reverse=True)
-    slow = (set(slowest_first[:n]) for n in range(len(slowest_first)))
-    return [[g for g in groups if steps.kind_of(g) not in left_out] for left_out in slow]
+    kinds = list(dict.fromkeys(map(steps.kind_of, fastest)))
+    kept = (set(kinds[:n]) for n in range(len(kinds), 0, -1))
+    found = [[group for group in fastest if steps.kind_of(group) in kinds] for kinds in kept]
+    return [groups for groups in found if len(groups) > 1] or [list(fastest)]
 
 
 def count_turns(cluster: Cluster, groups: Sequence[Gpus]) -> dict[Gpus, int]:
@@ -157,7 +220,7 @@ def apportion(n_parts: int, lines: Sequence[Line], most: Sequence[int]) -> list[
     limit = np.array(most)
     least = np.minimum(limit, 1)
     low, high = 0.0, float((fixed + each * n_parts).max())
-    for _ in range(100):
+    for _ in range(60):
         middle = (low + high) / 2
         enough = np.clip((middle - fixed) / each, least, limit).sum() >= n_parts
         low, high = (low, middle) if enough else (middle, high)

@@ -11,9 +11,11 @@ change, the replicas sum their gradients. We predict that as frameworks do it:
   (Patarasu and Yuan 2009). Hops that share a channel wait for each other. The sum begins once all
   gradients are there, so it is added to the step.
 
-On GPUs that are alike, the shares are equal. Otherwise they are the whole samples with which the
-slowest replica ends first, and no replica gets more than it has memory for. GPUs without room for a
-replica take no part; nor do the slowest ones where the others are faster without them.
+On GPUs that are alike, links included, the shares are equal. Otherwise they are the whole samples
+with which the slowest replica ends first, and no replica gets more than it has memory for. GPUs
+without room for a replica take no part; nor do those without which the others are faster, since
+they are slow or behind a slow link. Of few GPUs all choices are compared; of many, only those that
+leave out the slowest kinds and then one GPU after the other.
 
 A replica may itself be placed on several GPUs: a plan inside data parallelism.
 
@@ -23,7 +25,7 @@ kinds, the prediction is a guess; where no op is known to work on samples, there
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,9 +37,9 @@ from enplace.placers.batch_shares import (
     Gpus,
     ReplicaSteps,
     apportion,
+    best_groups,
     count_turns,
     samples_of,
-    without_the_slowest,
 )
 from enplace.text import count, listed, percent
 from enplace.values.cluster import Cluster
@@ -57,6 +59,7 @@ UNKNOWN = (
     "Data parallelism is not predicted: no op is known to work on samples "
     '("kind" says what an op does).'
 )
+FEW_SAMPLES = "Data parallelism is not predicted: the batch has fewer samples than there are GPUs."
 NO_ROOM = "Data parallelism does not fit: fewer than two GPUs have room for the variables."
 """Why there is no prediction."""
 
@@ -111,6 +114,8 @@ class Replicas:
         The time to sum the gradients of all replicas.
     guess : str
         Why the prediction is a guess, in sentences; empty if it is none.
+    is_best : bool
+        Whether no other shares are better: all choices of GPUs were compared.
     """
 
     cluster: Cluster
@@ -118,6 +123,7 @@ class Replicas:
     gradient_bytes: int
     sum_us: float
     guess: str = ""
+    is_best: bool = False
 
     @property
     def number(self) -> int:
@@ -177,7 +183,8 @@ class Replicas:
             for share, names in gpus_of.items()
         ]
         parts += [f"none on {listed(self.names(idle))}"] * bool(idle)
-        return f"Best shares of the batch: {'; '.join(parts)}."
+        title = "Best shares" if self.is_best else "Shares"
+        return f"{title} of the batch: {'; '.join(parts)}."
 
     @property
     def about(self) -> str:
@@ -194,8 +201,7 @@ def mirrored(
 ) -> Replicas | None:
     """Predict the model with a replica on every GPU that has room for one.
 
-    None if there is one such GPU, if there are fewer samples than replicas, if cancelled, or for a
-    reason that :func:`why_not_mirrored` gives.
+    None if there is one such GPU, if cancelled, or for what :func:`why_not_mirrored` says.
 
     Parameters
     ----------
@@ -219,14 +225,18 @@ def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
 
 
 def why_not_mirrored(problem: Problem) -> str:
-    """Say in a sentence why there is no prediction, if that is for kinds of ops or for memory."""
+    """Say in a sentence why there is no prediction: kinds of ops, memory or a small batch."""
     profile, cluster = problem.measured_profile, problem.cluster
     if len(cluster.gpus) < 2:
         return ""
     if not _known_to_work(profile).any():
         return UNKNOWN
     steps = ReplicaSteps(profile, cluster, MANY, lambda: False)
-    return NO_ROOM if sum(steps.have_room((gpu,)) for gpu in cluster.gpus) < 2 else ""
+    if sum(steps.have_room((gpu,)) for gpu in cluster.gpus) < 2:
+        return NO_ROOM
+    samples, gpus = profile.measured.batch_size or MANY, [(gpu,) for gpu in cluster.gpus]
+    enough = 2 if samples >= 2 and not _are_alike(steps, cluster, gpus) else len(gpus)
+    return FEW_SAMPLES if samples < enough else ""
 
 
 def _predicted(
@@ -234,46 +244,49 @@ def _predicted(
 ) -> Replicas | None:
     cluster, profile = problem.cluster, problem.measured_profile
     samples = profile.measured.batch_size
-    if not 2 <= number <= (samples or math.inf) or not _known_to_work(profile).any():
+    if number < 2 or not _known_to_work(profile).any():
         return None
     size = len(cluster.gpus) // number
     groups = [tuple(cluster.gpus[i * size : (i + 1) * size]) for i in range(number)]
     steps = ReplicaSteps(profile, cluster, samples or MANY, cancelled)
+    alike = evenly or _are_alike(steps, cluster, groups)
     groups = groups if evenly else [group for group in groups if steps.have_room(group)]
-    if len(groups) < 2:
+    if len(groups) < 2 or steps.n_parts < (len(groups) if alike else 2):
         return None
     n_bytes, guess = gradient_bytes(profile), _guess(profile)
 
-    def predict(chosen: Sequence[Gpus], shares: Sequence[int]) -> Replicas | None:
-        taking = [(group, parts) for group, parts in zip(chosen, shares, strict=True) if parts]
-        found = [(group, parts, steps.find(group, parts)) for group, parts in taking]
-        turns = count_turns(cluster, [group for group, _ in taking])
-        replicas = tuple(
-            Replica(group, parts / steps.n_parts, parts if samples else None, step, turns[group])
-            for group, parts, step in found
-            if step is not None
-        )
-        if len(replicas) < max(len(taking), 2):
-            return None
-        rings = list(zip(*(each.gpus for each in replicas), strict=True))
-        hop_bytes = -(-n_bytes // (len(replicas) * size))
-        sum_us = _ring_us(cluster, rings, hop_bytes) if n_bytes else 0.0
-        return Replicas(cluster, replicas, n_bytes // size, sum_us, guess)
+    def sum_us(taking: Sequence[Gpus]) -> float:
+        rings = list(zip(*taking, strict=True))
+        return _ring_us(cluster, rings, -(-n_bytes // (len(taking) * size))) if n_bytes else 0.0
 
+    if alike:
+        chosen, is_best = groups, False
+        even = [(0.0, 1.0)] * len(groups)
+        shares = apportion(steps.n_parts, even, [steps.n_parts] * len(groups))
+    else:
+        chosen, all_tried = best_groups(steps, groups, sum_us)
+        shares, _ = steps.best_shares(chosen)
+        is_best = all_tried and size == 1 and all(map(steps.is_line, groups))
+    taking = {group: parts for group, parts in zip(chosen, shares, strict=True) if parts}
+    turns = count_turns(cluster, list(taking))
+    replicas = tuple(
+        Replica(group, parts / steps.n_parts, parts if samples else None, step, turns[group])
+        for group, parts in taking.items()
+        if (step := steps.find(group, parts)) is not None
+    )
+    if len(replicas) < max(len(taking), 2):
+        return None
+    return Replicas(cluster, replicas, n_bytes // size, sum_us(list(taking)), guess, is_best)
+
+
+def _are_alike(steps: ReplicaSteps, cluster: Cluster, groups: Sequence[Gpus]) -> bool:
+    """Whether it does not matter which groups of GPUs take part."""
     turns = count_turns(cluster, groups)
-    if evenly or len({(steps.kind_of(group), turns[group]) for group in groups}) < 2:
-        even = apportion(steps.n_parts, [(0.0, 1.0)] * len(groups), [steps.n_parts] * len(groups))
-        return predict(groups, even)
-    found = [
-        made
-        for chosen in without_the_slowest(steps, groups)
-        if (made := predict(chosen, steps.best_shares(chosen)))
-    ]
-    return min(found, key=_worse_first, default=None)
-
-
-def _worse_first(each: Replicas) -> tuple[bool, float, int]:
-    return not each.fits, each.step_time_us, each.number
+    kinds = {(steps.kind_of(group), turns[group]) for group in groups}
+    cost_of = {(k.source, k.target): (k.b0_us, k.b1_us_per_byte) for k in cluster.links}
+    rings = zip(*groups, strict=True)
+    costs = ({cost_of[hop] for hop in itertools.permutations(ring, 2)} for ring in rings)
+    return len(kinds) == 1 and all(len(each) == 1 for each in costs)
 
 
 def _is_untold(profile: Profile) -> BoolArray:
@@ -347,9 +360,9 @@ def _weight_bytes(profile: Profile, works: BoolArray) -> int:
 def _ring_us(cluster: Cluster, rings: list[tuple[int, ...]], n_bytes: int) -> float:
     """Return the time in which rings of devices, all at once, sum tensors; bytes are for a hop."""
     hops = [pair for ring in rings for pair in zip(ring, (*ring[1:], ring[0]), strict=True)]
-    loads = np.zeros(len(cluster.channels))
-    link_of = {(link.source, link.target): link for link in cluster.links}
-    for hop in hops:
-        link = link_of[hop]
-        loads[list(link.channels)] += link.b0_us + link.b1_us_per_byte * n_bytes
+    loads, n = np.zeros(len(cluster.channels)), cluster.n_devices
+    for source, target in hops:
+        us = cluster.b0_us[source, target] + cluster.b1_us_per_byte[source, target] * n_bytes
+        at = source * n + target
+        loads[cluster.route[cluster.route_ptr[at] : cluster.route_ptr[at + 1]]] += us
     return float(2 * (len(rings[0]) - 1) * loads.max())

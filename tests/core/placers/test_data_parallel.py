@@ -73,6 +73,7 @@ def test_every_replica_has_a_sample(n_samples, numbers):
     problem = Problem(replace(training(), measured=measured), gpus(4, b0=1.0, b1=1e-3))
     assert [found.number for found in all_mirrored(problem)] == numbers
     assert bool(mirrored(problem)) == (4 in numbers)
+    assert ("fewer samples" in why_not_mirrored(problem)) == (4 not in numbers)
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -178,6 +179,47 @@ def test_the_shares_are_the_best_whole_samples(speeds, n_samples):
     best_us = min(longest_us(shares) for shares in every if sum(shares) == n_samples)
     assert sum(shares_of(found).values()) == n_samples
     assert found.slowest.step_time_us == pytest.approx(best_us)
+
+
+def ring_us(profile, cluster, gpus):
+    """Return the time to sum the gradients around a ring of GPUs that share no link."""
+    hops = zip(gpus, (*gpus[1:], gpus[0]), strict=True)
+    n_bytes = -(-gradient_bytes(profile) // len(gpus))
+    hop_us = (cluster.b0_us[hop] + cluster.b1_us_per_byte[hop] * n_bytes for hop in hops)
+    return 2 * (len(gpus) - 1) * max(hop_us)
+
+
+@given(
+    st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=3, max_size=4),
+    st.integers(2, 6),
+    st.sampled_from([1.0, 20.0, 200.0]),
+    st.booleans(),
+)
+@examples(20)
+def test_a_card_that_costs_more_than_it_gains_takes_no_part(speeds, n_samples, b0, has_slow_link):
+    """One of several equal cards, or one behind a slow link: no other choice and shares win."""
+    cluster = unlike(*[8.0, *speeds], b0=b0)
+    slow = {1} if has_slow_link else set()
+    links = (replace(k, b0_us=500.0) if {k.source, k.target} & slow else k for k in cluster.links)
+    cluster, profile = replace(cluster, links=tuple(links)), batch_of(n_samples)
+    found = mirrored(Problem(profile, cluster))
+
+    def step_us(shares):
+        gpus = [gpu for gpu, s in enumerate(shares) if s]
+        works = [
+            (WORK_US * shares[g] / n_samples + REST_US) / cluster.devices[g].speed for g in gpus
+        ]
+        return max(works) + ring_us(profile, cluster, gpus) if len(gpus) > 1 else np.inf
+
+    every = itertools.product(range(n_samples + 1), repeat=len(cluster.gpus))
+    best_us = min(step_us(shares) for shares in every if sum(shares) == n_samples)
+    assert found.step_time_us == pytest.approx(best_us)
+
+
+def test_shares_are_called_best_only_if_all_choices_were_compared():
+    many = mirrored(Problem(batch_of(32), unlike(*[1.0] * 9, 0.001, 0.001)))
+    assert not {9, 10} & shares_of(many).keys()
+    assert many.about_shares.startswith("Shares of the batch: ")
 
 
 def test_no_card_gets_more_than_it_has_room_for():
