@@ -40,7 +40,7 @@ _SHOWN = 3
 
 _ABOUT_THE_REST = {
     OVERLAYS: "your files are as before",
-    LANDLOCK: "this system allows no overlays, but refuses what is written in another way",
+    LANDLOCK: "this system refuses other writes, but not new modes or times of files",
     PYTHON: "what programs and native libraries wrote is not among them",
 }
 

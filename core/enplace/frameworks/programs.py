@@ -5,6 +5,7 @@ Programs run only in workers, but their frameworks differ: nothing here imports 
 
 from __future__ import annotations
 
+import errno
 import os
 import runpy
 import sys
@@ -17,6 +18,12 @@ from unittest.mock import patch
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.source import Source
 from enplace.frameworks.trust import place_of
+from enplace.processes import redirect
+
+_NOT_WRITABLE = (
+    "Enplace only lets it read there, because this system has no scratch for such a write; let the "
+    "script write elsewhere, or after it has trained"
+)
 
 
 def run_program(source: Source) -> None:
@@ -86,4 +93,13 @@ def why_failed(source: Source, error: BaseException, line: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
     reason = ": ".join(filter(None, (type(error).__name__, line)))
-    return f"{place}: it failed before it trained: {reason}; correct the script"
+    mend = _NOT_WRITABLE if _is_refused(error) else "correct the script"
+    return f"{place}: it failed before it trained: {reason}; {mend}"
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether a program was kept from writing where there is no scratch for it."""
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return True
+    refused = isinstance(error, PermissionError) or type(error).__name__ == "PermissionDeniedError"
+    return redirect.refuses and refused

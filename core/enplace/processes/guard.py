@@ -17,8 +17,9 @@ Without either, only what is written by Python's functions and the framework's i
 """
 
 UNGUARDED = (
-    "this system allows neither overlays nor Landlock: programs and native libraries that the "
-    "model's code starts may change your files; if it starts any, run it on a copy"
+    "this system allows neither overlays nor Landlock: programs that the model's code starts, and "
+    "native libraries (as for TFRecords or a data set's cache), may change your files; run it on a "
+    "copy"
 )
 
 

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from enplace.frameworks.jobs import about_written, warning_before
+from enplace.frameworks.programs import why_failed
 from enplace.frameworks.source import Source
 from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, guard
 from enplace.processes.wire import Message
@@ -170,6 +171,13 @@ def test_what_guards_the_files_is_found_out_and_told(monkeypatch):
     assert "run it on a copy" in warning
     assert "as before" not in after
     guard.cache_clear()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_script_is_not_to_be_corrected_where_enplace_refuses_a_write(monkeypatch, refuses):
+    monkeypatch.setattr("enplace.processes.redirect.refuses", refuses)
+    why = why_failed(Source("/train.py", "script"), PermissionError(13, "denied"), "denied")
+    assert why.endswith("; correct the script") != refuses
 
 
 MOUNTED = """
