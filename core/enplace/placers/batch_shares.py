@@ -18,6 +18,7 @@ from enplace.values.arrays import where_op
 from enplace.values.cluster import Cluster
 from enplace.values.cluster_variants import with_devices
 from enplace.values.columns import Cut
+from enplace.values.op_kinds import OpKind
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile, growing
 from enplace.values.schedule import Schedule
@@ -237,7 +238,11 @@ def share_of_batch(profile: Profile, part: float) -> Profile:
     """Return the profile of a step with a share of the samples."""
     carries, fed = samples_of(profile)
     works = carries | fed
-    whole = ~carries[profile.tensor_op]
+    updates = np.array([kind == OpKind.UPDATE for kind in profile.kinds])
+    is_gradient, is_data = np.zeros((2, profile.n_tensors), dtype=bool)
+    is_gradient[profile.edge_tensor[updates[profile.edge_op]]] = True
+    is_data[profile.edge_tensor[~updates[profile.edge_op]]] = True
+    whole = ~carries[profile.tensor_op] | (is_gradient & ~is_data)
     columns = {}
     for label, column, values in growing(profile):
         if label == "time_us":
@@ -263,4 +268,5 @@ def samples_of(profile: Profile) -> tuple[BoolArray, BoolArray]:
     fed = np.zeros(profile.n_ops, dtype=bool)
     data = profile.tensor_output[profile.edge_tensor] != CONTROL
     np.logical_or.at(fed, profile.edge_op[data], carries[profile.edge_source[data]])
+    fed &= np.array([kind != OpKind.UPDATE for kind in profile.kinds])
     return carries, fed

@@ -48,6 +48,7 @@ from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, Profile
 from enplace.values.schedule import Schedule
+from enplace.values.splits import data_edges
 
 MANY = 1 << 20
 """Parts of a batch whose number of samples is unknown: its shares need not be whole samples."""
@@ -336,12 +337,19 @@ def gradient_bytes(profile: Profile) -> int:
 
 
 def _summed_bytes(profile: Profile) -> int:
-    """Sum what ops sum over samples, as far as their kinds tell; 0 without updates."""
-    if not _has_updates(profile):
-        return 0
+    """Sum what ops sum over samples; 0 if kinds do not tell, or without updates."""
     carries, fed = samples_of(profile)
+    if not _has_updates(profile) or _mix_gradients(profile, carries):
+        return 0
     sums = (fed & ~carries)[profile.tensor_op] & (profile.tensor_output != CONTROL)
     return int(profile.tensor_bytes[sums].sum())
+
+
+def _mix_gradients(profile: Profile, carries: BoolArray) -> bool:
+    """Whether an op gives the gradients of both weights and data, so that kinds do not tell."""
+    products = [op for op, kind in enumerate(profile.kinds) if kind == OpKind.MATMUL]
+    sources = (profile.edge_source[data_edges(profile, op)] for op in products if carries[op])
+    return any(np.count_nonzero(carries[each]) > 1 for each in sources)
 
 
 def _has_updates(profile: Profile) -> bool:

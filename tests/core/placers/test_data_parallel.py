@@ -306,3 +306,36 @@ def test_gradients_are_found_without_types_of_tensorflow():
 def test_one_gpu_has_no_replicas():
     assert mirrored(Problem(training(), gpus(1))) is None
     assert not all_mirrored(Problem(training(), gpus(1)))
+
+
+def test_a_backward_product_that_does_both_gradients_hides_their_bytes():
+    """Written by hand: one op for each layer gives the gradients of its weights and its input."""
+    there, back = ([f"{way}{i}" for i in range(4)] for way in ("fw", "bw"))
+    names = ["batch", *there, *reversed(back), *(f"up{i}" for i in range(4))]
+    chain = [*itertools.pairwise(["batch", *there, *reversed(back)])]
+    edges = [(a, b, 0, 64 * KB) for a, b in chain]
+    edges += [(a, b, 0, 64 * KB) for a, b in zip(["batch", *there[:2]], back[:3], strict=True)]
+    edges += [(f"bw{i}", f"up{i}", 1, 16 * KB) for i in range(4)]
+    updates = ["ResourceApplyAdam"] * 4
+    profile = make_profile(
+        "products",
+        op_names=names,
+        op_types=["Placeholder", *["MatMul"] * 8, *updates],
+        scopes=[""] * len(names),
+        time_us=np.array([[10.0, np.nan] for _ in names]),
+        persistent_bytes=[16 * KB if name in there else 0 for name in names],
+        temporary_bytes=[0] * len(names),
+        colocation=["" if name == "batch" else f"w{name[-1]}" for name in names],
+        edge_source=[names.index(a) for a, *_ in edges],
+        edge_output=[output for _, _, output, _ in edges],
+        edge_op=[names.index(b) for _, b, _, _ in edges],
+        edge_bytes=[size for *_, size in edges],
+    )
+    found = mirrored(Problem(profile, gpus(2, b0=1.0)))
+    assert found.gradient_bytes == 4 * 16 * KB
+    assert "as large as the variables" in found.guess
+    shared = share_of_batch(profile, 1 / 2)
+    in_half = dict(zip(shared.op_names, shared.time_us[:, 0].tolist(), strict=True))
+    assert in_half["bw1"] == in_half["bw2"] < in_half["up1"] == 10.0
+    gradients = shared.tensor_bytes[shared.tensor_output == 1]
+    assert gradients.tolist() == [16 * KB] * 4

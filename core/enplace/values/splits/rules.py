@@ -9,7 +9,8 @@ has neither, so there we assume:
   over samples. A tensor that depends only on variables and constants is weights.
 - A tensor can be cut into equal parts if its bytes can. Profiles measured by Enplace record the
   lengths: :attr:`~enplace.values.measurement.Measurement.split_lengths`.
-- A ``matmul`` of two tensors of data is the gradient of a weight: it sums over the samples.
+- A ``matmul`` of two tensors of data is the gradient of a weight: it sums over the samples. One
+  that hands data on, or has several outputs, stands for both gradients of a layer.
 - A filter's gradient takes its image from the tensor that a convolution also takes.
 - Inputs of an element-wise op with far fewer bytes than its output are broadcast.
 
@@ -124,7 +125,13 @@ _SAMPLE_KINDS = frozenset((*_CONVOLUTIONS, OpKind.MATMUL, OpKind.BATCH_MATMUL)) 
 }
 """Kinds of ops that work on samples: one without inputs is fed by what the profile leaves out."""
 
-_NO_SAMPLES = (OpKind.SHAPE, *_FILTER_GRADIENTS, OpKind.BIAS_GRADIENT, OpKind.REDUCE)
+_NO_SAMPLES = (
+    OpKind.SHAPE,
+    *_FILTER_GRADIENTS,
+    OpKind.BIAS_GRADIENT,
+    OpKind.REDUCE,
+    OpKind.UPDATE,
+)
 """Kinds of ops whose outputs do not have a row for each sample."""
 
 SMALL_BYTES = 64
@@ -179,7 +186,9 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
             carries[op] = True
         elif kind == OpKind.MATMUL:
             weights = len(before) > 1 or holds[op] or profile.colocation[op] in held
-            carries[op] = n_data == 1 and weights
+            carries[op] = (n_data == 1 and weights) or (
+                n_data > 1 and _does_both(profile, op, carries)
+            )
         elif kind == OpKind.SHAPE or is_small[op]:
             counts[op] = n_data > 0 if kind == OpKind.SHAPE else counts[before].any()
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
@@ -189,6 +198,26 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
             carries[op] = n_data > 0 and kind not in _NO_SAMPLES
     carries.flags.writeable = False
     return carries
+
+
+def _does_both(profile: Profile, op: int, carries: NDArray[np.bool_]) -> bool:
+    """Whether a product of data gives the gradients of both a layer's weights and its input.
+
+    A person may write these as one op. It has several outputs, or its output meets data again in
+    another product, as that of the layer before.
+    """
+    tensors = np.arange(profile.tensor_ptr[op], profile.tensor_ptr[op + 1])
+    tensors = tensors[profile.tensor_output[tensors] != CONTROL]
+    if len(tensors) > 1:
+        return True
+    for tensor in tensors.tolist():
+        there = slice(profile.edge_ptr[tensor], profile.edge_ptr[tensor + 1])
+        for consumer in profile.edge_op[there].tolist():
+            sources = profile.edge_source[data_edges(profile, consumer)]
+            others = sources[sources != op]
+            if profile.kinds[consumer] == OpKind.MATMUL and carries[others].any():
+                return True
+    return False
 
 
 def _has_rows(profile: Profile, op: int, n_samples: int | None) -> bool:
