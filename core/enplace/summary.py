@@ -113,6 +113,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         **_layer_numbers(schedule, whole),
         "step_time_us": schedule.makespan_us,
         "estimated": schedule.problem.measured_profile.measured.estimated or None,
+        "guessed_backward": about_passes(schedule.problem) or None,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "expert_feasible": expert.fits if expert else None,
         "lower_bound": result.bound_us,
@@ -297,6 +298,11 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     return "\n\n".join([head, *filter(None, [first]), *tables, *memory])
 
 
+def about_passes(problem: Problem) -> str:
+    """Say that the backward pass was guessed; empty if it was not."""
+    return problem.measured_profile.measured.about_passes
+
+
 def _about_speeds(problem: Problem) -> str:
     """Say that GPUs count as faster than the one for which op times were estimated."""
     measured, cluster = problem.measured_profile.measured, problem.cluster
@@ -409,7 +415,8 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         in_flight = str(found.in_flight[device])
         devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
-    about = [describe_pace(problem, plan, found), *about_memory(problem, found.peak_bytes)]
+    about = [describe_pace(problem, plan, found), measured.about_passes]
+    about += about_memory(problem, found.peak_bytes)
     return "\n\n".join(filter(None, [head, *tables, *about]))
 
 
@@ -448,7 +455,8 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
             ]
         )
     about = "Per sample, filling and draining included; "
-    return f"{head}\n\n{table(rows, 'rrrlrl')}\n\n{about}once the pipeline is full, {full}."
+    shown = [head, table(rows, "rrrlrl"), f"{about}once the pipeline is full, {full}."]
+    return "\n\n".join(filter(None, [*shown, about_passes(problem)]))
 
 
 def about_memory(problem: Problem, peak_bytes: IntArray, verdict: str = "") -> list[str]:
@@ -525,6 +533,7 @@ def comparison(
     shown = [table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")]
     shown += [f"{each.name}: {each.about_shares}" for each in rivals if each.about_shares]
     shown += [f"data parallel: {guess}" for guess in {each.guess: 0 for each in rivals} if guess]
+    shown += [measured.about_passes] if measured.about_passes else []
     if expert is not None and not expert.fits:
         shown.append("The expert's plan does not fit, so no plan is compared with it.")
     return "\n\n".join(shown)

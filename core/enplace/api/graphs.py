@@ -10,7 +10,7 @@ import numpy as np
 
 from enplace.api.checks import checked
 from enplace.errors import ProfileError
-from enplace.names.guessed_passes import with_guessed_passes
+from enplace.names.guessed_passes import with_guessed_passes, without_guessed_passes
 from enplace.text import elide_middle
 from enplace.values.columns import Column
 from enplace.values.measurement import Measurement
@@ -83,6 +83,7 @@ def to_networkx(profile: Profile) -> Graph:
     """
     import networkx as nx
 
+    profile = without_guessed_passes(profile)
     graph: Graph = nx.DiGraph(name=profile.name)
     if profile.measured.estimated:
         graph.graph["estimated"] = profile.measured.estimated

@@ -184,6 +184,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "persistent_bytes": int(profile.persistent_bytes.sum()),
         "measured_step_time_us": profile.measured.step_time_us,
         "estimated": profile.measured.estimated or None,
+        "guessed_backward": profile.measured.about_passes or None,
         "notes": list(profile.measured.notes),
         "device_scopes": len(profile.measured.device_scopes),
         "keeps_device_scopes": bool(profile.measured.keeps_device_scopes),

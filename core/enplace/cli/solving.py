@@ -193,6 +193,7 @@ def _pipeline_answer(
     check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
     head: dict[str, Any] = {"profile": problem.profile.name, "cluster": problem.cluster.name}
+    head |= {"guessed_backward": summary.about_passes(problem) or None}
     head |= {"load": rule.transfers, "method": plan.method, "pace_us": plan.pace_us or None}
     found = [simulate_pipeline(problem, plan, kind, n, rule) for n in numbers]
     if len(found) > 1:
@@ -264,6 +265,7 @@ def compare(
             "profile": problem.profile.name,
             "cluster": problem.cluster.name,
             "objective": objective,
+            "guessed_backward": summary.about_passes(problem) or None,
             "lower_bound": max(known, default=None),
             "expert_step_time_us": expert.makespan_us if expert else None,
             "expert_feasible": expert.fits if expert else None,

@@ -56,6 +56,8 @@ FEWEST = 3
 
 def with_guessed_passes(profile: Profile) -> Profile:
     """Say the pass of backward and update ops, if no op says its pass and the graph shows it."""
+    if profile.measured.guessed_backward and any(profile.op_passes):  # the file says them now
+        return replace(profile, measured=replace(profile.measured, guessed_backward=""))
     found = _guess(profile)
     if not found.any():
         return profile
@@ -69,6 +71,14 @@ def with_guessed_passes(profile: Profile) -> Profile:
         op_passes=tuple(passes.tolist()),
         measured=replace(profile.measured, guessed_backward=example),
     )
+
+
+def without_guessed_passes(profile: Profile) -> Profile:
+    """Leave out guessed passes: a file holds only what is said, and whoever reads it guesses."""
+    if not profile.measured.guessed_backward:
+        return profile
+    said = replace(profile.measured, guessed_backward="")
+    return replace(profile, op_passes=("",) * profile.n_ops, measured=said)
 
 
 @lru_cache(maxsize=4)

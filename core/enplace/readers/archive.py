@@ -30,6 +30,7 @@ from enplace.files.reading import (
     naming,
     read_bytes,
 )
+from enplace.names.guessed_passes import with_guessed_passes
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.constraints import rows_by_number
 from enplace.readers.measurement import measurement_from_json
@@ -120,7 +121,7 @@ def read_project(path: str | os.PathLike[str]) -> Project:
     """
     with naming(path):
         members = _open(read_bytes(path, MAX_FILE_BYTES, MAX_ARCHIVE_BYTES))
-        profile = _profile_from(members)
+        profile = with_guessed_passes(_profile_from(members))
         if "project.json" not in members.content:
             return Project(profile)
         return _project_from(profile, members)

@@ -15,6 +15,7 @@ from enplace.errors import FileError
 from enplace.files.json_text import dump_json
 from enplace.files.reading import naming
 from enplace.files.writing import write_atomically
+from enplace.names.guessed_passes import without_guessed_passes
 from enplace.readers.archive import (
     ARRAYS,
     FLOAT,
@@ -80,6 +81,7 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
 
 @lru_cache(maxsize=1)  # the studio copies unsaved work after every edit
 def _profile_members(profile: Profile) -> dict[str, bytes]:
+    profile = without_guessed_passes(profile)
     header = {"format": f"{NAME}/{VERSION}"}
     written = [key for key in (*TEXTS, *ARRAYS) if not may_lack(key) or has_column(profile, key)]
     texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS if key in written}

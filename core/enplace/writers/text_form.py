@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from enplace.names.guessed_passes import without_guessed_passes
 from enplace.readers.text_form import NAME, VERSION
 from enplace.values.profile import CONTROL, KINDS, OP_COLUMNS, Profile, columns_of
 from enplace.writers.measurement import measurement_to_json
@@ -13,6 +14,7 @@ from enplace.writers.measurement import measurement_to_json
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
     """Write a profile as plain data; ``time_us`` leaves out a kind that an op cannot run on."""
+    profile = without_guessed_passes(profile)
     columns = columns_of(profile).items()
     rows = {OP_COLUMNS[label].key: np.asarray(values).tolist() for label, values in columns}
     rows["time_us"] = [
