@@ -30,6 +30,9 @@ _BACKWARD = re.compile(r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|
 _LIKELY = re.compile(r"back|bp|bw|grad", re.IGNORECASE)
 """What every name with such a word contains; quick to look for."""
 
+_FIRST_PART = re.compile(r"[/.:_-]|(?<=[A-Za-z])(?=\d)")
+"""What ends the first part of a name: ``dec`` in ``dec/3``, ``dec_3``, ``dec:3`` and ``dec3``."""
+
 _FORWARD = re.compile(r"forward|fprop|fwd?")
 _NO_GRADIENT = re.compile(r"no|stop")
 """A name with such a word is not of the backward pass: ``stop_gradient``."""
@@ -88,7 +91,7 @@ def backward_hint(profile: Profile) -> str:
     how = f'the field "pass": "backward", or names that begin with \'{BACKWARD}/\''
     if not prefix:
         return f"if it has one, give its ops {how}"
-    return f"if it is the {count(n_ops, 'op')} in '{prefix}/', give them {how}"
+    return f"if it is the {count(n_ops, 'op')} that begin with '{prefix}', give them {how}"
 
 
 def may_have_backward(profile: Profile) -> bool:
@@ -187,7 +190,8 @@ def _reversed_part(profile: Profile) -> tuple[str, int]:
     """
     members: dict[str, list[int]] = defaultdict(list)
     for op, name in enumerate(profile.op_names):
-        members[re.split(r"[/.]", name, maxsplit=1)[0]].append(op)
+        end = _FIRST_PART.search(name)
+        members[name[: end.end()] if end else name].append(op)
     large = {part: ops for part, ops in members.items() if len(ops) >= LARGE * profile.n_ops}
     for part, ops in large.items():
         inside = np.zeros(profile.n_ops, dtype=bool)

@@ -83,7 +83,7 @@ _TYPES = {
         LogSoftmax Softmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
     """,
     OpKind.RESHAPE: "Reshape Transpose",
-    OpKind.GATHER: "GatherV2",
+    OpKind.GATHER: "Embedding Gather GatherV2",
     OpKind.REDUCE: "L2Loss Max Mean Min Sum UnsortedSegmentSum",
     OpKind.SHAPE: "Rank Shape ShapeN Size",
     OpKind.REPEAT: "BroadcastTo Fill Tile",

@@ -266,6 +266,25 @@ def test_nothing_is_predicted_if_no_op_is_known_to_work_on_samples():
     assert not why_not_mirrored(Problem(profile, gpus(1)))
 
 
+def test_a_table_that_a_lookup_holds_does_not_hide_the_samples():
+    names = ["lookup", "product", "loss"]
+    profile = make_profile(
+        "lookup",
+        op_names=names,
+        op_types=["Gather", "MatMul", "Softmax"],
+        scopes=[""] * 3,
+        time_us=np.array([[10.0, np.nan]] * 3),
+        persistent_bytes=[KB, KB, 0],
+        temporary_bytes=[0] * 3,
+        colocation=[""] * 3,
+        edge_source=[0, 1],
+        edge_output=[0, 0],
+        edge_op=[1, 2],
+        edge_bytes=[64 * KB] * 2,
+    )
+    assert not why_not_mirrored(Problem(profile, gpus(2)))
+
+
 def test_a_prediction_is_a_guess_where_types_say_little():
     profile = training()
     assert not mirrored(Problem(profile, gpus(2))).guess
