@@ -62,5 +62,5 @@ def show(path: Path) -> None:
     opened = open_file(path).project
     result = Result(place(opened.problem, "heft").schedule)
     for exporter in exporters().values():
-        if exporter.write is not None:
+        if exporter.write is not None and not exporter.why_not(result):
             exporter.text(result)

@@ -267,7 +267,7 @@ class _Choice:
             n_subgraphs = int(find_pass_subgraphs(problem, plan.device).max())
         if self._in_flight:
             rule = planned_rule(plan)
-            n = 3 * problem.cluster.n_devices
+            n = max(3 * problem.cluster.n_devices, rule.microbatches)
             found = simulate_pipeline(problem, plan, rule.pipeline, n, rule)
             peak_bytes = np.maximum(peak_bytes, found.peak_bytes)
         share = float((peak_bytes / problem.cluster.capacity_bytes).max())

@@ -299,6 +299,7 @@ def splits_in_two(problem, recompute):
     kind="gpipe",
     recompute=True,
 )
+@example(layers=[(1, 1, 2), (1, 1, 1)], frozen=1, capacity=23, kind="gpipe", recompute=False)
 def test_layers_without_a_backward_pass_hold_one_sample_and_run_once(
     layers, frozen, capacity, kind, recompute
 ):
