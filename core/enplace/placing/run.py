@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -22,11 +24,15 @@ from enplace.placing.repair import has_time_to_rearrange, rearrange
 from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 
 DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
+OTHER_FITS = "This method's own plan exceeds memory; of others, the quickest that fits was taken."
+SIMULATING = "local-search"
+"""A method for the latency that simulates what a plan holds, and takes little time."""
+
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
 REMEMBERED = 16
 """Plans that a placer reported last, which may be taken if they are as good as its best."""
@@ -114,6 +120,8 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             free = _fit_memory(schedule if known is problem else simulate(known, plan), options)
             whole = split_problem(problem, plan.splits)
             schedule = free if known is problem else simulate(whole, obey(whole, free.plan))
+        if options.objective == LATENCY and chosen.can(MEMORY) and not schedule.fits:
+            schedule = _fit_query(schedule, watch.found, options)
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
             schedule = settle_ties(schedule, watch.found, stop)
@@ -162,6 +170,37 @@ def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
         return made
     note = FOUND_NO_FIT if has_time_to_rearrange(made.problem, options) else NO_FIT_IN_TIME
     return replace(made, plan=plan.with_notes(note, plan.note))
+
+
+def _fit_query(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedule:
+    """Return the quickest query of some plans that fit, or the given one; no proof holds for it.
+
+    Searches for the latency add up weights and outputs, as the paper does. A schedule also holds
+    copies of tensors, so their best plan may exceed memory. Then those that they found before
+    count, the plan of a search that simulates, and the best plan rearranged.
+    """
+    problem, plans = made.problem, [*found]
+    if not options.stop():
+        quiet = replace(options, values={}, start=None, progress=lambda _: None)
+        with suppress(EnplaceError):  # it has no plan
+            plans.append(_Watch(problem, quiet).run(find_placer(SIMULATING)))
+        with suppress(EnplaceError):  # it cannot be mended for what placers do not know
+            moved = rearrange(simulate(known_to_placers(problem), made.plan), options).plan
+            plans.append(_evaluate(problem, replace(moved, objective=STEP_TIME), options))
+    whole = split_problem(problem, made.plan.splits)
+    tried = [simulate(whole, plan) for plan in plans if len(plan.device) == len(made.plan.device)]
+    best = min(
+        (each for each in tried if each.fits),
+        key=lambda each: each.plan.value_us or math.inf,
+        default=None,
+    )
+    if best is None:
+        note = FOUND_NO_FIT if has_time_to_rearrange(problem, options) else NO_FIT_IN_TIME
+        return replace(made, plan=made.plan.with_notes(note, made.plan.note))
+    plan = replace(
+        best.plan, method=made.plan.method, note="", bound_us=None, proven=False, rivals=None
+    )
+    return replace(best, plan=plan.with_notes(OTHER_FITS, made.plan.note))
 
 
 class _Watch:

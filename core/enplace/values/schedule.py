@@ -15,7 +15,7 @@ from enplace.text import ms, seconds
 from enplace.values.arrays import freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
-from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.profile import OP_COLUMNS, FloatArray, IntArray, table_columns
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Schedule:
             return ""
         if plan.nothing_fits:
             return "Does not fit, proven for every plan"
-        if plan.objective == THROUGHPUT and plan.solve_seconds is not None:
+        if plan.objective != STEP_TIME and plan.solve_seconds is not None:
             return f"Nothing found that fits in {seconds(plan.solve_seconds)}; not proven"
         return "Does not fit"
 

@@ -155,3 +155,28 @@ def test_without_known_costs_to_the_host_nothing_is_proven():
     assert not plan.proven
     assert "the cost of a transfer to the host's" in plan.note
     assert plan_by("latency-ip", two).proven
+
+
+@needs_solver
+@pytest.mark.parametrize("method", PROGRAMS)
+def test_where_copies_of_tensors_exceed_memory_another_plan_that_fits_is_taken(method):
+    """The quickest plan puts the last two ops where the input of the first needs a copy."""
+    profile = profile_of(
+        {"a": 50.0, "b": 9.0, "c": 1.0},
+        [("a", "b", 400), ("b", "c", 10)],
+        persistent={"b": 46, "c": 1000},
+        cpu={"a": 150.0, "c": 40.0},
+    )
+    machine = cluster_of(3, b0_us=4.0, b1_us_per_byte=0.0, cpu_lanes=4)
+    rooms = (1324, 567, 567, 145)
+    devices = zip(machine.devices, rooms, strict=True)
+    small = tuple(replace(device, capacity_bytes=room) for device, room in devices)
+    made = place(
+        Problem(profile, replace(machine, devices=small)),
+        method,
+        options=PlaceOptions(objective=LATENCY),
+    )
+    assert made.schedule.fits
+    assert not made.plan.proven
+    assert "the quickest that fits" in made.plan.note
+    assert made.plan.value_us <= 70
