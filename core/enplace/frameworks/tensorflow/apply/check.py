@@ -155,9 +155,17 @@ def op_times_us(stats: StepStats, names: Mapping[str, int]) -> tuple[FloatArray,
     return start - first, finish - first
 
 
+_BEFORE_ANY_US = 1e15
+"""A time of 2001, in microseconds since 1970."""
+
+
 def first_start_us(stats: StepStats) -> float:
-    """Return when the first op of a full trace started, by the system's clock."""
-    return min(begin for _, begin, _ in _rows(stats))
+    """Return when the first op of a full trace started, by the system's clock.
+
+    Rows without a time, such as those of tensors from another task, begin at 0.
+    """
+    begins = np.array([begin for _, begin, _ in _rows(stats)])
+    return float(begins[begins > _BEFORE_ANY_US].min())
 
 
 def _rows(stats: StepStats) -> Iterable[tuple[str, float, float]]:

@@ -7,6 +7,7 @@ from enplace.frameworks.measured import NOT_SEEN
 from enplace.frameworks.tensorflow.apply.check import (
     check_placement,
     count_violations,
+    first_start_us,
     not_in_plan,
     op_times_us,
 )
@@ -140,3 +141,11 @@ def test_a_gpu_op_runs_from_its_launch_to_the_end_of_its_last_kernel():
 def test_a_trace_without_planned_ops_gives_no_times():
     start, finish = op_times_us(StepStats(), {"a": 0})
     assert np.isnan([start, finish]).all()
+
+
+def test_rows_without_a_time_do_not_begin_a_step():
+    stats = StepStats()
+    rows = stats.dev_stats.add().node_stats
+    rows.add(node_name="received", all_start_nanos=0, op_end_rel_nanos=5)
+    rows.add(node_name="a", all_start_nanos=1_800_000_000_000_000_000, op_start_rel_nanos=2000)
+    assert first_start_us(stats) == 1_800_000_000_000_002.0
