@@ -17,7 +17,12 @@ ONLY_POSIX_NAMES = {
     "selectors": {"EpollSelector"},
     "socket": {"MSG_NOSIGNAL", "AF_UNIX"},
 }
-ALLOWED = ("enplace/system.py", "enplace/processes/child.py", "enplace/frameworks/tensorflow/")
+ALLOWED = (
+    "enplace/system.py",
+    "enplace/processes/child.py",
+    "enplace/processes/scratch.py",
+    "enplace/frameworks/tensorflow/",
+)
 """They ask first whether the system has them; TensorFlow's workers run on Linux."""
 
 BLOCK = f"""

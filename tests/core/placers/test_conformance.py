@@ -89,11 +89,17 @@ def test_the_plan_is_valid_and_its_schedule_has_no_fault(method):
     check_on_drawn_problems(method, check)
 
 
+MAY_END_S = 1.0
+"""Searches without a limit take less, unless time ends them: two seconds and a half at least."""
+
+
 @each_placer
 def test_equal_seeds_give_equal_plans(method):
     def check(problem, seed):
         options = PlaceOptions(seed=seed, values=one_round(method))
         one, two = (place(problem, method, options=options).plan for _ in range(2))
+        if max(one.solve_seconds or 0.0, two.solve_seconds or 0.0) > MAY_END_S:
+            return  # equal seeds promise nothing where time ends a search
         assert np.array_equal(one.device, two.device)
         assert np.array_equal(one.position, two.position)
         assert (one.policy, one.links, one.splits) == (two.policy, two.links, two.splits)
