@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from enplace.placers.latency.anneal import COLD, HOT, cool
 from enplace.placers.latency.groups import Groups
-from enplace.placers.max_load.search.clusters import Neighbours, cluster
+from enplace.placers.max_load.search.clusters import Neighbours, build_levels
 from enplace.values.arrays import csr_offsets
 from enplace.values.profile import IntArray
-
-FEWEST = 5
-"""Clusters for each accelerator at the first level."""
-
-SHRINK = 1.7
-"""Groups of a level for each cluster of them."""
 
 LARGEST = 0.1, 0.5
 """Range from which the size of the largest cluster is drawn, as a share of an accelerator's."""
@@ -55,22 +50,12 @@ def anneal_by_levels(
     int array, shape (n_groups, 2)
     """
     rng = np.random.default_rng(seed)
-    levels, labels = [groups], list[IntArray]()
-    place = start
     n_gpus = max(groups.cpu, 1)
     largest = rng.uniform(*LARGEST) / n_gpus
-    while levels[-1].n_groups > FEWEST * n_gpus and not stopped():
-        finer = levels[-1]
-        fewest = max(FEWEST * n_gpus, int(finer.n_groups / SHRINK))
-        label = cluster(_neighbours(finer, place, n_slots), fewest, largest, rng)
-        coarser = merge_groups(finer, label)
-        if coarser.n_groups > 0.95 * finer.n_groups:
-            break
-        of_cluster = np.zeros((coarser.n_groups, 2), dtype=np.int64)
-        of_cluster[label] = place
-        place = of_cluster
-        levels.append(coarser)
-        labels.append(label)
+    describe = partial(_neighbours, n_slots=n_slots)
+    levels, labels, place = build_levels(
+        groups, start, n_gpus, largest, rng, stopped, describe, merge_groups
+    )
     hot, times = HOT, 2
     for number in range(len(levels) - 1, -1, -1):
         level = levels[number]

@@ -7,7 +7,8 @@ hypergraphs, a unit joins the neighbour with the heaviest traffic for the size o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,15 @@ from enplace.compiling import kernel, loop
 from enplace.values.arrays import adjacency
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
+
+FEWEST = 5
+"""Clusters for each place at the first level."""
+
+SHRINK = 1.7
+"""Units of a level for each cluster of them."""
+
+HARDLY = 0.95
+"""Share of the units of a level; a coarser level with more of them is not worth annealing."""
 
 MOST_PINS = 60
 """Wider hyperedges say nothing about which units belong together."""
@@ -44,6 +54,57 @@ class Neighbours(NamedTuple):
     ptr: IntArray
     pin: IntArray
     weight: FloatArray
+
+
+Level = TypeVar("Level")
+
+
+def build_levels(
+    finest: Level,
+    place: IntArray,
+    n_places: int,
+    largest: float,
+    rng: np.random.Generator,
+    stopped: Callable[[], bool],
+    describe: Callable[[Level, IntArray], Neighbours],
+    merge: Callable[[Level, IntArray], Level],
+) -> tuple[list[Level], list[IntArray], IntArray]:
+    """Merge the units of a level into clusters that are each in one place, again and again.
+
+    Parameters
+    ----------
+    place : int array, shape (n_units, ...)
+        Where each unit of the finest level is.
+    n_places : int
+        Until :data:`FEWEST` clusters are left for each, levels are made.
+    largest : float
+        No cluster exceeds this size.
+    describe, merge : callable
+        The units of a level in their places as :class:`Neighbours`; and a level whose units are the
+        clusters of another's.
+
+    Returns
+    -------
+    levels : list
+        From the finest one.
+    labels : list of int array
+        Cluster of each unit of each level but the last.
+    place : int array
+        Where each unit of the last level is.
+    """
+    levels, labels = [finest], list[IntArray]()
+    while len(place) > FEWEST * n_places and not stopped():
+        fewest = max(FEWEST * n_places, int(len(place) / SHRINK))
+        label = cluster(describe(levels[-1], place), fewest, largest, rng)
+        n_clusters = int(label.max()) + 1
+        if n_clusters > HARDLY * len(place):
+            break
+        of_cluster = np.zeros((n_clusters, *place.shape[1:]), dtype=np.int64)
+        of_cluster[label] = place
+        levels.append(merge(levels[-1], label))
+        labels.append(label)
+        place = of_cluster
+    return levels, labels, place
 
 
 def cluster(units: Neighbours, fewest: int, largest: float, rng: np.random.Generator) -> IntArray:

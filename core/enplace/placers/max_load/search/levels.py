@@ -14,18 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.placers.max_load.search.anneal import COLD, HOT, cool
-from enplace.placers.max_load.search.clusters import Neighbours, cluster
+from enplace.placers.max_load.search.clusters import Neighbours, build_levels
 from enplace.placers.max_load.search.hypergraph import Hypergraph
 from enplace.placers.max_load.table.hyperedges import Hyperedges
 from enplace.values.arrays import csr_offsets
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
-
-FEWEST = 5
-"""Clusters for each device at the first level."""
-
-SHRINK = 1.7
-"""Units of a level for each cluster of them."""
 
 LARGEST = 0.2, 0.7
 """Range from which the size of the largest cluster is drawn, as a share of a device's."""
@@ -53,19 +47,10 @@ def anneal_by_levels(
     int array, shape (n_units,)
     """
     rng = np.random.default_rng(seed)
-    levels, labels = [graph], list[IntArray]()
-    device = start
     largest = rng.uniform(*LARGEST) / graph.n_devices
-    while levels[-1].n_units > FEWEST * graph.n_devices and not stopped():
-        finer = levels[-1]
-        fewest = max(FEWEST * graph.n_devices, int(finer.n_units / SHRINK))
-        label = cluster(_neighbours(finer, device), fewest, largest, rng)
-        coarser = merge_units(finer, label)
-        if coarser.n_units > 0.95 * finer.n_units:
-            break
-        device = _of_clusters(device, label)
-        levels.append(coarser)
-        labels.append(label)
+    levels, labels, device = build_levels(
+        graph, start, graph.n_devices, largest, rng, stopped, _neighbours, merge_units
+    )
     hot = HOT
     for number in range(len(levels) - 1, -1, -1):
         level = levels[number]
@@ -137,10 +122,3 @@ def _sizes(graph: Hypergraph) -> FloatArray:
     memory = graph.unit_bytes.max(axis=1) / max(graph.capacity_bytes[limited].sum(), 1.0)
     share: FloatArray = np.maximum(work_us / max(work_us.sum(), 1e-300), memory)
     return share
-
-
-def _of_clusters(device: IntArray, label: IntArray) -> IntArray:
-    """Return the device of each cluster, all of whose units are on one device."""
-    of_cluster = np.zeros(int(label.max()) + 1, dtype=np.int64)
-    of_cluster[label] = device
-    return of_cluster
