@@ -272,16 +272,7 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    layers = texts(whole, "whole")
-    problem = make_problem(
-        profile,
-        cluster,
-        constraints=constraints,
-        grain=grain,
-        whole=layers,
-        reserve=reserve,
-        **demands(given),
-    )
+    problem = _problem(profile, cluster, constraints, grain, whole, reserve, given)
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -331,20 +322,31 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    layers = texts(whole, "whole")
-    problem = make_problem(
-        profile,
-        cluster,
-        constraints=constraints,
-        grain=grain,
-        whole=layers,
-        reserve=reserve,
-        **demands(given),
-    )
+    problem = _problem(profile, cluster, constraints, grain, whole, reserve, given)
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},
         {name: str(error) for name, error in failures.items()},
+    )
+
+
+def _problem(
+    profile: Profile | PathLike,
+    cluster: ClusterChoice,
+    constraints: PathLike | None,
+    grain: str,
+    whole: str | Iterable[str],
+    reserve: str,
+    given: Mapping[str, Demand],
+) -> Problem:
+    return make_problem(
+        profile,
+        cluster,
+        constraints=constraints,
+        grain=grain,
+        whole=texts(whole, "whole"),
+        reserve=reserve,
+        **demands(given),
     )
 
 
