@@ -45,6 +45,7 @@ class LayerCount(NamedTuple):
     on: dict[int, int]
 
 
+@lru_cache(maxsize=4)  # the text and the numbers of an answer both ask
 def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
     r"""Find the layers that a regex tells apart: ``layers/\d+`` has one for each number.
 
