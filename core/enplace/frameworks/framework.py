@@ -18,12 +18,36 @@ from typing import Any, NoReturn
 from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.frameworks.devices import LOCAL, has_gpus
 from enplace.option import Option, read_values
-from enplace.processes.worker import WorkerProgram
+from enplace.processes.worker import CRASHES, WorkerProgram, signal_name
 from enplace.text import listed, one_line, shortened
 from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
 Grain = Callable[[Profile], Sequence[Sequence[int]]]
+
+
+def explain_script_end(name: str, code: int, less_memory: str) -> str:
+    """Explain why a framework's worker that ran a script ended without an answer; "" if unknown.
+
+    Parameters
+    ----------
+    less_memory : str
+        What to do where memory is full.
+    """
+    ended_by = signal_name(code)
+    if ended_by == "SIGKILL":
+        return (
+            f"the {name} process was killed (signal 9); if nobody ended it, this machine most "
+            f"likely ran out of memory: {less_memory}"
+        )
+    if ended_by in CRASHES:
+        return f"{name} crashed ({ended_by}); its last lines may say why"
+    if code == 0:
+        return (
+            f"the {name} process ended without a result (exit status 0); a script must not end "
+            f"its process itself"
+        )
+    return ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ A worker that only reads a graph needs little of this, so the heavy imports are 
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +15,8 @@ from textwrap import shorten
 from typing import Any
 
 from enplace.errors import EnplaceError, PlanError
-from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.devices import LOCAL, cuda_visible
+from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import kind_of
 from enplace.frameworks.source import is_program, source_from_json
 from enplace.frameworks.wishes import KEEP_DEVICE_SCOPES
@@ -152,6 +156,31 @@ def framework_failure(error: BaseException, framework: str, line: str) -> Messag
         return failure(error)
     traceback.print_exception(error)
     return failure(WorkerError(f"{framework} failed: {brief(error, line)}"))
+
+
+def import_framework(
+    framework: Framework, devices: str, first_line: Callable[[BaseException], str]
+) -> None:
+    """Import a framework into this process, which sees only the GPUs of some devices.
+
+    Raises
+    ------
+    EnplaceError
+        If it is not installed, or does not start.
+    """
+    visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    if importlib.util.find_spec(framework.module) is None:
+        raise EnplaceError(f"{framework.name} is not installed; run: {framework.install_command}")
+    try:
+        importlib.import_module(framework.module)
+    except Exception as error:
+        traceback.print_exc()
+        raise EnplaceError(
+            f"{framework.name} is installed but does not start ({brief(error, first_line(error))});"
+            f" install it again: {framework.install_command}"
+        ) from None
 
 
 def brief(error: BaseException, line: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.files.reading import open_to_read
-from enplace.frameworks.framework import Framework, ModelKind
+from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
 from enplace.frameworks.tensorflow.error_text import OUT_OF_MEMORY, describe_out_of_memory
 from enplace.frameworks.tensorflow.keras_file import check_keras_file
 from enplace.frameworks.tensorflow.saved_model_format import (
@@ -27,7 +27,7 @@ from enplace.frameworks.wishes import (
     PROGRAM,
 )
 from enplace.option import TEXT, Option
-from enplace.processes.worker import CRASHES, scratch_program, signal_name
+from enplace.processes.worker import scratch_program, signal_name
 from enplace.writers.registry import Exporter
 
 _SUFFIXES = {
@@ -182,25 +182,13 @@ def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if TensorFlow is known to end so."""
     if any(word in last_lines for word in OUT_OF_MEMORY):
         return describe_out_of_memory(last_lines)
-    ended_by = signal_name(code)
-    if ended_by == "SIGKILL":
-        return (
-            "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "
-            "likely ran out of memory: use a smaller batch or close other programs"
-        )
-    if ended_by == "SIGILL":
+    if signal_name(code) == "SIGILL":
         return (
             "TensorFlow crashed (SIGILL): it was built for another processor; install a build for "
             "this one"
         )
-    if ended_by in CRASHES:
-        return f"TensorFlow crashed ({ended_by}); its last lines may say why"
-    if code == 0:
-        return (
-            "the TensorFlow process ended without a result (exit status 0); a script must not end "
-            "its process itself"
-        )
-    return ""
+    less_memory = "use a smaller batch or close other programs"
+    return explain_script_end("TensorFlow", code, less_memory)
 
 
 FRAMEWORK = Framework(

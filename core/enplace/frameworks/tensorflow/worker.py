@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib.util
+import importlib
 import os
-import traceback
 
 import numpy as np
 
 from enplace.errors import DoesNotFitError, EnplaceError
-from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.measured import run_message
 from enplace.frameworks.microbatches import find_microbatches
 from enplace.frameworks.source import source_from_json
@@ -24,9 +22,9 @@ from enplace.frameworks.tensorflow.error_text import (
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.frameworks.wishes import ORDER
 from enplace.frameworks.work import (
-    brief,
     check_same_graph,
     framework_failure,
+    import_framework,
     is_whole,
     profile_answer,
     receive_job,
@@ -102,19 +100,7 @@ def _start_tensorflow(devices: str) -> None:
     # A user's own process keeps them (:func:`enplace.apply`).
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible
-    if importlib.util.find_spec("tensorflow") is None:
-        raise EnplaceError(f"TensorFlow is not installed; run: {FRAMEWORK.install_command}")
-    try:
-        importlib.import_module("tensorflow")
-    except Exception as error:
-        traceback.print_exc()
-        raise EnplaceError(
-            f"TensorFlow is installed but does not start ({brief(error, first_line(error))}); "
-            f"install it again: {FRAMEWORK.install_command}"
-        ) from None
+    import_framework(FRAMEWORK, devices, first_line)
     if redirect.copies is not None:
         importlib.import_module("enplace.frameworks.tensorflow.redirect").redirect_tensorflow()
 

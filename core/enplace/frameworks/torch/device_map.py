@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
@@ -37,12 +37,21 @@ def block_of(scope: str) -> str:
 
 def find_blocks(profile: Profile) -> list[list[int]]:
     """Return the ops of each block, with their gradients and updates."""
-    blocks: dict[str, list[int]] = {}
+    return _group(profile, block_of)
+
+
+def find_modules(profile: Profile) -> list[list[int]]:
+    """Return the ops of each module, with their gradients and updates."""
+    return _group(profile, str)
+
+
+def _group(profile: Profile, unit_of: Callable[[str], str]) -> list[list[int]]:
+    units: dict[str, list[int]] = {}
     for op, scope in enumerate(profile.scopes):
         _, module = split_pass(scope)
         if module and module != INPUT:
-            blocks.setdefault(block_of(module), []).append(op)
-    return [*blocks.values()]
+            units.setdefault(unit_of(module), []).append(op)
+    return [*units.values()]
 
 
 def why_no_map(result: Result) -> str:

@@ -6,15 +6,12 @@ import os
 from pathlib import Path
 
 from enplace.errors import FileError
-from enplace.frameworks.framework import Framework, ModelKind
+from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
 from enplace.frameworks.roofline import GPUS
-from enplace.frameworks.torch.device_map import find_blocks, why_no_map, write_map
+from enplace.frameworks.torch.device_map import find_blocks, find_modules, why_no_map, write_map
 from enplace.frameworks.wishes import PROGRAM
-from enplace.names.passes import split_pass
-from enplace.names.scopes import INPUT
 from enplace.option import Option
-from enplace.processes.worker import CRASHES, scratch_program, signal_name
-from enplace.values.profile import Profile
+from enplace.processes.worker import scratch_program
 from enplace.writers.registry import Exporter
 
 _MODELS = "a PyTorch training script (.py)"
@@ -62,30 +59,8 @@ def recognise(path: Path) -> tuple[Path, str]:
 
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if PyTorch is known to end so."""
-    ended_by = signal_name(code)
-    if ended_by == "SIGKILL":
-        return (
-            "the PyTorch process was killed (signal 9); if nobody ended it, this machine most "
-            "likely ran out of memory: use a smaller batch, or estimate the model with --estimate"
-        )
-    if ended_by in CRASHES:
-        return f"PyTorch crashed ({ended_by}); its last lines may say why"
-    if code == 0:
-        return (
-            "the PyTorch process ended without a result (exit status 0); a script must not end "
-            "its process itself"
-        )
-    return ""
-
-
-def find_modules(profile: Profile) -> list[list[int]]:
-    """Return the ops of each module, with their gradients and updates."""
-    modules: dict[str, list[int]] = {}
-    for op, scope in enumerate(profile.scopes):
-        _, module = split_pass(scope)
-        if module and module != INPUT:
-            modules.setdefault(module, []).append(op)
-    return [*modules.values()]
+    less_memory = "use a smaller batch, or estimate the model with --estimate"
+    return explain_script_end("PyTorch", code, less_memory)
 
 
 FRAMEWORK = Framework(

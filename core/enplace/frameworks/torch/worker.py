@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
-import traceback
 
 from enplace.errors import DoesNotFitError, EnplaceError
-from enplace.frameworks.devices import cuda_visible
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.source import source_from_json
 from enplace.frameworks.torch.error_text import (
@@ -17,7 +13,12 @@ from enplace.frameworks.torch.error_text import (
     is_out_of_memory,
 )
 from enplace.frameworks.torch.framework import FRAMEWORK
-from enplace.frameworks.work import brief, framework_failure, profile_answer, receive_job
+from enplace.frameworks.work import (
+    framework_failure,
+    import_framework,
+    profile_answer,
+    receive_job,
+)
 from enplace.processes import redirect
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
@@ -80,17 +81,5 @@ def _redirect() -> None:
 
 
 def _start(devices: str) -> None:
-    visible = cuda_visible(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible
-    if importlib.util.find_spec("torch") is None:
-        raise EnplaceError(f"PyTorch is not installed; run: {FRAMEWORK.install_command}")
-    try:
-        importlib.import_module("torch")
-    except Exception as error:
-        traceback.print_exc()
-        raise EnplaceError(
-            f"PyTorch is installed but does not start ({brief(error, first_line(error))}); "
-            f"install it again: {FRAMEWORK.install_command}"
-        ) from None
+    import_framework(FRAMEWORK, devices, first_line)
     _redirect()
