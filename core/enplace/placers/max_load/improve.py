@@ -353,16 +353,20 @@ class _Improver:
             partition=begin,
             op_bytes=op_bytes,
         )
-        # What is proven for one stage on each device does not hold for replicas, nor what is proven
-        # where all outputs count for plans whose outputs need less.
-        is_certain = not (self.outputs_decide or rule.replicate or rule.two_level)
+        # What is proven for one stage on each device holds neither for several that are interleaved
+        # nor for replicas, and what is proven where all outputs count, not for plans whose outputs
+        # need less.
+        takes_turns = rule.pipeline == "interleaved"
+        is_certain = not (self.outputs_decide or rule.replicate or rule.two_level or takes_turns)
         found = replace(found, bound_us=found.bound_us if is_certain else shared_work_us(problem))
         if np.isfinite(found.objective_us):
-            self._offer(plan_of_search(problem, found, plan.method, rule, self.about, rivals))
+            made = plan_of_search(problem, found, plan.method, rule, self.about, rivals)
+            self._offer(replace(made, proven=made.proven and not takes_turns))
         if self.plan is plan and self.fits and found.bound_us > (plan.bound_us or 0.0):
             value_us = plan.value_us or 0.0
             bound_us = min(found.bound_us, value_us)
-            is_proven = bound_us >= value_us * (1 - PROVEN_GAP) and not self.about
+            is_near = bound_us >= value_us * (1 - PROVEN_GAP)
+            is_proven = is_near and not self.about and not takes_turns
             self.plan = replace(plan, bound_us=bound_us, proven=is_proven, rivals=rivals)
 
 

@@ -300,6 +300,13 @@ def splits_in_two(problem, recompute):
     recompute=True,
 )
 @example(layers=[(1, 1, 2), (1, 1, 1)], frozen=1, capacity=23, kind="gpipe", recompute=False)
+@example(
+    layers=[(1, 1, 0), (1, 1, 1), (1, 1, 0), (1, 1, 0)],
+    frozen=1,
+    capacity=16,
+    kind="interleaved",
+    recompute=False,
+)
 def test_layers_without_a_backward_pass_hold_one_sample_and_run_once(
     layers, frozen, capacity, kind, recompute
 ):
