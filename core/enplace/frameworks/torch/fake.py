@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, cast
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -162,7 +161,7 @@ def _all_rows(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | Non
     return found
 
 
-_moved: WeakKeyDictionary[torch.Tensor, tuple[Any, torch.nn.Parameter]] = WeakKeyDictionary()
+_moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """Parameters that were moved or converted, by what, and what they are now: ties stay."""
 
 

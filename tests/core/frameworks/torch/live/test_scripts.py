@@ -237,6 +237,15 @@ def test_a_model_of_which_this_process_has_a_part_is_refused(tmp_path):
         record(script(tmp_path, text))
 
 
+def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
+    text = LOOP.replace(
+        "optimizer =", "model.append(model[0])\nmodel.to(torch.bfloat16)\noptimizer =", 1
+    ).replace("nn.Linear(64, 10)", "nn.Linear(64, 32)")
+    text = text.replace("torch.randn(32, 32)", "torch.randn(32, 32, dtype=torch.bfloat16)")
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    assert [*step.tied] == [("3.weight", "0.weight"), ("3.bias", "0.bias")]
+
+
 def test_reading_memory_in_an_estimate_is_refused_with_the_line(tmp_path):
     text = LOOP.replace("    optimizer.zero_grad()", "    x.numpy()\n    optimizer.zero_grad()")
     with pytest.raises(LoadError, match=r"train\.py, line \d+: .*without --estimate"):
