@@ -2,20 +2,23 @@
 
 A profile that a person wrote may call its backward ops anything. Words such as ``bw`` or ``grad``
 in names and types are not enough: a recurrent layer that reads its input both ways has a ``bw``
-part, too, and a detector may have a ``back_end``. A backward pass also begins where the forward
-pass ends, and takes what that made, last to first. So the words count only if most ops that have
-them depend on an op whose output no forward op uses, and they take several tensors in that order.
+part, too, and a decoder may be called ``backward``. A backward pass also begins where the forward
+pass ends, and comes back last to first: by the names of its ops, which are those of forward ops but
+for the words, or by the tensors that it takes. So the words count only if most ops that have them
+depend on an op whose output no forward op uses, and are in that order. ``back`` says less than
+other words: its ops must also have a forward op's name, and no weights.
 
-Without such words, the shape alone may suggest a backward pass, but a U-Net has the same: its
-decoder takes what its encoder made, last to first. That is only good for a hint.
+Words alone, or the shape alone, are good for a hint. A U-Net has that shape: its decoder takes what
+its encoder made, last to first.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from dataclasses import replace
-from functools import lru_cache
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -25,9 +28,12 @@ from enplace.values.arrays import BoolArray, IntArray
 from enplace.values.op_kinds import OpPass
 from enplace.values.profile import Profile
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_BACKWARD = re.compile(r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?")
-_LIKELY = re.compile(r"back|bp|bw|grad", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_BACKWARD = re.compile(r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?|adjoint")
+_VAGUE = re.compile(r"back|bp")
+"""Words that other parts of a model have, too: ``back_end``."""
+
+_LIKELY = re.compile(r"adjoint|back|bp|bw|grad", re.IGNORECASE)
 """What every name with such a word contains; quick to look for."""
 
 _FIRST_PART = re.compile(r"[/.:_-]|(?<=[A-Za-z])(?=\d)")
@@ -39,16 +45,17 @@ _NO_GRADIENT = re.compile(r"no|stop")
 
 _UPDATE = re.compile(r"adamw?|apply|assign|lamb|lion|momentum|optimi[sz]er|rmsprop|sgd|update")
 
-_NOT_BACKWARD = (_FORWARD, _NO_GRADIENT, _UPDATE)
-
 MOSTLY = 0.5
-"""Share of the ops with a word for the backward pass that must depend on the forward pass's end."""
+"""Share of the ops with a word for the backward pass that must be as those of such a pass are."""
 
 REVERSED = -0.9
 """Correlation between the depths of forward ops and of what takes their tensors, last to first."""
 
 MOSTLY_REVERSED = -0.7
 """The same where words agree: short branches and small tensors may come out of order."""
+
+COMMON = 0.9
+"""Share of the ops whose names have a word that tells nothing: ``fwd_bwd/`` before all."""
 
 LARGE = 0.2
 """Least share of the ops that a part of the names has, if it stands for the backward pass."""
@@ -89,14 +96,29 @@ def backward_hint(profile: Profile) -> str:
     """Say how a profile tells its backward pass, and which ops may be meant."""
     prefix, n_ops = _reversed_part(profile)
     how = f'the field "pass": "backward", or names that begin with \'{BACKWARD}/\''
-    if not prefix:
-        return f"if it has one, give its ops {how}"
-    return f"if it is the {count(n_ops, 'op')} that begin with '{prefix}', give them {how}"
+    if prefix:
+        return f"if it is the {count(n_ops, 'op')} that begin with '{prefix}', give them {how}"
+    if found := _hinted(profile):
+        example, n_ops = profile.op_names[found[0]], len(found)
+        return f"if it is the {count(n_ops, 'op')} with names such as '{example}', give them {how}"
+    return f"if it has one, give its ops {how}"
 
 
 def may_have_backward(profile: Profile) -> bool:
-    """Whether a graph of which no op says its pass has the shape of a training step."""
-    return not _says_pass(profile) and bool(_reversed_part(profile)[0])
+    """Whether a graph of which no op says its pass may be a training step, by shape or words."""
+    return not _says_pass(profile) and bool(_reversed_part(profile)[0] or _hinted(profile))
+
+
+@lru_cache(maxsize=4)
+def _hinted(profile: Profile) -> list[int]:
+    """Find the ops that their words call backward, if nothing contradicts; no frameworks' words."""
+    if profile.measured.framework_name:
+        return []
+    for reading in _readings(profile):
+        is_large = reading.found.sum() >= LARGE * profile.n_ops
+        if is_large and (reading.is_plain or reading.is_reversed(REVERSED)):
+            return np.flatnonzero(reading.found).tolist()
+    return []
 
 
 def _says_pass(profile: Profile) -> bool:
@@ -104,41 +126,167 @@ def _says_pass(profile: Profile) -> bool:
     return known or bool(in_pass(profile, BACKWARD, UPDATE).any())
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _WORD.findall(text))
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text)]
 
 
-def _has(words: frozenset[str], pattern: re.Pattern[str]) -> bool:
+def _has(words: Iterable[str], pattern: re.Pattern[str]) -> bool:
     return any(map(pattern.fullmatch, words))
 
 
-def _is_called_backward(words: frozenset[str]) -> bool:
-    return _has(words, _BACKWARD) and not any(_has(words, each) for each in _NOT_BACKWARD)
+def _said_pass(words: Sequence[str], which: int) -> str:
+    """Return which pass the first or last word for one says; which of them counts is tried."""
+    if _has(words, _NO_GRADIENT) or _has(words, _UPDATE):
+        return ""
+    said = [
+        OpPass.BACKWARD if _BACKWARD.fullmatch(word) else OpPass.FORWARD
+        for word in words
+        if _BACKWARD.fullmatch(word) or _FORWARD.fullmatch(word)
+    ]
+    return said[which] if said else ""
 
 
 def _guess(profile: Profile) -> BoolArray:
     """Find the ops that their words call backward, if the graph agrees; shape (n_ops,)."""
-    nothing = np.zeros(profile.n_ops, dtype=bool)
+    found = (reading.found for reading in _readings(profile) if reading.is_sure())
+    return next(found, np.zeros(profile.n_ops, dtype=bool))
+
+
+def _readings(profile: Profile) -> Iterator[_Reading]:
+    """Yield what is called backward by the first word for a pass in each name, then by the last."""
+    if _says_pass(profile):
+        return
     likely = {each: bool(_LIKELY.search(each)) for each in set(profile.op_types)}
-    found = nothing.copy()
-    for op, (name, op_type) in enumerate(zip(profile.op_names, profile.op_types, strict=True)):
-        if likely[op_type] or _LIKELY.search(name):
-            found[op] = _is_called_backward(_words(f"{name} {op_type}"))
-    if not found.any() or found.all() or _says_pass(profile):
-        return nothing
-    after = _followers(profile, found)
-    rest = (profile.op_names[op] for op in np.flatnonzero(after).tolist())
-    if any(_has(_words(name), _FORWARD) for name in rest):
-        return nothing
-    forward = ~(found | after)
-    time_us = np.nan_to_num(profile.time_us).max(axis=1)
-    late = after & ~_leads_to(profile, found)
-    late &= ~_updates_among(profile, late)
-    if not forward.any() or time_us[late].sum() > time_us[forward].sum():
-        return nothing  # what follows is the model
-    back = found | (after & _leads_to(profile, found))
-    agrees = _begins_at_the_end(profile, found, forward) and _order(profile, back) < MOSTLY_REVERSED
-    return found if agrees else nothing
+    words = {
+        op: _words(f"{name} {op_type}")
+        for op, (name, op_type) in enumerate(zip(profile.op_names, profile.op_types, strict=True))
+        if likely[op_type] or _LIKELY.search(name)
+    }
+    seen = Counter(word for each in words.values() for word in set(each))
+    common = {word for word, times in seen.items() if times > COMMON * profile.n_ops}
+    for each in words.values():
+        for word in common.intersection(each):
+            each.remove(word)
+    tried = list[list[int]]()
+    for which in (0, -1):
+        ops = [op for op, each in words.items() if _said_pass(each, which) == OpPass.BACKWARD]
+        if not 0 < len(ops) < profile.n_ops or ops in tried:
+            continue
+        tried.append(ops)
+        is_plain = sum(any(map(_is_plain, words[op])) for op in ops) > MOSTLY * len(ops)
+        reading = _Reading(profile, _mask(profile, ops), which, is_plain)
+        if not reading.is_contradicted():
+            yield reading
+
+
+def _is_plain(word: str) -> bool:
+    return bool(_BACKWARD.fullmatch(word)) and not _VAGUE.fullmatch(word)
+
+
+def _mask(profile: Profile, ops: Sequence[int]) -> BoolArray:
+    mask = np.zeros(profile.n_ops, dtype=bool)
+    mask[ops] = True
+    return mask
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Ops that may be the backward pass.
+
+    Attributes
+    ----------
+    found : array of bool, shape (n_ops,)
+    which : {0, -1}
+        The word for a pass that counted in each name.
+    is_plain : bool
+        Whether their words hardly mean anything else.
+    """
+
+    profile: Profile
+    found: BoolArray
+    which: int
+    is_plain: bool
+
+    @cached_property
+    def _after(self) -> BoolArray:
+        return _followers(self.profile, self.found)
+
+    @cached_property
+    def _forward(self) -> BoolArray:
+        forward: BoolArray = ~(self.found | self._after)
+        return forward
+
+    @cached_property
+    def _back(self) -> BoolArray:
+        back: BoolArray = self.found | (self._after & _leads_to(self.profile, self.found))
+        return back
+
+    def is_contradicted(self) -> bool:
+        """Whether what follows is the model, or says that it is of the forward pass."""
+        rest = (self.profile.op_names[op] for op in np.flatnonzero(self._after).tolist())
+        if any(_said_pass(_words(name), self.which) == OpPass.FORWARD for name in rest):
+            return True
+        late = self._after & ~self._back
+        late &= ~_updates_among(self.profile, late)
+        time_us = np.nan_to_num(self.profile.time_us).max(axis=1)
+        return not self._forward.any() or time_us[late].sum() > time_us[self._forward].sum()
+
+    def is_sure(self) -> bool:
+        """Whether the graph agrees."""
+        if not _begins_at_the_end(self.profile, self.found, self._forward):
+            return False
+        is_named = self._order_of(_whole_name) < MOSTLY_REVERSED
+        if self._has_weights() or not self.is_plain:
+            return is_named and (self.is_plain or not self._has_weights())
+        return is_named or self.is_reversed(MOSTLY_REVERSED)
+
+    def is_reversed(self, most: float) -> bool:
+        """Whether these ops come last to first, by their tensors or the numbers in their names."""
+        return _order(self.profile, self._back) < most or self._order_of(_last_number) < most
+
+    def _has_weights(self) -> bool:
+        held = self.profile.persistent_bytes[self.found] > 0
+        return int(held.sum()) > MOSTLY * len(held)
+
+    def _order_of(self, key_of: Callable[[str], str]) -> float:
+        """Correlate the depths of these ops and of forward ops with the same key; 0 if few have."""
+        depth, ops = _depths(self.profile), (self._forward, self.found)
+        forward, back = (_mean_depths(self.profile, each, depth, key_of) for each in ops)
+        shared = [key for key in back if key in forward]
+        if len(shared) < 2 or len(shared) <= MOSTLY * len(back):
+            return 0.0
+        return _correlation([forward[key] for key in shared], [back[key] for key in shared])
+
+
+def _whole_name(name: str) -> str:
+    """Return a name without its words for passes.
+
+    >>> _whole_name("bw/layer_3"), _whole_name("Layer3Grad")
+    ('layer 3', 'layer 3')
+    """
+    words = _words(name)
+    return " ".join(w for w in words if not _BACKWARD.fullmatch(w) and not _FORWARD.fullmatch(w))
+
+
+def _last_number(name: str) -> str:
+    return next(filter(str.isdigit, reversed(_words(name))), "")
+
+
+def _mean_depths(
+    profile: Profile, ops: BoolArray, depth: IntArray, key_of: Callable[[str], str]
+) -> dict[str, float]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for op in np.flatnonzero(ops).tolist():
+        if key := key_of(profile.op_names[op]):
+            found[key].append(int(depth[op]))
+    return {key: sum(depths) / len(depths) for key, depths in found.items()}
+
+
+def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Correlate two rows of numbers; 0 if either never changes."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def _updates_among(profile: Profile, ops: BoolArray) -> BoolArray:
@@ -222,9 +370,7 @@ def _order(profile: Profile, inside: BoolArray) -> float:
     is_used_at_once = (first == depth + 1) | (first == profile.n_ops)
     ops = np.unique(source[crossing])
     ops = ops[is_used_at_once[ops]]
-    if len(ops) < FEWEST or np.ptp(depth[ops]) == 0 or np.ptp(last[ops]) == 0:
-        return 0.0
-    return float(np.corrcoef(depth[ops], last[ops])[0, 1])
+    return 0.0 if len(ops) < FEWEST else _correlation(depth[ops], last[ops])
 
 
 def _depths(profile: Profile) -> IntArray:

@@ -15,11 +15,14 @@ from problems import cluster_of, profile_of
 LAYERS = 5
 
 
-def training(forward, backward, update="", layers=LAYERS):
-    """Return a chain of layers with its way back; each layer's gradient reads what it read."""
+def training(forward, backward, update="", layers=LAYERS, recomputes=False):
+    """Return a chain of layers with its way back; each layer's gradient reads what it read.
+
+    One that recomputes takes none of the forward pass's tensors but the last.
+    """
     there, back = ([form.format(i) for i in range(layers)] for form in (forward, backward))
     edges = [(a, b, 8) for a, b in pairwise([*there, *reversed(back)])]
-    edges += [(a, b, 8) for a, b in zip(there, back[1:], strict=False)]
+    edges += [(a, b, 8) for a, b in zip(there, back[1:], strict=False) if not recomputes]
     if update:
         edges += [(name, update.format(i), 8) for i, name in enumerate(back)]
     times = {name: 10.0 for edge in edges for name in edge[:2]}
@@ -47,6 +50,46 @@ def test_words_in_names_tell_the_backward_pass(forward, backward):
     about = with_guessed_passes(profile).measured.about_passes
     assert "guessed" in about
     assert '"pass"' in about
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        ("fw/l{}", "bw/l{}"),
+        ("conv{}", "dgrad{}"),
+        ("l{}.fwd", "l{}.fwd.bwd"),
+        ("fwd/bw_lstm{}", "bwd/bw_lstm{}"),
+        ("step/fwd_bwd/l{}", "step/fwd_bwd/l{}_grad"),
+    ],
+)
+def test_names_in_reverse_tell_the_backward_pass_where_few_tensors_do(forward, backward, layers):
+    profile = training(forward, backward, layers=layers, recomputes=True)
+    assert backward_names(profile) == {backward.format(i) for i in range(layers)}
+
+
+def test_words_alone_are_only_hinted_at():
+    """Nothing leads from one of the two parts to the other."""
+    parts = [[f"layer{i}" for i in range(4)], [f"layer{i}_bwd" for i in range(4)]]
+    edges = [(a, b, 8) for part in parts for a, b in pairwise(part)]
+    profile = profile_of(dict.fromkeys([name for part in parts for name in part], 1.0), edges)
+    assert with_guessed_passes(profile) is profile
+    assert may_have_backward(profile)
+    assert "the 4 ops with names such as 'layer0_bwd'" in backward_hint(profile)
+    measured = replace(profile, measured=Measurement(framework="torch"))
+    assert not may_have_backward(measured), "PyTorch's own words"
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "held"),
+    [("down{}", "back{}", 0), ("l{}", "back_l{}", 8), ("down/{}", "backward_path/{}", 8)],
+)
+def test_a_decoder_called_back_is_only_hinted_at(encoder, decoder, held):
+    profile = training(encoder, decoder)
+    held_bytes = np.array([8 if encoder[0] == name[0] else held for name in profile.op_names])
+    unet = replace(profile, persistent_bytes=held_bytes)
+    assert with_guessed_passes(unet) is unet
+    assert may_have_backward(unet)
 
 
 def test_words_in_types_tell_it_too():
