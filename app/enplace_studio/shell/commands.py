@@ -167,11 +167,11 @@ def _toggle_title(toggle: QAction) -> str:
 
 
 def _groups(studio: Studio, project: OpenProject) -> Iterable[Command]:
-    sizes = np.bincount(project.grouping.group, minlength=len(project.grouping.names))
+    grouping = project.grouping
     for number, (name, n_ops) in enumerate(
-        zip(project.grouping.names, sizes.tolist(), strict=True)
+        zip(grouping.names, grouping.sizes.tolist(), strict=True)
     ):
-        select = _select(studio, project.grouping.ops(number))
+        select = _select(studio, grouping.ops(number))
         yield Command(f"Select {name}", select, count(n_ops, "op"))
 
 

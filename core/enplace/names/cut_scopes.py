@@ -113,7 +113,7 @@ class _Cutter:
 
     def _measure(self, scope: Scope) -> None:
         """Find how many ranges the numbered scopes of each stem need."""
-        for stem, members in scope.families.items():
+        for stem, members in scope.families:
             weight = _weigh(members)
             if len(members) > 1 and weight > self._limit:
                 self._ranges.add(stem, members, min(math.ceil(weight / self._limit), len(members)))
@@ -123,7 +123,7 @@ class _Cutter:
 
     def _cut(self, scope: Scope) -> None:
         singles: list[Scope] = []
-        for stem, members in scope.families.items():
+        for stem, members in scope.families:
             if len(members) > 1:
                 self._cut_family(scope, stem, members)
             elif self._is_heavy(members[0]):

@@ -31,17 +31,14 @@ class Scope:
         return found
 
     @cached_property
-    def families(self) -> dict[str, list[Scope]]:
+    def families(self) -> list[tuple[str, list[Scope]]]:
         """Children by stem, in the order of their numbers."""
         found: dict[str, list[Scope]] = {}
         for name, child in self.children.items():
             found.setdefault(split_number(name)[0], []).append(child)
-        for stem, members in list(found.items()):
+        for members in found.values():
             members.sort(key=lambda member: ordinal(member.name))
-            if len(members) == 1:
-                # Under its full name, an only child shares no range with children elsewhere.
-                found[members[0].name] = found.pop(stem)
-        return found
+        return list(found.items())
 
 
 def build_tree(index: OpIndex, ops: IntArray) -> Scope:

@@ -47,6 +47,13 @@ def test_every_op_is_in_one_group_and_names_are_unique(profile, target):
     assert np.array_equal(np.sort(members), np.arange(profile.n_ops))
 
 
+def test_a_layer_whose_name_is_another_layers_and_a_number_is_in_a_group():
+    """As Keras names them: the second layer's stem, dense_1, is the name of the first."""
+    layers = ["dense_1", "dense_1_2", "head"]
+    profile = profile_of({f"model/{layer}/op_{i}": 10.0 for layer in layers for i in range(40)}, [])
+    assert group_ops(profile).sizes.sum() == profile.n_ops
+
+
 def test_unrolled_layers_become_a_grid_of_equal_ranges():
     rows = by_row(group_ops(recurrent()))
     assert set(rows) == {"lstm 0", "lstm 1", "gradients of lstm 0", "gradients of lstm 1"}

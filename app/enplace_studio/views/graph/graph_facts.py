@@ -177,7 +177,7 @@ def make_facts(
         share=share,
         persistent_bytes=total(profile.persistent_bytes[grouped]).astype(np.int64),
         output_bytes=total(sent[grouped]).astype(np.int64),
-        n_ops=np.bincount(group, minlength=n),
+        n_ops=grouping.sizes,
         n_pinned=total(pinned[grouped]).astype(np.int64),
         critical_us=_critical(grouping, schedule if with_path else None),
         n_further=total(_further(schedule if with_subgraphs else None, profile)[grouped]).astype(
@@ -200,8 +200,7 @@ def _moved(
         ops = ops[grouping.group[ops] >= 0]
         device = schedule.plan.device[ops]
         share = sum_at(grouping.group[ops], device, np.ones(len(ops)), share.shape)
-    n_ops = np.bincount(grouping.group[grouping.group >= 0], minlength=grouping.n_groups)
-    return share / np.maximum(n_ops, 1)[:, None]
+    return share / np.maximum(grouping.sizes, 1)[:, None]
 
 
 def _op_times(problem: Problem, schedule: Schedule | None) -> FloatArray:
