@@ -146,6 +146,11 @@ def _said_pass(words: Sequence[str], which: int) -> str:
     return said[which] if said else ""
 
 
+def says_backward(name: str) -> bool:
+    """Whether a name has a word for the backward pass; that alone proves nothing."""
+    return bool(_LIKELY.search(name)) and _said_pass(_words(name), 0) == OpPass.BACKWARD
+
+
 def _guess(profile: Profile) -> BoolArray:
     """Find the ops that their words call backward, if the graph agrees; shape (n_ops,)."""
     found = (reading.found for reading in _readings(profile) if reading.is_sure())
@@ -235,7 +240,7 @@ class _Reading:
         """Whether the graph agrees."""
         if not _begins_at_the_end(self.profile, self.found, self._forward):
             return False
-        is_named = self._order_of(_whole_name) < MOSTLY_REVERSED
+        is_named = self._order_of(without_pass_words) < MOSTLY_REVERSED
         if self._has_weights() or not self.is_plain:
             return is_named and (self.is_plain or not self._has_weights())
         return is_named or self.is_reversed(MOSTLY_REVERSED)
@@ -258,14 +263,15 @@ class _Reading:
         return _correlation([forward[key] for key in shared], [back[key] for key in shared])
 
 
-def _whole_name(name: str) -> str:
+def without_pass_words(name: str) -> str:
     """Return a name without its words for passes.
 
-    >>> _whole_name("bw/layer_3"), _whole_name("Layer3Grad")
+    >>> without_pass_words("bw/layer_3"), without_pass_words("Layer3Grad")
     ('layer 3', 'layer 3')
     """
     words = _words(name)
-    return " ".join(w for w in words if not _BACKWARD.fullmatch(w) and not _FORWARD.fullmatch(w))
+    said = (_BACKWARD, _FORWARD, _UPDATE)
+    return " ".join(word for word in words if not any(each.fullmatch(word) for each in said))
 
 
 def _last_number(name: str) -> str:

@@ -1,21 +1,30 @@
-"""Layers that stay whole: the ops whose names, or else scopes, have the same match of a regex."""
+"""Layers that stay whole: the ops whose names, or else scopes, have the same match of a regex.
+
+What comes before the match tells stacks apart, such as an encoder and a decoder whose layers have
+the same numbers: each stack has its layers. It tells nothing where it differs by the pass, or where
+the parts lead to each other and back, layer for layer, as in ``attention_3`` and ``mlp_3``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from enplace.errors import ProblemError
+from enplace.names.guessed_passes import says_backward, without_pass_words
 from enplace.names.passes import named_backward, split_pass
 from enplace.names.paths import index_ops
 from enplace.names.rules import compile_regex
 from enplace.text import count
-from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
 from enplace.values.limits import KINDS
 from enplace.values.profile import Profile
 
@@ -23,6 +32,7 @@ LEAST_SHARE = 0.05
 """Numbered scopes with a smaller share of the model's time and memory are not taken for layers."""
 
 _NUMBER = re.compile(r"(\d+)([a-z]?)\]?(?=[/.]|$)")
+_STEP_NUMBER = re.compile(r"(?<![A-Za-z])((?:t|time|step|timestep)_?)\d+(?=[/.]|$)")
 _TIME_STEP = re.compile(r"(^|[/.])(t|time|step|timestep)_?$")
 
 Layers = Mapping[str, Sequence[int]]
@@ -56,13 +66,7 @@ def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
     ProblemError
         If RE2 does not accept the regex, or it matches no op that a GPU can run.
     """
-    expression = compile_regex(pattern, option)
-    found: dict[str, list[int]] = defaultdict(list)
-    for op in np.flatnonzero(np.isfinite(profile.time_us[:, KINDS.index("gpu")])).tolist():
-        texts = profile.op_names[op], profile.scopes[op]
-        matches = (match[0] for match in map(expression.search, texts) if match)
-        if layer := next(filter(None, matches), ""):
-            found[layer].append(op)
+    found = _in_stacks(profile, _matches(profile, compile_regex(pattern, option)))
     if found:
         return found
     guess = guess_pattern(profile)
@@ -71,6 +75,83 @@ def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
         f"'{profile.name}'; "
         + (f"try '{guess}'" if guess else f"names are like '{profile.op_names[0]}'")
     )
+
+
+class _Match(NamedTuple):
+    """What a regex matches in an op's name or scope, and what is before it."""
+
+    op: int
+    before: str
+    text: str
+
+
+def _matches(profile: Profile, expression: Any) -> list[_Match]:
+    found = []
+    for op in np.flatnonzero(np.isfinite(profile.time_us[:, KINDS.index("gpu")])).tolist():
+        for text in (profile.op_names[op], profile.scopes[op]):
+            if (match := expression.search(text)) and match[0]:
+                found.append(_Match(op, text[: match.start()], match[0]))
+                break
+    return found
+
+
+def _in_stacks(profile: Profile, matches: Sequence[_Match]) -> dict[str, list[int]]:
+    """Join matches with the same text in the same stack; the first one names their layer."""
+    backward = named_backward(profile)
+    is_training = bool(backward.any())
+    backward |= np.array([says_backward(name) for name in profile.op_names])
+    forward = [each for each in matches if not backward[each.op]] or matches
+    stack_of = _find_stacks(profile, forward, ~backward)
+    numbers: dict[str, set[str]] = defaultdict(set)  # of each stack
+    for each in forward:
+        if (before := _words_before(each)) in stack_of:
+            numbers[stack_of[before]].add(_layer_of(each, is_training))
+    joined: dict[tuple[str, str], list[_Match]] = defaultdict(list)
+    for each in matches:
+        before, layer = _words_before(each), _layer_of(each, is_training)
+        own = stack_of.get(before)
+        if own is None:
+            have = [stack for stack in numbers if layer in numbers[stack]] or list(numbers)
+            own = max(have, key=partial(_count_shared_end, before))
+        joined[own, layer].append(each)
+    is_one = len(numbers) == 1
+    return {
+        group[0].text if is_one else group[0].before + group[0].text: [each.op for each in group]
+        for group in joined.values()
+    }
+
+
+def _count_shared_end(one: str, other: str) -> int:
+    """Count the last words that two texts share."""
+    pairs = zip(reversed(one.split()), reversed(other.split()), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _words_before(match: _Match) -> str:
+    return without_pass_words(_STEP_NUMBER.sub("", match.before))
+
+
+def _layer_of(match: _Match, is_training: bool) -> str:
+    return without_pass_words(match.text) or match.text if is_training else match.text
+
+
+def _find_stacks(profile: Profile, forward: Sequence[_Match], inner: BoolArray) -> dict[str, str]:
+    """Name the stack of what is before matches, where much happens: the first of those joined."""
+    time_us, parts = np.nanmin(profile.time_us, axis=1), defaultdict[str, list[int]](list)
+    for each in forward:
+        parts[_words_before(each)].append(each.op)
+    taken = {before: float(time_us[ops].sum()) for before, ops in parts.items()}
+    large = [part for part in parts if taken[part] >= LEAST_SHARE * max(taken.values())]
+    node = np.arange(profile.n_ops)
+    for part in large:
+        node[parts[part]] = parts[part][0]
+    inner[[each.op for each in forward]] = True
+    edges = inner[profile.edge_source] & inner[profile.edge_op]
+    ends = node[profile.edge_source[edges]], node[profile.edge_op[edges]]
+    links = coo_array((np.ones(len(ends[0])), ends), shape=(profile.n_ops, profile.n_ops))
+    group = connected_components(links, connection="strong")[1]
+    names: dict[int, str] = {}
+    return {part: names.setdefault(int(group[parts[part][0]]), part) for part in large}
 
 
 @lru_cache(maxsize=4)

@@ -38,6 +38,46 @@ def test_backward_ops_belong_to_their_layer():
     assert {layer: len(ops) for layer, ops in found.items()} == {"layer_0": 4, "layer_1": 4}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "backward"),
+    [
+        (r"block\.\d+", "gradients/{}"),
+        (r"coder\.block\.\d+", "bw/{}"),
+        (r"\w+\.block\.\d+", "gradients/{}"),
+        (r".*block\.\d+", "gradients/{}"),
+        (r".*block\.\d+", "{}"),
+    ],
+)
+def test_stacks_with_the_same_numbers_have_layers_of_their_own(pattern, backward):
+    scopes = [f"{stack}.block.{i}" for stack in ("encoder", "decoder") for i in range(3)]
+    there = stack(scopes)
+    back = [backward.format(scope) for scope in reversed(scopes) if backward != "{}"]
+    profile = stack([*scopes, *back]) if back else there
+    found = find_layers(pattern, profile, "--whole")
+    assert [len(ops) for ops in found.values()] == [4 if back else 2] * 6
+    if pattern == r"block\.\d+":
+        assert list(found) == scopes
+
+
+def test_parts_that_lead_to_each_other_are_one_stack():
+    profile = stack(["attention_0", "mlp_0", "attention_1", "mlp_1"])
+    assert len(find_layers(r"_\d+", profile, "--whole")) == 2
+
+
+def test_time_steps_and_small_parts_are_no_stacks():
+    names = [f"t{t}/cell_{i}" for t in range(3) for i in range(2)]
+    times = {"cell_0/read": 0.1, "cell_1/read": 0.1} | dict.fromkeys(names, 9.0)
+    profile = profile_of(times, [(a, b, 4) for a, b in pairwise(times)])
+    assert list(map(len, find_layers(r"cell_\d", profile, "--whole").values())) == [4, 4]
+
+
+def test_a_small_part_goes_to_the_stack_with_the_most_similar_name():
+    towers = [f"{tower}/layer_{i}" for tower in ("text", "image") for i in range(2)]
+    times = dict.fromkeys(towers, 9.0) | {"step/text/layer_1": 0.1, "init/image/layer_0": 0.1}
+    found = find_layers(r"layer_\d", profile_of(times), "--whole")
+    assert [len(ops) for ops in found.values()] == [1, 2, 2, 1]
+
+
 def test_a_scope_counts_where_the_name_says_nothing():
     profile = profile_of({"a": 1.0, "b": 1.0, "c": 1.0})
     profile = replace(profile, scopes=("cell_0", "cell_0/gate", "cell_1"))
