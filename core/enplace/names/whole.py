@@ -55,6 +55,62 @@ class LayerCount(NamedTuple):
     on: dict[int, int]
 
 
+class LayerChain(NamedTuple):
+    """The layers of a model in the order in which they run, and what is around them.
+
+    Attributes
+    ----------
+    pattern : str
+        The regex that tells them apart.
+    names : tuple of str
+        What it matches of each layer.
+    ops : tuple of int array
+        The ops of each layer, with their gradients and updates.
+    before, after : int array
+        Forward ops outside of all layers that no layer feeds, but that feed one; and those that
+        feed none, but that one feeds.
+    """
+
+    pattern: str
+    names: tuple[str, ...]
+    ops: tuple[IntArray, ...]
+    before: IntArray
+    after: IntArray
+
+    @property
+    def kinds(self) -> list[str]:
+        """What is before the numbers: several texts for an encoder and a decoder."""
+        return list(dict.fromkeys(re.sub(r"[/._]?\d+[a-z]?$", "", name) for name in self.names))
+
+
+@lru_cache(maxsize=4)
+def find_chain(profile: Profile) -> LayerChain | None:
+    """Find the layers of a model in their order; None if it has no numbered ones."""
+    pattern = guess_pattern(profile)
+    if not pattern:
+        return None
+    forward, rank = ~named_backward(profile), index_ops(profile).rank
+    # A layer ends when its last op does; what it holds may come long before its first one.
+    ends = {
+        name: max((rank[op] for op in ops if forward[op]), default=np.inf)
+        for name, ops in find_layers(pattern, profile, "").items()
+    }
+    names = sorted(ends, key=ends.__getitem__)
+    ops = tuple(np.array(find_layers(pattern, profile, "")[name]) for name in names)
+    inside = np.zeros(profile.n_ops, dtype=bool)
+    inside[np.concatenate(ops)] = True
+    fed, feeds = inside & forward, inside & forward
+    edges = np.stack([profile.edge_source, profile.edge_op], axis=1)
+    edges = edges[forward[edges].all(axis=1)]
+    for source, target in edges[np.argsort(rank[edges[:, 0]], kind="stable")].tolist():
+        fed[target] |= fed[source]
+    for source, target in edges[np.argsort(-rank[edges[:, 1]], kind="stable")].tolist():
+        feeds[source] |= feeds[target]
+    outside = forward & ~inside & np.isfinite(profile.time_us[:, KINDS.index("gpu")])
+    before, after = np.flatnonzero(outside & feeds & ~fed), np.flatnonzero(outside & fed & ~feeds)
+    return LayerChain(pattern, tuple(names), ops, before, after)
+
+
 @lru_cache(maxsize=4)  # the text and the numbers of an answer both ask
 def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
     r"""Find the layers that a regex tells apart: ``layers/\d+`` has one for each number.

@@ -29,8 +29,9 @@ from enplace_studio.shell.actions import EXPORTS
 from problems import cluster_of, plan_of, profile_of
 from turns import take_turns
 
-OF_A_MODEL = {"device-map", "onnx", "onnx-stages", "saved-model"}
-"""Formats that need the model that was profiled."""
+OF_LAYERS = {"deepspeed", "llama-cpp", "megatron", "split-spec", "torchtitan", "vllm"}
+OF_A_MODEL = {"device-map", "onnx", "onnx-stages", "saved-model"} | OF_LAYERS
+"""Formats that need the model that was profiled, or numbered layers."""
 
 
 @pytest.mark.parametrize("form", ["plan", *sorted(EXPORTS.keys() - OF_A_MODEL)])
@@ -39,6 +40,23 @@ def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     trigger(window, f"export-{form}")
     (written,) = tmp_path.glob("out.*")
     assert written.stat().st_size > 0
+
+
+def test_a_pipeline_is_exported_to_other_programs(window, monkeypatch, tmp_path):
+    """What cannot hold a plan says why, and is off."""
+    layers = profile_of(dict.fromkeys(("h_0/mm", "h_1/mm"), 1.0), [("h_0/mm", "h_1/mm", 4)])
+    project = start_project(layers, cluster_of(2))
+    both, one = (plan_of(project.problem, {"h_0/mm": 0, "h_1/mm": at}) for at in (1, 0))
+    for name, plan in (("one", one), ("both", both)):
+        entry = PlanEntry(name, plan, simulate(project.problem, plan))
+        window.document.open(with_plan(project, entry, choose=True))
+        take_turns()
+        action = window.menus.by_id["export-vllm"]
+        assert action.isEnabled() == (name == "both")
+        assert ("GPU 0 has the whole model" in action.toolTip()) == (name == "one")
+    name_file(monkeypatch, tmp_path / "out")
+    trigger(window, "export-vllm")
+    assert "VLLM_PP_LAYER_PARTITION=1,1" in (tmp_path / "out.vllm.env").read_text()
 
 
 def test_a_plan_for_an_onnx_model_becomes_a_folder_of_stages(

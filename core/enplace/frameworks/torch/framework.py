@@ -9,6 +9,7 @@ from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import find_blocks, find_modules, why_no_map, write_map
+from enplace.frameworks.torch.exports import EXPORTERS
 from enplace.frameworks.wishes import PROGRAM
 from enplace.option import Option
 from enplace.processes.worker import scratch_program
@@ -89,5 +90,6 @@ FRAMEWORK = Framework(
     grains={"module": find_modules, "block": find_blocks},
     exporters=(
         Exporter("device-map", "Device map of accelerate", ".json", write_map, why_not=why_no_map),
+        *EXPORTERS,
     ),
 )

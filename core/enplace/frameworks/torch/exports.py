@@ -1,0 +1,105 @@
+"""A plan's stages for PyTorch's own pipelines, by the names of modules."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+from enplace.errors import PlanError
+from enplace.frameworks.torch.device_map import PARAMETERS, block_of
+from enplace.frameworks.torch.names import scope_of_module
+from enplace.names.passes import split_pass
+from enplace.names.whole import find_chain
+from enplace.text import listed
+from enplace.values.result import Result
+from enplace.writers.layers_per_stage import Stage, about, find_stages, why_not_by
+from enplace.writers.registry import Exporter, Write
+
+
+def write_split_spec(result: Result) -> str:
+    """Write where ``torch.distributed.pipelining`` cuts a model, as a module of Python."""
+    stages = _untied(result, find_stages(result))
+    paths, lines, at = _layer_paths(result), [], 0
+    for stage in stages[:-1]:
+        at += len(stage.layers)
+        path, side = (paths[at], "BEGINNING") if at < len(paths) else (paths[-1], "END")
+        lines.append(f'    "{path}": SplitPoint.{side},\n')
+    return _SPLIT_SPEC.format(about=about(result, stages), points="".join(lines))
+
+
+_SPLIT_SPEC = '''"""Where torch.distributed.pipelining cuts a model.
+
+{about} In each process of torchrun:
+
+    pipe = pipeline(model, mb_args=(x,), split_spec=SPLIT_SPEC)
+    stage = pipe.build_stage(rank, device)
+"""
+
+from torch.distributed.pipelining import SplitPoint
+
+SPLIT_SPEC = {{
+{points}}}
+'''
+
+
+def write_torchtitan(result: Result) -> str:
+    """Write the modules of each part, as torchtitan names those of its language models."""
+    stages = _untied(result, find_stages(result, kinds=False))
+    parts = [[f"layers.{layer}" for layer in stage.layers] for stage in stages]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return f"{json.dumps(parts)}\n"
+
+
+def _layer_paths(result: Result) -> list[str]:
+    """Return the path of each layer's module, in the order of the model."""
+    profile = result.schedule.problem.measured_profile
+    path_of = {}
+    for path in profile.measured.config[PARAMETERS]:
+        parts = path.split(".")
+        for end in range(1, len(parts)):
+            module = ".".join(parts[:end])
+            path_of[scope_of_module(module)] = module
+    chain = find_chain(profile)
+    assert chain is not None
+    found = []
+    for name, ops in zip(chain.names, chain.ops, strict=True):
+        scopes = (block_of(split_pass(profile.scopes[op])[1]) for op in ops.tolist())
+        path = next((path_of[scope] for scope in scopes if scope in path_of), None)
+        if path is None:
+            raise PlanError(f"'{name}' is no module with parameters, so it cannot be named")
+        found.append(path)
+    return found
+
+
+def _untied(result: Result, stages: list[Stage]) -> list[Stage]:
+    """Refuse stages that would have copies of one parameter, which drift apart."""
+    profile = result.schedule.problem.measured_profile
+    if not profile.measured.config.get(PARAMETERS):
+        raise PlanError("the profile is not of one PyTorch model; profile a script that trains one")
+    device_of: dict[str, set[int]] = defaultdict(set)
+    for scope, device in zip(profile.scopes, result.plan.device.tolist(), strict=True):
+        device_of[scope].add(device)
+    paths_of: dict[str, list[str]] = defaultdict(list)
+    for path, op in profile.measured.config[PARAMETERS].items():
+        paths_of[op].append(path.rpartition(".")[0])
+    used = {stage.device for stage in stages}
+    for paths in paths_of.values():
+        on = set().union(*(device_of[scope_of_module(path)] for path in paths)) & used
+        if len(paths) > 1 and len(on) > 1:
+            named = listed([f"'{path}'" for path in dict.fromkeys(paths)])
+            raise PlanError(
+                f"{named} share a parameter, and their copies in two stages would drift apart; "
+                f"untie them"
+            )
+    return stages
+
+
+def _exporter(name: str, title: str, suffix: str, write: Write) -> Exporter:
+    return Exporter(name, title, suffix, write, why_not=why_not_by(write))
+
+
+EXPORTERS = (
+    _exporter("split-spec", "Split points of PyTorch", ".split.py", write_split_spec),
+    _exporter("torchtitan", "Modules per part of torchtitan", ".torchtitan.json", write_torchtitan),
+)
