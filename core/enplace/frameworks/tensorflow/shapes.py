@@ -56,17 +56,22 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
     LoadError
         If the step cannot take such batches.
     """
-    graph_def = deepcopy(step.graph_def)
-    for node in graph_def.node:
-        _fix_shapes(node, step)
     graph = tf.Graph()
     try:
         with graph.as_default():
-            import_graph_def(graph_def, name="")
+            import_graph_def(with_recorded_sizes(step.graph_def, step), name="")
     except ValueError as error:
         reason = first_line(error)
         raise LoadError(f"{step.name}: it cannot take its batches: {reason}") from None
     return shapes_in(graph)
+
+
+def with_recorded_sizes(graph_def: GraphDef, step: Step) -> GraphDef:
+    """Write the sizes of the recorded batches into the ops of a step's graph that fetch them."""
+    graph_def = deepcopy(graph_def)
+    for node in graph_def.node:
+        _fix_shapes(node, step)
+    return graph_def
 
 
 def shapes_of_function(

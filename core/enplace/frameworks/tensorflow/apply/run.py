@@ -52,7 +52,7 @@ from enplace.frameworks.tensorflow.rewrite import (
     ordered_ops,
     place_graph,
 )
-from enplace.frameworks.tensorflow.shapes import sizes_in, tensor_shapes
+from enplace.frameworks.tensorflow.shapes import shapes_in, sizes_in, with_recorded_sizes
 from enplace.frameworks.tensorflow.split.split_graph import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step, StepGraph
 from enplace.machine import simulate
@@ -221,7 +221,7 @@ def run_plan(
         **_facts(goal, ways, traces),
         "predicted_busy_us": goal.schedule.busy_us.tolist() if has_costs else None,
         "fits_without_plan": ways.plain.fits and stock.fits if compare else None,
-        "other_batches": _about_batches(step, problem.measured_profile),
+        "other_batches": _about_batches(step, ways.placed.graph, problem.measured_profile),
         **comparison,
         **run.facts,
     }
@@ -243,12 +243,12 @@ def run_plan(
     )
 
 
-def _about_batches(step: Step, profile: Profile) -> str:
+def _about_batches(step: Step, placed: StepGraph, profile: Profile) -> str:
     """Name batches and sizes of ops that are not those of the profile."""
     batches = about_other_batches(profile.measured.batch_shapes, step.batch_shapes)
     found = {name: [value.nbytes] for name, value in step.variables.items()}
     if not batches:
-        found |= sizes_in(tensor_shapes(step))
+        found |= sizes_in(shapes_in(placed.graph))
     return " ".join(filter(None, (batches, about_other_sizes(op_sizes(profile), found))))
 
 
@@ -281,10 +281,14 @@ def _prepare(
 
 
 def _make_ways(goal: _Goal, compare: bool) -> _Ways:
-    """Import each graph once; without ``compare``, only the placed one is needed."""
+    """Import each graph once; without ``compare``, only the placed one is needed.
+
+    The placed one also knows the sizes of the batches. TensorFlow does not rewrite it, so it runs
+    as without them.
+    """
     whole, devices, pipeline = goal.whole, goal.devices, goal.pipeline
     alike = goal.step if pipeline is not None and pipeline.cut.own else whole
-    graph = _imported(goal.step, goal.graph_def)
+    graph = _imported(goal.step, with_recorded_sizes(goal.graph_def, goal.step))
     free = _imported(alike) if compare else graph
     itself = free if alike is whole or not compare else _imported(whole)
     plain = _Way(
