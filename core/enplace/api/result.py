@@ -19,6 +19,7 @@ from enplace.inputs import PathLike
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.memory_svg import memory_svg
 from enplace.pictures.timeline_svg import timeline_svg
+from enplace.placers.compared import result_for
 from enplace.placers.data_parallel import (
     Replicas,
     all_mirrored,
@@ -26,7 +27,7 @@ from enplace.placers.data_parallel import (
     mirrored,
     why_not_mirrored,
 )
-from enplace.placers.references import alone_schedule, result_for
+from enplace.placers.references import alone_schedule
 from enplace.text import instead, ms, table
 from enplace.values.problem import STEP_TIME
 from enplace.values.result import Result as PlainResult

@@ -222,7 +222,7 @@ def export(profile: str, plan: str, form: str, output: str, trust: bool, **choic
     from enplace.frameworks.source import source_from_json
     from enplace.frameworks.trust import trust as trust_place
     from enplace.machine import simulate
-    from enplace.placers.references import result_for
+    from enplace.placers.compared import result_for
     from enplace.values.result import Result
 
     exporter = exporters()[form]

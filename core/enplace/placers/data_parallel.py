@@ -11,7 +11,8 @@ change, the replicas sum their gradients. We predict that as frameworks do it:
   (Patarasu and Yuan 2009). Hops that share a channel wait for each other. The sum begins once all
   gradients are there, so it is added to the step.
 
-On GPUs that are alike, links included, the shares are equal. Otherwise they are the whole samples
+On GPUs that are alike, links included, the shares are equal; of more GPUs than the batch has
+samples, as many as those take part. Otherwise they are the whole samples
 with which the slowest replica ends first, and no replica gets more than it has memory for. GPUs
 without room for a replica take no part; nor do those without which the others are faster, since
 they are slow or behind a slow link. Of few GPUs all choices are compared; of many, only those that
@@ -60,7 +61,7 @@ UNKNOWN = (
     "Data parallelism is not predicted: no op is known to work on samples "
     '("kind" says what an op does).'
 )
-FEW_SAMPLES = "Data parallelism is not predicted: the batch has fewer samples than there are GPUs."
+ONE_SAMPLE = "Data parallelism is not predicted: the batch has one sample."
 NO_ROOM = "Data parallelism does not fit: fewer than two GPUs have room for the variables."
 """Why there is no prediction."""
 
@@ -226,7 +227,7 @@ def fastest(rivals: Iterable[Replicas]) -> Replicas | None:
 
 
 def why_not_mirrored(problem: Problem) -> str:
-    """Say in a sentence why there is no prediction: kinds of ops, memory or a small batch."""
+    """Say in a sentence why there is no prediction: kinds of ops, memory or a single sample."""
     profile, cluster = problem.measured_profile, problem.cluster
     if len(cluster.gpus) < 2:
         return ""
@@ -235,9 +236,7 @@ def why_not_mirrored(problem: Problem) -> str:
     steps = ReplicaSteps(profile, cluster, MANY, lambda: False)
     if sum(steps.have_room((gpu,)) for gpu in cluster.gpus) < 2:
         return NO_ROOM
-    samples, gpus = profile.measured.batch_size or MANY, [(gpu,) for gpu in cluster.gpus]
-    enough = 2 if samples >= 2 and not _are_alike(steps, cluster, gpus) else len(gpus)
-    return FEW_SAMPLES if samples < enough else ""
+    return ONE_SAMPLE if profile.measured.batch_size == 1 else ""
 
 
 def _predicted(
@@ -252,7 +251,7 @@ def _predicted(
     steps = ReplicaSteps(profile, cluster, samples or MANY, cancelled)
     alike = evenly or _are_alike(steps, cluster, groups)
     groups = groups if evenly else [group for group in groups if steps.have_room(group)]
-    if len(groups) < 2 or steps.n_parts < (len(groups) if alike else 2):
+    if len(groups) < 2 or steps.n_parts < (len(groups) if evenly else 2):
         return None
     n_bytes, guess = gradient_bytes(profile), _guess(profile)
 
@@ -261,9 +260,9 @@ def _predicted(
         return _ring_us(cluster, rings, -(-n_bytes // (len(taking) * size))) if n_bytes else 0.0
 
     if alike:
-        chosen, is_best = groups, False
-        even = [(0.0, 1.0)] * len(groups)
-        shares = apportion(steps.n_parts, even, [steps.n_parts] * len(groups))
+        chosen, is_best = groups[: steps.n_parts], False
+        even = [(0.0, 1.0)] * len(chosen)
+        shares = apportion(steps.n_parts, even, [steps.n_parts] * len(chosen))
     else:
         chosen, all_tried = best_groups(steps, groups, sum_us)
         shares, _ = steps.best_shares(chosen)

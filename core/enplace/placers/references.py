@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
-from enplace.bounds import Proof, with_bound
+from enplace.bounds import Proof
 from enplace.errors import EnplaceError
 from enplace.placing.options import PlaceOptions
 from enplace.placing.run import place
 from enplace.placing.stop import Stop
 from enplace.text import change_text, ms, shows_tie
 from enplace.values.problem import Problem
-from enplace.values.result import Result
 from enplace.values.schedule import Schedule
-from enplace.writers import Exporter
 
 EXPERT, ALONE = "expert", "single"
-FREE = "an expert's plan"
-OBEYING = "an expert's plan with the same constraints"
-
-
-def result_for(
-    exporter: Exporter,
-    schedule: Schedule,
-    model: Problem | None,
-    alone: str,
-    known_us: float | None = None,
-) -> Result:
-    """Return a schedule with what a file format shows of it, and nothing else that takes time.
-
-    Parameters
-    ----------
-    model : Problem or None
-        What other plans are made for; None to compare with none.
-    alone : str
-        Title of the plan with everything on one GPU, as the model's framework would run it.
-    known_us : float, optional
-        A bound on the step time that is known already.
-    """
-    result = with_bound(schedule, known_us) if exporter.shows_bound else Result(schedule)
-    if exporter.shows_references and model is not None:
-        result = replace(result, references=reference_schedules(model, alone))
-    return result
 
 
 def reference_schedule(
@@ -64,19 +35,6 @@ def alone_schedule(
     """Return the schedule of everything on one GPU, whatever the constraints."""
     free = Problem(problem.measured_profile, problem.cluster)
     return reference_schedule(free, ALONE, cancelled)
-
-
-def reference_schedules(problem: Problem, alone: str) -> dict[str, Schedule]:
-    """Return the schedules of all such plans that there are, by what they are.
-
-    An expert who has to obey the constraints is another one: the difference is their price.
-    """
-    free = Problem(problem.measured_profile, problem.cluster)
-    found = {FREE: reference_schedule(free, EXPERT)}
-    if problem.constraints:
-        found[OBEYING] = reference_schedule(problem, EXPERT)
-    found[alone] = alone_schedule(problem)
-    return {title: schedule for title, schedule in found.items() if schedule is not None}
 
 
 def verdict(

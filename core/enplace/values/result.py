@@ -5,9 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import STEP_TIME
 from enplace.values.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a result is compared with.
+
+    Attributes
+    ----------
+    peak_bytes, capacity_bytes : int
+        Of the device that it fills most.
+    about : str
+        What else people should know of it, in sentences.
+    """
+
+    step_time_us: float
+    fits: bool
+    sent_bytes: int
+    peak_bytes: int
+    capacity_bytes: int
+    about: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +47,18 @@ class Result:
         The solver that proved the bound; empty if it follows from the problem directly.
     compile_seconds : float
         How long kernels were compiled or loaded during the run; not part of the solving time.
-    references : mapping of str to Schedule
+    references : mapping of str to Reference
         Other plans for the same model to compare this one with, by what they are.
+    about_references : str
+        Why some are missing, in a sentence.
     """
 
     schedule: Schedule
     bound_us: float | None = None
     proven_by: str = ""
     compile_seconds: float = 0.0
-    references: Mapping[str, Schedule] = field(default_factory=dict)
+    references: Mapping[str, Reference] = field(default_factory=dict)
+    about_references: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -66,3 +91,16 @@ class Result:
         if self.bound_us == 0 < self.value_us:
             return None  # nothing is proven
         return find_gap(self.value_us, self.bound_us)
+
+
+def reference_of(schedule: Schedule) -> Reference:
+    """Return the figures of a schedule that others are compared with."""
+    capacity = schedule.problem.cluster.capacity_bytes
+    fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
+    return Reference(
+        schedule.makespan_us,
+        schedule.fits,
+        int(schedule.transfer_bytes.sum()),
+        int(schedule.peak_bytes[fullest]),
+        int(capacity[fullest]),
+    )

@@ -18,7 +18,7 @@ from enplace.values.constraints import DEVICE, OP, Kind, Row
 from enplace.values.device_names import device_label
 from enplace.values.plan_facts import facts_to_json
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
-from enplace.values.result import Result
+from enplace.values.result import Reference, Result, reference_of
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import about_full, about_reserves
 from enplace.values.splits import whole_names
@@ -95,28 +95,31 @@ def _compared(result: Result) -> str:
     """Tabulate this plan and those that it is compared with."""
     if not result.references:
         return ""
-    rows = "".join(
-        _compared_row(title, schedule, result.schedule)
-        for title, schedule in {"this plan": result.schedule, **result.references}.items()
-    )
+    others = result.references
+    rows = [_compared_row("this plan", reference_of(result.schedule), "")]
+    rows += [_compared_row(title, each, _change(result, each)) for title, each in others.items()]
     step = result.schedule.problem.measured_profile.measured.title_of("step time")
     head = f"<th>{step}<th>this plan against it<th>sent<th>most memory on a device"
-    table = f"<table><tr><th>{head}</tr>{rows}</table>"
-    return f"<section><h2>Compared with</h2>{table}</section>"
+    about = [f"{title}: {each.about}" for title, each in others.items() if each.about]
+    notes = "".join(f"<p>{escape(text)}</p>" for text in (*about, result.about_references) if text)
+    table = f"<table><tr><th>{head}</tr>{''.join(rows)}</table>"
+    return f"<section><h2>Compared with</h2>{table}{notes}</section>"
 
 
-def _compared_row(title: str, schedule: Schedule, ours: Schedule) -> str:
-    change = ""
-    if schedule is not ours and schedule.fits and ours.fits and schedule.makespan_us > 0:
-        change = change_text(ours.makespan_us / schedule.makespan_us - 1)
-    capacity = schedule.problem.cluster.capacity_bytes
-    fullest = int(np.argmax(schedule.peak_bytes / np.maximum(capacity, 1)))
-    memory = f"{size(int(schedule.peak_bytes[fullest]))} of {size(int(capacity[fullest]))}"
-    unfit = "" if schedule.fits else ' class="bad"'
+def _change(result: Result, other: Reference) -> str:
+    ours = result.schedule
+    if not other.fits or not ours.fits or other.step_time_us <= 0:
+        return ""
+    return change_text(ours.makespan_us / other.step_time_us - 1)
+
+
+def _compared_row(title: str, each: Reference, change: str) -> str:
+    memory = f"{size(each.peak_bytes)} of {size(each.capacity_bytes)}"
+    unfit = "" if each.fits else ' class="bad"'
     return (
-        f"<tr><td>{escape(title)}</td><td>{ms(schedule.makespan_us)}</td>"
-        f"<td{unfit}>{change if schedule.fits else 'does not fit, so it cannot run'}</td>"
-        f"<td>{size(float(schedule.transfer_bytes.sum()))}</td><td{unfit}>{memory}</td></tr>"
+        f"<tr><td>{escape(title)}</td><td>{ms(each.step_time_us)}</td>"
+        f"<td{unfit}>{change if each.fits else 'does not fit, so it cannot run'}</td>"
+        f"<td>{size(float(each.sent_bytes))}</td><td{unfit}>{memory}</td></tr>"
     )
 
 

@@ -11,6 +11,7 @@ from tests.core.placers.problems import gpus
 
 from enplace.placers.batch_shares import share_of_batch
 from enplace.placers.data_parallel import (
+    ONE_SAMPLE,
     all_mirrored,
     fastest,
     gradient_bytes,
@@ -67,13 +68,18 @@ def training(without=()):
     )
 
 
-@pytest.mark.parametrize(("n_samples", "numbers"), [(1, []), (2, [2]), (3, [2]), (4, [4, 2])])
-def test_every_replica_has_a_sample(n_samples, numbers):
+@pytest.mark.parametrize(
+    ("n_gpus", "n_samples", "numbers"),
+    [(4, 1, []), (4, 2, [2, 2]), (4, 3, [3, 2]), (4, 4, [4, 2]), (3, 2, [2])],
+)
+def test_every_replica_has_a_sample(n_gpus, n_samples, numbers):
     measured = Measurement(batch_shapes=((n_samples, 8),))
-    problem = Problem(replace(training(), measured=measured), gpus(4, b0=1.0, b1=1e-3))
+    problem = Problem(replace(training(), measured=measured), gpus(n_gpus, b0=1.0, b1=1e-3))
     assert [found.number for found in all_mirrored(problem)] == numbers
-    assert bool(mirrored(problem)) == (4 in numbers)
-    assert ("fewer samples" in why_not_mirrored(problem)) == (4 not in numbers)
+    assert bool(mirrored(problem)) == bool(numbers)
+    assert why_not_mirrored(problem) == ("" if numbers else ONE_SAMPLE)
+    if n_gpus == 3:
+        assert "none on GPU 2" in mirrored(problem).about_shares
 
 
 @pytest.mark.parametrize("n", [2, 4])

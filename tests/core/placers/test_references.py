@@ -1,40 +1,48 @@
 """The plans that others are compared with."""
 
+from dataclasses import replace
+
 import pytest
 
 from enplace.frameworks.registry import exporters
 from enplace.placers import place
-from enplace.placers.references import (
-    ALONE,
-    EXPERT,
-    FREE,
-    OBEYING,
-    reference_schedule,
-    reference_schedules,
-    result_for,
-    verdict,
-)
+from enplace.placers.compared import FREE, OBEYING, find_references, result_for
+from enplace.placers.data_parallel import ONE_SAMPLE, mirrored
+from enplace.placers.references import ALONE, EXPERT, alone_schedule, reference_schedule, verdict
 from enplace.text import ms
 from enplace.values.constraints import Constraints
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
+from enplace.writers.report import report_html
 from problems import cluster_of, profile_of
 
 PROFILE = profile_of({"a": 10.0, "b": 10.0}, [("a", "b", 8)])
 
 
 def test_a_framework_alone_uses_one_gpu_whatever_a_person_demands():
-    found = reference_schedules(Problem(PROFILE, cluster_of(2), Constraints(pins={1: 1})), ALONE)
-    assert found[ALONE].plan.device.tolist() == [0, 0]
+    pinned = Problem(PROFILE, cluster_of(2), Constraints(pins={1: 1}))
+    assert alone_schedule(pinned).plan.device.tolist() == [0, 0]
 
 
 def test_an_expert_who_obeys_the_constraints_is_told_from_one_who_is_free():
-    free = reference_schedules(Problem(PROFILE, cluster_of(2)), ALONE)
+    free = find_references(Problem(PROFILE, cluster_of(2)), ALONE)
     assert list(free) == [FREE, ALONE]
-    held = reference_schedules(
-        Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 0})), ALONE
-    )
-    assert held[OBEYING].plan.device.tolist() == [1, 0]
-    assert held[FREE].makespan_us == free[FREE].makespan_us
+    joined = Problem(PROFILE, cluster_of(2), Constraints(pins={0: 1, 1: 1}))
+    held = find_references(joined, ALONE)
+    assert (held[FREE].sent_bytes, held[OBEYING].sent_bytes) == (8, 0)
+
+
+def test_a_report_has_the_row_of_data_parallelism_or_says_why_not():
+    profile = replace(PROFILE, op_kinds=("matmul", "matmul"))
+    problem = Problem(profile, cluster_of(2))
+    schedule = place(problem, "single").schedule
+    report = exporters()["html"]
+    found = result_for(report, schedule, problem, ALONE)
+    shared = mirrored(problem)
+    assert found.references[shared.name].step_time_us == shared.step_time_us
+    assert f"<td>{shared.name}</td>" in report_html(found)
+    single = Problem(replace(profile, measured=Measurement(batch_shapes=((1, 4),))), cluster_of(2))
+    assert ONE_SAMPLE in report_html(result_for(report, schedule, single, ALONE))
 
 
 def test_a_cancelled_reference_is_none():
@@ -47,8 +55,8 @@ def test_a_file_that_shows_no_bound_and_no_other_plan_waits_for_none(form, monke
     def fail(*_):
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("enplace.placers.references.with_bound", fail)
-    monkeypatch.setattr("enplace.placers.references.reference_schedules", fail)
+    monkeypatch.setattr("enplace.placers.compared.with_bound", fail)
+    monkeypatch.setattr("enplace.placers.compared.find_references", fail)
     problem = Problem(profile_of({"a": 10.0}), cluster_of(1))
     schedule = place(problem, "single").schedule
     assert result_for(exporters()[form], schedule, problem, ALONE).schedule is schedule
