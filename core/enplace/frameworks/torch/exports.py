@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 
 from enplace.errors import PlanError
@@ -14,6 +15,8 @@ from enplace.text import listed
 from enplace.values.result import Result
 from enplace.writers.layers_per_stage import Stage, about, find_stages, why_not_by
 from enplace.writers.registry import Exporter, Write
+
+_NUMBER = re.compile(r"_(\d+)(?=/|$)")
 
 
 def write_split_spec(result: Result) -> str:
@@ -62,14 +65,9 @@ def _layer_paths(result: Result) -> list[str]:
             path_of[scope_of_module(module)] = module
     chain = find_chain(profile)
     assert chain is not None
-    found = []
-    for name, ops in zip(chain.names, chain.ops, strict=True):
-        scopes = (block_of(split_pass(profile.scopes[op])[1]) for op in ops.tolist())
-        path = next((path_of[scope] for scope in scopes if scope in path_of), None)
-        if path is None:
-            raise PlanError(f"'{name}' is no module with parameters, so it cannot be named")
-        found.append(path)
-    return found
+    blocks = [block_of(split_pass(profile.scopes[ops[0]])[1]) for ops in chain.ops]
+    # Only parameters say whether a number was behind a dot; without any, it was.
+    return [path_of.get(each, _NUMBER.sub(r".\1", each).replace("/", ".")) for each in blocks]
 
 
 def _untied(result: Result, stages: list[Stage]) -> list[Stage]:
