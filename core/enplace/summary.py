@@ -270,7 +270,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
 
     ``whole`` has the regexes by which layers were kept whole.
     """
-    from enplace.placing.ties import about_price
+    from enplace.placing.prices import about_price
 
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem

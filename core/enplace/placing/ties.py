@@ -7,10 +7,8 @@ plans, the one is taken
 2. then with the fewest transfers,
 3. then on the first of devices that are alike, in the order of the ops.
 
-Between logical CPUs, the cost of a transfer cannot be measured as that of a copy: nothing is
-copied. What a transfer costs besides, the work of sender and receiver and of waking a thread, is
-:data:`PRICE_US`. It is no part of the simulated step time, because it is no more than a guess; but
-a plan may take longer by it for each transfer that it saves, up to :data:`MOST` of its step time.
+Where nobody has measured a link, a step may take longer by the price of a transfer
+(:mod:`enplace.placing.prices`) for each one that the plan saves.
 """
 
 from __future__ import annotations
@@ -28,25 +26,15 @@ from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
 from enplace.placing.incumbents import BETTER
+from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
 from enplace.placing.settle import by_placed_rank
 from enplace.placing.stop import Stop
 from enplace.text import count, ms, percent
-from enplace.values.arrays import FloatArray, IntArray
-from enplace.values.device_names import task_of
+from enplace.values.arrays import IntArray
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
-
-PRICE_US, MOST = 10.0, 0.05
-"""What a transfer between logical CPUs of one host costs besides what the simulator counts, and the
-largest share by which a step may take longer to save transfers.
-
-Steps with 422 to 894 transfers on two logical CPUs took 7 to 26 µs longer than predicted for each,
-in the median 10 µs."""
-
-TOLD = 0.05
-"""Share of the step time above which the price of all transfers is told."""
 
 ROOMY = 0.1
 """A plan that fills no device by more than this share of its memory has room enough."""
@@ -61,25 +49,6 @@ count if a pipeline is simulated."""
 
 FEWEST = 20
 """Plans that must be affordable for any to be tried."""
-
-
-def price_us(problem: Problem) -> FloatArray:
-    """Return what a transfer costs besides; shape (n_devices, n_devices)."""
-    devices, measured = problem.cluster.devices, problem.measured_profile.measured.links or ()
-    known = {(link.source, link.target) for link in measured}
-    return np.array([
-        [
-            PRICE_US
-            * (
-                a is not b
-                and a.kind == b.kind == "cpu"
-                and task_of(a.name) == task_of(b.name)
-                and (a.name, b.name) not in known
-            )
-            for b in devices
-        ]
-        for a in devices
-    ])  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +76,11 @@ class _Rated:
         plan = self.schedule.plan
         used, first = np.unique(plan.device[np.argsort(plan.position)], return_index=True)
         order = tuple(used[np.argsort(first)].tolist())
-        return self.fullest, len(self.schedule.transfer_tensor), order
+        return self.fullest, self.n_transfers, order
+
+    @property
+    def n_transfers(self) -> int:
+        return len(self.schedule.transfer_tensor)
 
 
 def stop_of_ties(stop: Stop, n_ops: int) -> Stop:
@@ -135,18 +108,6 @@ def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Sched
     if problem.cluster.n_devices < 2 or not is_plain or FEWEST * n_each > WORK:
         return schedule
     return _Choice(schedule, stop).make(others)
-
-
-def about_price(schedule: Schedule) -> str:
-    """Say what the transfers of a plan may cost besides; empty if that does not matter."""
-    price_us_of = price_us(schedule.problem)[schedule.transfer_from, schedule.transfer_to]
-    total_us = float(price_us_of.sum())
-    if total_us <= TOLD * schedule.makespan_us:
-        return ""
-    return (
-        f"Between logical CPUs, a transfer costs some {PRICE_US:.0f} µs that no prediction counts: "
-        f"{ms(total_us)} in all."
-    )
 
 
 def _value_us(problem: Problem, plan: Plan) -> float:
@@ -250,7 +211,8 @@ class _Choice:
         return given.proven and rated.value_us <= self._first.value_us * (1 + BETTER)
 
     def _is_as_good(self, found: _Rated) -> bool:
-        most = MOST if self._price_us.any() else 0.0
+        saved = self._first.n_transfers - found.n_transfers
+        most = MOST if self._price_us.any() and saved >= FEW else 0.0
         return (
             found.value_us <= self._value_us * (1 + TIE + most)
             and found.charged_us <= self._charged_us + TIE * self._value_us
@@ -294,7 +256,7 @@ class _Choice:
 
     def _why(self) -> str:
         best, first = self._best, self._first
-        n_saved = len(first.schedule.transfer_tensor) - len(best.schedule.transfer_tensor)
+        n_saved = first.n_transfers - best.n_transfers
         if best.value_us > first.value_us * (1 + TIE):
             return (
                 f"By prediction, the fastest plan found takes {ms(first.value_us)}, "

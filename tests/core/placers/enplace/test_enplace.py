@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from tests.core.placers.problems import gpus, line, problems
 from tests.core.solvers.warm import warm_solvers
-from tests.problems import cluster_of, profile_of
+from tests.problems import cluster_of, profile_of, with_measured_links
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -108,9 +108,12 @@ def _treat_as_large(patch):
 
 @pytest.fixture
 def large(monkeypatch):
-    """A problem that is treated as one so large that there is no time to search it."""
+    """A problem that is treated as one so large that there is no time to search it.
+
+    Its links were measured: no step takes longer to save transfers.
+    """
     _treat_as_large(monkeypatch)
-    return Problem(branches(), gpus(3, b1=0.5))
+    return with_measured_links(Problem(branches(), gpus(3, b1=0.5)))
 
 
 @pytest.mark.parametrize("limit_s", [1.0, 7.0, 14.0])
