@@ -34,6 +34,7 @@ ONE_ROUND = {"rounds": 1}
 @given(problem=problems())
 @warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
+    problem = with_measured_links(problem)  # no step takes longer to save transfers
     options = PlaceOptions(values=ONE_ROUND)
     ours = simulate(problem, place(problem, "enplace", options=options).plan)
     for name, other in placers("step-time").items():
@@ -175,6 +176,7 @@ def test_two_methods_are_tried_side_by_side_on_a_large_graph(monkeypatch, large)
 @examples(5)
 @given(problem=problems())
 def test_no_list_schedule_is_better_on_a_large_graph(problem):
+    problem = with_measured_links(problem)
     with pytest.MonkeyPatch.context() as patch:
         _treat_as_large(patch)
         options = PlaceOptions(stop=Stop(1e6, clock=Stopwatch(lambda: 0.0)))
