@@ -41,7 +41,8 @@ _KNOWN = (
         "without --estimate",
     ),
     (
-        ("Cannot access data pointer of Tensor", ".numpy() is not supported"),
+        ("Cannot access data pointer of Tensor", ".numpy() is not supported",
+         "Not available for 'meta' device type"),
         "this reads the memory of a tensor past PyTorch's dispatcher, and in an estimate a tensor "
         "has none; profile it on a device without --estimate",
     ),

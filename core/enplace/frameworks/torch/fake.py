@@ -6,14 +6,16 @@ lets it go on: a number is 1, a yes or no is no, and a mask takes all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +24,9 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from enplace.frameworks.source import Source
-from enplace.frameworks.torch.recorder import check_hooks
-from enplace.frameworks.torch.scripts import Recorded, Watch, run_watched
+from enplace.frameworks.torch.recorder import check_hooks, run_parts
+from enplace.frameworks.torch.recording import Recorded, Wanted
+from enplace.frameworks.torch.scripts import Watch, run_watched
 from enplace.frameworks.torch.timing import Clock
 from enplace.processes.worker import Report
 
@@ -39,7 +42,7 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
         If it ends or fails before, or asks for more than a fake tensor knows.
     """
     check_hooks()
-    watch = Watch(source, Clock(), 0, 0, report)
+    watch = Watch(source, Clock, Wanted(0, 0, report))
     with fake_tensors():
         run_watched(source, watch)
     return watch.recorded()
@@ -59,7 +62,12 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(step)  # it asks whether a gradient is infinite
         flatten = patch.object(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
         stack.enter_context(flatten)  # it compares addresses
-        stack.enter_context(patch.object(torch, "save", _save_nothing))
+        saved: dict[str, Any] = {}
+        stack.enter_context(patch.object(torch, "save", _save_to(saved)))
+        stack.enter_context(patch.object(torch, "load", _load_from(saved, torch.load)))
+        for name in ("numpy", "__array__", "tolist"):
+            known = _read_known(name)
+            stack.enter_context(patch.object(torch.Tensor, name, known))
         if not torch.cuda.is_available():
             mode = stack.enter_context(_OnTheHost())
             again = _checkpoint(checkpoint.checkpoint, mode)
@@ -67,8 +75,63 @@ def fake_tensors() -> Iterator[None]:
         yield
 
 
-def _save_nothing(*_: Any, **__: Any) -> None:
-    """Save no tensors: they have no content."""
+def _save_to(saved: dict[str, Any]) -> Any:
+    """Save no tensors, for they have no content; but keep what would have been saved."""
+
+    def save(thing: Any, file: Any, *_: Any, **__: Any) -> None:
+        if (name := _name_of(file)) is not None:
+            saved[name] = thing
+
+    return save
+
+
+def _load_from(saved: dict[str, Any], usual: Any) -> Any:
+    @wraps(usual)
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        name = _name_of(file)
+        return saved[name] if name in saved else usual(file, *args, **kwargs)
+
+    return load
+
+
+def _name_of(file: Any) -> str | None:
+    name = getattr(file, "name", file)
+    return os.path.realpath(name) if isinstance(name, str | os.PathLike) else None
+
+
+MOST_BYTES = 1 << 28
+"""Arrays of more bytes are not made up for a script that asks for them."""
+
+
+def _read_known(name: str) -> Any:
+    """Let a script read a tensor without content: each number is 1, and each condition false."""
+    usual = getattr(torch.Tensor, name)
+
+    @wraps(usual)
+    def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        size = self.numel() * self.element_size()
+        if not isinstance(self, FakeTensor) or size > MOST_BYTES:
+            return usual(self, *args, **kwargs)
+        kind = _NUMPY.get(self.dtype, np.float32)
+        answer = np.full(tuple(self.shape), _answer(self.dtype), kind)
+        return answer.tolist() if name == "tolist" else answer
+
+    return read
+
+
+_NUMPY: dict[torch.dtype, Any] = {
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float16: np.float16,
+    torch.float64: np.float64,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+}
+"""Types of numbers; float32 for others."""
 
 
 class _Nothing:
@@ -86,6 +149,8 @@ class _Answers(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
+            return parts
         if func is _aten._local_scalar_dense.default:
             return True if args[0] in self._yes else _answer(args[0].dtype)
         if func in (_aten.all.default, _aten.all.dim, _aten._is_all_true.default):
@@ -99,6 +164,8 @@ class _Answers(TorchDispatchMode):
             return torch.empty(size, dtype=torch.int64, device=args[0].device)
         if func is _aten.masked_select.default:
             return args[0].new_empty((args[0].numel(),))
+        if func in _BY_VALUE:
+            return _BY_VALUE[func](*args, **kwargs)
         if func is _aten._cudnn_rnn.default and args[3] is None:
             return _recur(func, args)
         if func is _aten._cudnn_rnn_backward.default:
@@ -111,6 +178,54 @@ class _Answers(TorchDispatchMode):
         if func is _aten.index.Tensor:
             args = (args[0], _all_rows(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+
+def _unique(
+    tensor: torch.Tensor,
+    is_sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    """Find no value twice."""
+    n = tensor.numel()
+    inverse = tensor.new_empty(tensor.shape if return_inverse else (0,), dtype=torch.int64)
+    counts = tensor.new_empty(n if return_counts else (0,), dtype=torch.int64)
+    return tensor.new_empty(n), inverse, counts
+
+
+def _unique_consecutive(
+    tensor: torch.Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    if dim is None:
+        return _unique(tensor, True, return_inverse, return_counts)
+    return _unique_rows(tensor, dim)
+
+
+def _unique_rows(tensor: torch.Tensor, dim: int, *_: bool, **__: bool) -> Any:
+    rows = tensor.new_empty(tensor.shape[dim], dtype=torch.int64)
+    return torch.empty_like(tensor), rows, torch.empty_like(rows)
+
+
+def _repeat_once(repeats: torch.Tensor, **_: Any) -> torch.Tensor:
+    return torch.empty_like(repeats, dtype=torch.int64)
+
+
+def _count_two(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
+    dtype = torch.int64 if weights is None else torch.float64
+    return tensor.new_empty(max(minlength, 2), dtype=dtype)
+
+
+_BY_VALUE: dict[Any, Callable[..., Any]] = {
+    _aten._unique2.default: _unique,
+    _aten.unique_consecutive.default: _unique_consecutive,
+    _aten.unique_dim.default: _unique_rows,
+    _aten.repeat_interleave.Tensor: _repeat_once,
+    _aten.bincount.default: _count_two,
+}
+"""Ops whose results have as many rows as values say: each value is another, and is 1."""
 
 
 def _recur(func: Any, args: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import find_blocks, find_modules, why_no_map, write_map
 from enplace.frameworks.torch.exports import EXPORTERS
 from enplace.frameworks.wishes import PROGRAM
-from enplace.option import Option
+from enplace.option import SWITCH, Option
 from enplace.processes.worker import scratch_program
 from enplace.writers.registry import Exporter
 
@@ -25,15 +25,30 @@ _ESTIMATE = Option(
     "It needs neither the GPU nor the memory. [default: measure on the devices of this machine]",
     titled="Estimate for a GPU",
 )
+_FORWARD = Option(
+    "forward",
+    SWITCH,
+    False,
+    "Of a PyTorch script: record a forward pass of its model, and end the script then. A script "
+    "that makes no step of an optimiser gives a forward pass anyway, once it has ended.",
+    titled="A forward pass alone",
+)
 _NO_RUN = (
     "Enplace does not run plans of PyTorch models. Make one of whole blocks and export it as a "
     "device map, which accelerate and transformers take."
 )
-_RUNS = "It runs, unchanged, until steps of its optimiser are recorded and timed."
+_RUNS = (
+    "It runs, unchanged, until steps of its optimiser are recorded and timed; a script without any "
+    "gives a forward pass."
+)
 
 _KINDS = (
-    ModelKind("script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE), why_no_run=_NO_RUN),
-    ModelKind("module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE), why_no_run=_NO_RUN),
+    ModelKind(
+        "script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD), why_no_run=_NO_RUN
+    ),
+    ModelKind(
+        "module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD), why_no_run=_NO_RUN
+    ),
 )
 
 

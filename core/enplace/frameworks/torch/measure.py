@@ -60,7 +60,7 @@ def measured_profile(name: str, step: Step, timing: Timing, facts: Measurement) 
         batch_shapes=step.batch_shapes,
         function=step.name,
         config=_config(step, timing, scale) | {PARAMETERS: graph.parameters},
-        notes=_notes(step, timing, scale),
+        notes=(*facts.notes, *_notes(step, timing, scale)),
     )
     profile = graph.profile(name, measured)
     if measured.step_time_us is None:
@@ -81,7 +81,7 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         batch_shapes=step.batch_shapes,
         function=step.name,
         config={PARAMETERS: graph.parameters},
-        notes=_unwritten(step),
+        notes=(*facts.notes, *_unwritten(step)),
     )
     return graph.profile(name, measured)
 

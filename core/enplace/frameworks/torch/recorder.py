@@ -59,6 +59,17 @@ def check_hooks() -> None:
             raise EnplaceError(f"PyTorch {torch.__version__} has no {name}; use another version")
 
 
+def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """Run the ops that an op is made of under a mode: inference mode hands such ops on whole.
+
+    ``NotImplemented`` says that it is made of none.
+    """
+    if func.namespace in _ASIDE or not torch.is_inference_mode_enabled():
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
+
+
 @dataclass
 class _Block:
     """A storage while it is being recorded."""
@@ -115,6 +126,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace in _ASIDE:
             return func(*args, **kwargs)
+        if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
+            return parts
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for tensor in given:
             self._block(tensor, -1)

@@ -7,10 +7,10 @@ then plain steps are timed, and the step is recorded once more for the times of 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -27,18 +27,19 @@ from enplace.frameworks.programs import (
     why_failed,
 )
 from enplace.frameworks.source import Source
+from enplace.frameworks.torch.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
-from enplace.frameworks.torch.modules import Modules
-from enplace.frameworks.torch.recorder import Recorder, check_hooks
-from enplace.frameworks.torch.step import Step, Timing
+from enplace.frameworks.torch.recorder import check_hooks
+from enplace.frameworks.torch.recording import (
+    EnoughError,
+    LoadError,
+    Recorded,
+    Recording,
+    Wanted,
+)
+from enplace.frameworks.torch.step import Step
 from enplace.frameworks.torch.timing import Clock, CpuClock, GpuClock
 from enplace.processes.worker import Report
-
-RECORDINGS = 3
-"""How often a step on a CPU is recorded for its times; kernels of a GPU vary less."""
-
-REPORT_S = 0.25
-"""Progress is reported no more often: it would slow short steps down."""
 
 _SHARDING = {
     "torch.distributed.fsdp": "FSDP",
@@ -50,39 +51,20 @@ _SHARDING = {
 """Modules whose classes divide a model among processes, each of which sees only its part."""
 
 
-class EnoughError(BaseException):
-    """Ends the script, even through its own ``except Exception``."""
-
-
-class LoadError(EnplaceError):
-    """A script has no step that can be recorded. ``printed``: its output explains why."""
-
-    def __init__(self, why: str, printed: bool = False) -> None:
-        super().__init__(why)
-        self.printed = printed
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A step of a script, and what was measured of it."""
-
-    step: Step
-    timing: Timing
-    is_compiled: bool = False
-
-
 def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> Recorded:
     """Run a script until its step is recorded and ``steps`` plain ones are timed.
 
-    A script that ends earlier gives as many as it has.
+    A script that ends earlier gives as many as it has. One that makes none gives a call of its
+    model instead.
 
     Raises
     ------
     LoadError
-        If it ends or fails before its second step.
+        If it ends or fails before its second step, and calls no model.
     """
     check_hooks()
-    watch = Watch(source, _clock(), steps, warm_ups, report)
+    make_clock = _gpu_clock if torch.cuda.is_available() else CpuClock
+    watch = Watch(source, make_clock, Wanted(steps, warm_ups, report))
     run_watched(source, watch)
     return watch.recorded()
 
@@ -101,7 +83,7 @@ def run_watched(source: Source, watch: Watch) -> None:
         except EnoughError:
             pass
         except SystemExit as end:
-            if not watch.has_step:
+            if end.code and not watch.has_step:
                 raise LoadError(why_ended(source, end), printed=True) from None
         except BaseException as error:
             if isinstance(error, EnplaceError):
@@ -114,8 +96,8 @@ def run_watched(source: Source, watch: Watch) -> None:
                 raise LoadError(why_failed(source, error, first_line(error)), True) from None
 
 
-def _clock() -> CpuClock | GpuClock:
-    return GpuClock(0) if torch.cuda.is_available() else CpuClock()
+def _gpu_clock() -> GpuClock:
+    return GpuClock(0)
 
 
 @contextmanager
@@ -138,16 +120,15 @@ def without_compiler(note: Callable[[], None]) -> Iterator[None]:
 class Watch:
     """Follows the steps of a script's optimisers, and says when to record and when to time."""
 
-    def __init__(
-        self, source: Source, clock: Clock, steps: int, warm_ups: int, report: Report
-    ) -> None:
-        self._source, self._clock, self._report = source, clock, report
-        self._steps, self._warm_ups = steps, warm_ups
-        self._modules = Modules()
+    def __init__(self, source: Source, make_clock: Callable[[], Clock], wanted: Wanted) -> None:
+        self._source, self._wanted = source, wanted
+        self._forward = bool(source.options.get("forward"))
+        ends = self._forward or not may_train(source)
+        self._calls = Calls(make_clock(), wanted, ends)
+        self._recording = Recording(make_clock())
+        self._clock = self._recording.clock
         self._optimizers: list[torch.optim.Optimizer] = []
         self._depth = 0
-        self._recorder: Recorder | None = None
-        self._recording = ExitStack()
         self._step: Step | None = None
         self._again = 0
         self._plain = -1
@@ -160,24 +141,32 @@ class Watch:
         return self._step is not None
 
     def recorded(self) -> Recorded:
-        """Return the step, and what was measured.
+        """Return the step, or else a call of the model, and what was measured.
 
         Raises
         ------
         LoadError
-            If the script had none.
+            If the script had neither.
         """
-        if self._step is None:
-            name = self._source.name
-            why = (
-                "it made only one step; let it make at least two"
-                if self._optimizers
-                else "it ended without a step of an optimiser of torch.optim; open the script "
-                "that trains"
+        if self._step is not None:
+            timing = self._clock.timing(self._wanted.warm_ups)
+            return Recorded(self._step, timing, self._is_compiled)
+        if self._calls.has_call and (self._forward or not self._calls.made_gradients):
+            return self._calls.recorded(self._is_compiled)
+        raise LoadError(f"{os.path.basename(self._source.path)}: {self._why_nothing()}")
+
+    def _why_nothing(self) -> str:
+        if self._optimizers:
+            return "it made only one step of its optimiser; let it make at least two"
+        if self._calls.made_gradients:
+            return (
+                "it makes gradients, but no optimiser of torch.optim makes a step; let one update "
+                "the parameters, or record a forward pass alone with --forward"
             )
-            raise LoadError(f"{name}: {why}")
-        timing = self._clock.timing(self._warm_ups)
-        return Recorded(self._step, timing, self._is_compiled)
+        return (
+            "it ended without a step of an optimiser of torch.optim and called no model; open the "
+            "script that trains or serves one"
+        )
 
     def note_compiled(self) -> None:
         """Note that the script compiles something."""
@@ -187,20 +176,27 @@ class Watch:
     def hooked(self) -> Iterator[None]:
         """Watch every optimiser within the block."""
         with ExitStack() as stack:
+            stack.enter_context(self._calls.hooked())
             for hook in (
-                hooks.register_optimizer_step_pre_hook(self._begin),
-                hooks.register_optimizer_step_post_hook(self._end),
+                ()
+                if self._forward
+                else (
+                    hooks.register_optimizer_step_pre_hook(self._begin),
+                    hooks.register_optimizer_step_post_hook(self._end),
+                )
             ):
                 stack.callback(hook.remove)
-            stack.callback(self._stop_recording)
+            stack.callback(self._recording.stop)
             yield
 
     def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if _wraps(optimizer):
             return
         self._depth += 1
-        if self._recorder is not None and self._depth == 1:
-            self._recorder.enter_optimizer(optimizer)
+        if self._depth == 1:
+            self._calls.forget()
+        if self._recording.recorder is not None and self._depth == 1:
+            self._recording.recorder.enter_optimizer(optimizer)
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if _wraps(optimizer):
@@ -208,8 +204,8 @@ class Watch:
         self._depth -= 1
         if self._depth:
             return
-        if self._recorder is not None:
-            self._recorder.leave_optimizer()
+        if self._recording.recorder is not None:
+            self._recording.recorder.leave_optimizer()
         if self._is_done:
             raise EnoughError  # the script's own ``except:`` caught it
         if not any(each is optimizer for each in self._optimizers):
@@ -221,16 +217,16 @@ class Watch:
     def _begin_anew(self) -> None:
         """Begin with this step: its round has one optimiser more than those before."""
         self._check_whole()
-        self._stop_recording()
+        self._recording.stop()
         self._step, self._plain = None, -1
         self._record()
 
     def _next(self) -> None:
         """A step has ended: decide what to do with the next one."""
-        if self._recorder is None:
+        if self._recording.recorder is None:
             self._time()
             return
-        self._step = self._finish()
+        self._step = self._recording.end(self._optimizers)
         self._check_whole()
         self._again += self._plain >= 0
         if self._is_finished():
@@ -246,18 +242,17 @@ class Watch:
         """A plain step has ended."""
         self._plain += 1
         self._clock.end_plain()
-        most = self._warm_ups + self._steps
+        most = self._wanted.plain
         if time.monotonic() >= self._report_at:
             self._report_at = time.monotonic() + REPORT_S
-            self._report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
+            self._wanted.report(f"Measuring step {self._plain:,} of {most:,}", self._plain / most)
         if self._plain >= most:
             self._record()
 
     def _is_finished(self) -> bool:
-        if not self._steps:
+        if not self._wanted.steps:
             return True  # only the graph is wanted
-        wanted = 1 if isinstance(self._clock, GpuClock) else RECORDINGS
-        return self._plain >= 0 and self._again >= wanted
+        return self._plain >= 0 and self._again >= self._recording.repeats
 
     def _check_whole(self) -> None:
         """Refuse a model of which this process has only a part.
@@ -267,7 +262,7 @@ class Watch:
         LoadError
             With what divides it.
         """
-        kinds = [type(each) for root in self._modules.roots for each in root.modules()]
+        kinds = [type(each) for root in self._recording.modules.roots for each in root.modules()]
         groups = (group for each in self._optimizers for group in each.param_groups)
         kinds += [type(parameter) for group in groups for parameter in group["params"]]
         for kind in dict.fromkeys(kinds):
@@ -280,23 +275,8 @@ class Watch:
                 )
 
     def _record(self) -> None:
-        self._report("Recording a step", None)
-        self._recorder = Recorder(self._modules, self._clock)
-        self._recorder.know_model(self._optimizers)
-        self._clock.start()
-        self._recording.enter_context(self._modules)
-        self._recording.enter_context(self._recorder)
-
-    def _finish(self) -> Step:
-        recorder, self._recorder = self._recorder, None
-        assert recorder is not None
-        self._recording.close()
-        self._clock.stop()
-        return recorder.finish(self._modules.name, self._optimizers)
-
-    def _stop_recording(self) -> None:
-        if self._recorder is not None:
-            self._finish()
+        self._wanted.report("Recording a step", None)
+        self._recording.begin(self._optimizers)
 
 
 def _wraps(optimizer: torch.optim.Optimizer) -> bool:

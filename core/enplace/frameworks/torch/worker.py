@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from enplace.errors import DoesNotFitError, EnplaceError
 from enplace.frameworks.roofline import GPUS
@@ -25,6 +26,9 @@ from enplace.processes.wire import Message
 from enplace.processes.worker import Report
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
+
+if TYPE_CHECKING:
+    from enplace.frameworks.torch.recording import Recorded
 
 
 def work(connection: Connection) -> Message:
@@ -56,19 +60,20 @@ def _profile(job: Message, report: Report) -> Profile:
 
     if gpu := source.text("estimate"):
         found = record_on_fake_tensors(source, report)
-        return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found.is_compiled))
+        return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found))
     found = record_script(source, details["steps"], details["warm_ups"], report)
-    return measured_profile(source.name, found.step, found.timing, _facts(found.is_compiled))
+    return measured_profile(source.name, found.step, found.timing, _facts(found))
 
 
-def _facts(is_compiled: bool) -> Measurement:
+def _facts(found: Recorded) -> Measurement:
     import torch
 
     return Measurement(
         framework="torch",
         framework_version=torch.__version__,
         tf32=bool(torch.backends.cuda.matmul.allow_tf32),
-        compiled=is_compiled,
+        compiled=found.is_compiled,
+        notes=found.about,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -216,7 +217,8 @@ def test_an_estimate_runs_checkpoints_and_scaled_gradients_with_kernels_of_a_gpu
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("import torch\n", "it ended without a step of an optimiser"),
+        ("import torch\n", "without a step of an optimiser of torch.optim and called no model"),
+        (LOOP.replace("optimizer.step()", "pass"), "it makes gradients, but no optimiser"),
         (LOOP.replace("range(8)", "range(1)"), "it made only one step"),
         ("import torch\nraise ValueError('no data')\n", r"line 2: it failed .* no data"),
         (LOOP.replace("nn.Linear(32", "FSDPModule(32"), "failed before it trained"),
@@ -246,8 +248,27 @@ def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
     assert [*step.tied] == [("3.weight", "0.weight"), ("3.bias", "0.bias")]
 
 
+VALUES = """
+        assert (x.numpy() == 1).all() and not (x > 0).tolist()[0][0]
+        assert torch.unique(y, return_counts=True)[1].shape == y.shape
+        assert len(y.repeat_interleave(y)) == len(y)
+        optimizer.zero_grad()
+"""
+
+
+def test_what_a_script_asks_of_values_in_an_estimate_lets_it_go_on(tmp_path):
+    text = LOOP.replace(
+        "    optimizer.zero_grad()", textwrap.dedent(VALUES).replace("\n", "\n    ")
+    )
+    step = record_on_fake_tensors(script(tmp_path, text), ignore).step
+    assert any(op.optimizer == "Adam" for op in step.ops)
+
+
 def test_reading_memory_in_an_estimate_is_refused_with_the_line(tmp_path):
-    text = LOOP.replace("    optimizer.zero_grad()", "    x.numpy()\n    optimizer.zero_grad()")
+    text = LOOP.replace(
+        "    optimizer.zero_grad()",
+        "    bytes(x.untyped_storage())\n    optimizer.zero_grad()",
+    )
     with pytest.raises(LoadError, match=r"train\.py, line \d+: .*without --estimate"):
         record_on_fake_tensors(script(tmp_path, text), ignore)
 
@@ -300,11 +321,56 @@ SAVING = (
 @pytest.mark.parametrize("estimate", ["", "h100"])
 def test_what_a_script_saves_changes_no_file(tmp_path, monkeypatch, estimate):
     monkeypatch.chdir(tmp_path)
-    text = SAVING.replace('    torch.load("best.pt")\n', "") if estimate else SAVING
-    Path("train.py").write_text(text)
+    Path("train.py").write_text(SAVING)
     Path("log.csv").write_text("mine")
     Path("best.pt").write_text("mine, too")
     profile = measure_profile(source_of("train.py", estimate=estimate), "cpu:1", 2, 1)
     assert profile.n_ops > 10
     assert Path("log.csv").read_text() == "mine"
     assert Path("best.pt").read_text() == "mine, too"
+
+
+SERVING = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+small = nn.Linear(4, 4)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+with torch.inference_mode():
+    for rows in (9, 4, 4, 1, 4, 4, 4, 4, 4, 4, 4):
+        found = model(torch.randn(rows, 8))
+        small(torch.randn(1, 4))
+        print(float(found.sum()), file=open(sys.argv[1], "a"))
+"""
+
+
+@pytest.mark.parametrize("words", ["", "# then it trains"])
+def test_a_script_that_only_serves_gives_a_forward_pass(words, tmp_path):
+    alone, recorded = tmp_path / "alone", tmp_path / "recorded"
+    source = script(tmp_path, SERVING + words, str(recorded))
+    subprocess.run([sys.executable, source.path, str(alone)], check=True)
+    found = record_script(source, 2, 1, ignore)
+    lines = recorded.read_text().splitlines()
+    assert lines == alone.read_text().splitlines()[: len(lines)]
+    assert len(lines) == (11 if words else 8)  # enough, if no word is of training
+    assert [each for each in kinds(found.step) if each[0] != "t"] == [
+        ("addmm", "0", "forward"),
+        ("relu", "1", "forward"),
+        ("addmm", "2", "forward"),
+    ]
+    assert found.step.batch_shapes == ((4, 8),)
+    assert len(found.timing.step_times_us) == 2
+    assert found.about == (
+        "A forward pass of Sequential was recorded: its call 9.",
+        "Calls of Linear are not in it.",
+    )
+    fake = record_on_fake_tensors(script(tmp_path, SERVING + words, str(recorded)), ignore)
+    assert kinds(fake.step) == kinds(found.step)
+
+
+def test_a_forward_pass_of_a_script_that_trains_is_recorded_if_wanted(tmp_path):
+    (tmp_path / "train.py").write_text(LOOP)
+    source = source_of(str(tmp_path / "train.py"), forward=True, framework_name="torch")
+    assert {op.pass_ for op in record(source).ops} == {"forward"}

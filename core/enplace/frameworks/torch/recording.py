@@ -1,0 +1,96 @@
+"""One recording after another, by the same names of modules and the same clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.torch.modules import Modules
+from enplace.frameworks.torch.recorder import Recorder
+from enplace.frameworks.torch.step import Step, Timing
+from enplace.frameworks.torch.timing import Clock, GpuClock
+from enplace.processes.worker import Report
+
+RECORDINGS = 3
+"""How often a step on a CPU is recorded for its times; kernels of a GPU vary less."""
+
+
+class EnoughError(BaseException):
+    """Ends the script, even through its own ``except Exception``."""
+
+
+class LoadError(EnplaceError):
+    """A script has no step that can be recorded. ``printed``: its output explains why."""
+
+    def __init__(self, why: str, printed: bool = False) -> None:
+        super().__init__(why)
+        self.printed = printed
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A step of a script, or a call of its model, and what was measured of it.
+
+    Attributes
+    ----------
+    about : tuple of str
+        Sentences for people: what was recorded, if it is no training step.
+    """
+
+    step: Step
+    timing: Timing
+    is_compiled: bool = False
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many plain steps to time, after how many others; without any, only the graph counts."""
+
+    steps: int
+    warm_ups: int
+    report: Report
+
+    @property
+    def plain(self) -> int:
+        """All plain steps."""
+        return self.steps + self.warm_ups
+
+
+class Recording:
+    """Turns the recorder on and off."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.modules, self.clock = Modules(), clock
+        self.recorder: Recorder | None = None
+        self._stack = ExitStack()
+
+    @property
+    def repeats(self) -> int:
+        """How often to record for the times of ops."""
+        return 1 if isinstance(self.clock, GpuClock) else RECORDINGS
+
+    def begin(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+        """Record from here."""
+        self.recorder = Recorder(self.modules, self.clock)
+        self.recorder.know_model(optimizers)
+        self.clock.start()
+        self._stack.enter_context(self.modules)
+        self._stack.enter_context(self.recorder)
+
+    def end(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> Step:
+        """Record no longer, and return what was recorded."""
+        recorder, self.recorder = self.recorder, None
+        assert recorder is not None
+        self._stack.close()
+        self.clock.stop()
+        return recorder.finish(self.modules.name, optimizers)
+
+    def stop(self) -> None:
+        """Record no longer, if at all; what was recorded does not matter."""
+        if self.recorder is not None:
+            self.end()
