@@ -93,6 +93,7 @@ class _Progress:
     seen_module: bool = False
     calls: int = 0
     module_of_node: dict[int, tuple[str, str]] = field(default_factory=dict)
+    last_node: int = field(default_factory=lambda: torch.autograd._get_sequence_nr() - 1)
 
 
 class Recorder(TorchDispatchMode):
@@ -156,7 +157,10 @@ class Recorder(TorchDispatchMode):
         else:
             found = ("", LOSS if at.seen_module else INPUT)
         if torch.is_grad_enabled() or module is not None:
-            at.module_of_node.setdefault(number, found)
+            # An op in place makes its node before the copy that it needs has one of its own.
+            for each in range(min(at.last_node + 1, number), number + 1):
+                at.module_of_node.setdefault(each, found)
+            at.last_node = number
         return *found, OpPass.FORWARD
 
     def _of_node(self, node: Any, module: str | None) -> tuple[str, str]:

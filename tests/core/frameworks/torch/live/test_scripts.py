@@ -239,6 +239,21 @@ def test_a_model_of_which_this_process_has_a_part_is_refused(tmp_path):
         record(script(tmp_path, text))
 
 
+def test_the_gradient_of_an_op_in_place_belongs_to_its_module(tmp_path):
+    share = """
+class Share(nn.Module):
+    def forward(self, x):
+        x = 1 + x.abs()
+        x /= x.sum(-1, keepdim=True)
+        return x * x
+
+model ="""
+    text = LOOP.replace("\nmodel =", share).replace("nn.ReLU(inplace=True)", "Share()")
+    step = record(script(tmp_path, text))
+    divided = [op for op in step.ops if op.pass_ == "backward" and op.kind in ("div", "neg")]
+    assert {op.module for op in divided} == {"1"}
+
+
 def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
     text = LOOP.replace(
         "optimizer =", "model.append(model[0])\nmodel.to(torch.bfloat16)\noptimizer =", 1
