@@ -374,6 +374,7 @@ def _span(times_us: tuple[float, ...]) -> str:
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Show a headline, the main figures, and a line for each stage and each device."""
+    from enplace.machine.pipelines.pipeline import EXCHANGED
     from enplace.machine.pipelines.stages import PASS_NAMES
 
     names = [device_label(device.name) for device in problem.cluster.devices]
@@ -390,6 +391,9 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         ],
         ["all of them", ms(found.makespan_us), ""],
     ]
+    if found.exchange:
+        sent = size(sum(each.n_bytes for each in found.exchange) // 2)
+        facts.append(["of that, at the end", ms(found.exchange_us), f"{sent} {EXCHANGED}"])
     stages = [["stage", "on", "pass", "ops", "in", "compute", "out", "gradients"]]
     for number, stage in enumerate(found.stages[:SHOWN_STAGES]):
         stages.append(
@@ -410,10 +414,12 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         memory = f"{size(peak)} of {size(capacity.capacity_bytes)}"
         used = percent(peak / capacity.capacity_bytes)
         busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
-        sent = sum(s.finish_us - s.start_us for s in found.transfers if s.device == device)
+        slots = (slot for slot in found.transfers if slot.device == device)
+        sent_us = sum(slot.finish_us - slot.start_us for slot in slots)
+        sent_us += found.exchanging_us(device)
         share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
         in_flight = str(found.in_flight[device])
-        devices.append([name, ms(busy), share, ms(sent), in_flight, memory, used])
+        devices.append([name, ms(busy), share, ms(sent_us), in_flight, memory, used])
     tables = [table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrrrr")]
     about = [describe_pace(problem, plan, found), measured.about_passes]
     about += about_memory(problem, found.peak_bytes)

@@ -23,7 +23,13 @@ from enplace.machine.pipelines.loads import (
     pass_loads_us,
     shared_parts_us,
 )
-from enplace.machine.pipelines.pipeline import PipelineSchedule, Slot, planned_rule
+from enplace.machine.pipelines.pipeline import (
+    EXCHANGED,
+    Exchange,
+    PipelineSchedule,
+    Slot,
+    planned_rule,
+)
 from enplace.text import count, ms, percent, size
 from enplace.values.cluster import Device
 from enplace.values.device_names import device_label
@@ -156,6 +162,12 @@ class PipelineCanvas(TimeCanvas):
             return QRectF(left, lane.top(), width, lane.height() - thin)
         return QRectF(left, lane.bottom() - thin + 1, width, thin - 1)
 
+    def exchange_box(self, each: Exchange) -> QRectF:
+        """Return the area of what a device exchanges once per step: as high as its stages."""
+        lane, left = self.lane(each.device), self.scale.x(each.start_us)
+        width = max((each.finish_us - each.start_us) / self.scale.us_per_px, 1.0)
+        return QRectF(lane.left() + left, lane.top(), width, lane.height())
+
     def _slots(self) -> list[Slot]:
         if self.pipeline is None:
             return []
@@ -176,6 +188,8 @@ class PipelineCanvas(TimeCanvas):
             for slot in self._slots():
                 if self.box(slot).right() >= self.left:
                     self._paint_slot(painter, slot)
+            for each in self.pipeline.exchange if self.pipeline else ():
+                painter.fillRect(self.exchange_box(each), theme.tokens.dim)
 
     def _paint_axis(self, painter: QPainter) -> None:
         """Paint moments above the rows, and a line through the rows at each."""
@@ -292,6 +306,12 @@ class PipelineCanvas(TimeCanvas):
                     f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
                     f"{count(len(stage.ops), 'op')}"
                 )
+        for each in self.pipeline.exchange:
+            if self.exchange_box(each).contains(at):
+                return (
+                    f"{device_label(devices[each.device].name)} sends and receives "
+                    f"{size(each.n_bytes)} {EXCHANGED}, for {ms(each.finish_us - each.start_us)}"
+                )
         for device in self._rows:
             lane = self.lane(device)
             if self.row(device).contains(at):
@@ -329,6 +349,7 @@ def find_bubble(pipeline: PipelineSchedule, device: int, when_us: float) -> tupl
     """
     slots = sorted(pipeline.slots_of(device), key=lambda slot: slot.start_us)
     busy_us = sum(slot.finish_us - slot.start_us for slot in slots)
+    busy_us += pipeline.exchanging_us(device)
     share = max(0.0, 1 - busy_us / pipeline.makespan_us) if pipeline.makespan_us else 0.0
     coming = next((slot for slot in slots if slot.start_us >= when_us), None)
     if coming is None:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from enplace.machine.op_passes import once_per_step
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.problem import Problem
@@ -35,6 +36,24 @@ def send_us(problem: Problem) -> FloatArray:
         ends = [device for device in cluster.cpus or cluster.gpus if device != gpu]
         us[:, gpu] = _fastest_us(problem, [(gpu, end) for end in ends])
     return us
+
+
+def sample_us(problem: Problem) -> FloatArray:
+    """Return the times of :func:`send_us` for each sample of a pipeline; (n_tensors, n_devices).
+
+    0 for what crosses once per step (:func:`~enplace.machine.op_passes.once_per_step`).
+    """
+    return _per_sample(problem, send_us(problem))
+
+
+def sample_network_us(problem: Problem) -> FloatArray:
+    """Return the times of :func:`network_us` for each sample; (n_tensors, n_machines)."""
+    return _per_sample(problem, network_us(problem))
+
+
+def _per_sample(problem: Problem, cost_us: FloatArray) -> FloatArray:
+    cost_us[once_per_step(problem.profile)] = 0.0
+    return cost_us
 
 
 def network_us(problem: Problem) -> FloatArray:

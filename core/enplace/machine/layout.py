@@ -45,7 +45,10 @@ class Machine(NamedTuple):
     tensor_op: IntArray
     tensor_bytes: IntArray
     held_bytes: IntArray
+    copy_bytes: IntArray
     edge_ptr: IntArray
+    hold_ptr: IntArray
+    hold_op: IntArray
     edge_op: IntArray
     out_ptr: IntArray
     in_ptr: IntArray
@@ -89,7 +92,10 @@ def build_machine(problem: Problem) -> Machine:
         tensor_op=profile.tensor_op,
         tensor_bytes=profile.tensor_bytes,
         held_bytes=profile.held_bytes,
+        copy_bytes=profile.copy_bytes,
         edge_ptr=profile.edge_ptr,
+        hold_ptr=profile.hold_ptr,
+        hold_op=profile.hold_op,
         edge_op=profile.edge_op,
         out_ptr=profile.out_ptr,
         in_ptr=profile.in_ptr,

@@ -46,8 +46,10 @@ def _fits_at_once(
     for tensor in range(len(m.tensor_op)):
         home = device[m.tensor_op[tensor]]
         for d in range(len(held)):
-            if d == home or timing.arrival_us[tensor, d] >= 0.0:
+            if d == home:
                 held[d] += m.held_bytes[tensor]
+            elif timing.arrival_us[tensor, d] >= 0.0:
+                held[d] += m.copy_bytes[tensor]
     fits = True
     for d in range(len(held)):
         fits &= held[d] + temporary[d] <= m.capacity_bytes[d]
@@ -82,15 +84,15 @@ def _list_changes(
     """
     n = 0
     for tensor in range(len(m.tensor_op)):
-        n_bytes = m.held_bytes[tensor]
-        if n_bytes == 0:
+        if m.copy_bytes[tensor] == 0:
             continue
         maker = m.tensor_op[tensor]
         home = device[maker]
         _find_ends(m, device, timing, tensor, end_us)
         for d in range(len(end_us)):
-            begin_us = timing.sent_us[tensor, d]
+            begin_us, n_bytes = timing.sent_us[tensor, d], m.copy_bytes[tensor]
             if d == home:
+                n_bytes = m.held_bytes[tensor]
                 begin_us = timing.finish_us[maker] - m.time_us[maker, home]
             if end_us[d] >= 0.0 and end_us[d] > begin_us:
                 when[n], change[n], where[n] = begin_us, n_bytes, d
@@ -123,6 +125,8 @@ def _find_ends(
     for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
         consumer = m.edge_op[edge]
         end_us[device[consumer]] = max(end_us[device[consumer]], timing.finish_us[consumer])
+    for hold in range(m.hold_ptr[tensor], m.hold_ptr[tensor + 1]):
+        end_us[home] = max(end_us[home], timing.finish_us[m.hold_op[hold]])
 
 
 @loop

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from enplace.compiling import kernel
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import CONTROL, FloatArray, IntArray, Profile
 
 
 def backward_ops(problem: Problem) -> BoolArray:
@@ -25,8 +28,37 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     A sample does not pass through them: no other op waits for them within a step. The inputs of
     2020, which list the backward ops, have no such ops.
     """
-    backward = backward_ops(problem)
-    return backward & ~_on_the_way_back(problem.profile, backward)
+    return _optimiser_ops(problem.profile)
+
+
+@lru_cache(maxsize=4)
+def once_per_step(profile: Profile) -> BoolArray:
+    """Find the tensors that cross devices once per step, however many samples it has; (n_tensors,).
+
+    What a variable gives out is the same for all samples of a step: another device has a copy,
+    which is refreshed once. What only the optimiser reads is summed over the samples where it
+    arises, and only the sum is sent. No tensor of the inputs of 2020 is told to be either.
+    """
+    is_data = profile.tensor_output != CONTROL
+    if profile.measured.backward is not None:
+        return np.zeros_like(is_data)
+    on_path = np.bincount(
+        profile.edge_tensor, ~_optimiser_ops(profile)[profile.edge_op], profile.n_tensors
+    )
+    summed = (on_path == 0) & (np.diff(profile.edge_ptr) > 0)
+    found: BoolArray = is_data & (summed | given_by_variables(profile))
+    return found
+
+
+def given_by_variables(profile: Profile) -> BoolArray:
+    """Find the tensors that are the content of a variable; (n_tensors,)."""
+    found: BoolArray = profile.variable_given[profile.tensor_op] >= 0
+    return found
+
+
+def _optimiser_ops(profile: Profile) -> BoolArray:
+    backward = _with_followers(profile, named_backward(profile))
+    return backward & ~_on_the_way_back(profile, backward)
 
 
 def return_ops(problem: Problem) -> BoolArray:

@@ -106,7 +106,7 @@ def prepare(
     output_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(output_bytes, profile.tensor_op, profile.held_bytes)
     temporary_bytes, held_bytes = profile.temporary_bytes.copy(), profile.held_bytes.copy()
-    copy_bytes = np.zeros_like(held_bytes) if memory_rule else held_bytes
+    copy_bytes = np.zeros_like(held_bytes) if memory_rule else profile.copy_bytes.copy()
     # Followers run at once: their outputs are there from the start, like variables.
     stay_bytes = profile.persistent_bytes + np.where(follows, output_bytes, 0)
     if memory_rule == SUMS:

@@ -235,7 +235,7 @@ def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
     unit_bytes = problem.unit_persistent_bytes.copy()
     np.add.at(unit_bytes, problem.unit[profile.tensor_op[own]], profile.held_bytes[own])
     units = np.flatnonzero(np.bincount(problem.unit[placed == device], minlength=problem.n_units))
-    size = np.concatenate([unit_bytes[units], profile.held_bytes[tensors]])
+    size = np.concatenate([unit_bytes[units], lives.sizes(profile)[alive]])
     excess = curve.peak_bytes - problem.cluster.capacity_bytes[device]
     enough = size >= excess
     for i in np.lexsort((np.where(enough, size, -size), ~enough))[:MOST_TRIED].tolist():

@@ -9,6 +9,7 @@ import numpy as np
 from enplace.compiling import kernel
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 from enplace.values.problem import Problem
+from enplace.values.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,8 @@ class TensorLives:
         The first ``Profile.n_tensors`` rows are the producers' own copies, in tensor order.
     start_us, end_us : float array, shape (n_copies,)
         A producer's copy lives from the producer's start to the latest end of the producer, its
-        consumers there, and the transfers that send the tensor. A received copy lives from the
+        consumers there, the transfers that send the tensor, and the ops until which it is held,
+        wherever they run. A received copy lives from the
         start of its transfer to the end of its last consumer there.
     """
 
@@ -57,6 +59,11 @@ class TensorLives:
     device: IntArray
     start_us: FloatArray
     end_us: FloatArray
+
+    def sizes(self, profile: Profile) -> IntArray:
+        """Return the bytes of each row."""
+        copies = profile.copy_bytes[self.tensor[profile.n_tensors :]]
+        return np.concatenate([profile.held_bytes, copies])
 
 
 def last_uses_us(problem: Problem, device: IntArray, op_finish_us: FloatArray) -> FloatArray:
@@ -102,7 +109,7 @@ def memory_curves(
     """
     profile = problem.profile
     n_own, n_copies = profile.n_tensors, len(lives.tensor)
-    size = np.concatenate([profile.held_bytes[lives.tensor], profile.temporary_bytes])
+    size = np.concatenate([lives.sizes(profile), profile.temporary_bytes])
     start = np.concatenate([lives.start_us, op_start_us])
     end = np.concatenate([lives.end_us, op_finish_us])
     where = np.concatenate([lives.device, device])
@@ -132,6 +139,7 @@ def one_device_peak_bytes(problem: Problem) -> int:
     start_us[order] = np.concatenate([[0.0], finish_us[order[:-1]]])
     end_us = finish_us[profile.tensor_op]
     np.maximum.at(end_us, profile.edge_tensor, finish_us[profile.edge_op])
+    np.maximum.at(end_us, profile.hold_tensor, finish_us[profile.hold_op])
     device = np.zeros(profile.n_ops, dtype=np.int64)
     own = device[profile.tensor_op]
     lives = TensorLives(np.arange(profile.n_tensors), own, start_us[profile.tensor_op], end_us)

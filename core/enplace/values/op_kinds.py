@@ -114,6 +114,11 @@ def kind_of_type(op_type: str) -> str:
     return next((kind for pattern, kind in begins if pattern.match(op_type)), "")
 
 
+def is_read_type(op_type: str) -> bool:
+    """Return whether ops of a type only pass on what they read, such as a variable's content."""
+    return op_type in ("Identity", "ReadVariableOp")
+
+
 def is_update_type(op_type: str) -> bool:
     """Return whether ops of a type change a variable.
 

@@ -36,7 +36,7 @@ from enplace.values.arrays import (
 from enplace.values.columns import Column, Cut, Merge, check_texts, column, number_array
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US
 from enplace.values.measurement import Measurement
-from enplace.values.op_kinds import OpKind, OpPass, kinds_of
+from enplace.values.op_kinds import OpKind, OpPass, is_read_type, kinds_of
 
 __all__ = [
     "CONTROL",
@@ -62,6 +62,10 @@ MOST_PAIRS = 200_000
 
 CONTROL = -1
 """Output number of the tensor without bytes that represents an op's control edges."""
+
+
+def _no_holds() -> IntArray:
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,9 @@ class Profile:
         runs.
     flops : float array, shape (n_ops,)
         Operations with floating-point numbers; NaN if unknown.
+    hold_tensor, hold_op : int array, shape (n_holds,)
+        Tensors that stay on their device until an op has ended, which need not read them and may
+        run elsewhere. A hold sends nothing and orders nothing. Sorted by (tensor, op).
     colocation : tuple of str, length n_ops
         Ops with the same non-empty text must share a device.
     measured : Measurement
@@ -190,6 +197,8 @@ class Profile:
         unit="FLOP",
         table=True,
     )
+    hold_tensor: IntArray = field(default_factory=_no_holds)
+    hold_op: IntArray = field(default_factory=_no_holds)
     measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
@@ -199,6 +208,7 @@ class Profile:
         _check_names(self.op_names, *(getattr(self, label) for label in _TEXTS))
         _check_costs(self)
         _check_edges(self)
+        _check_holds(self)
         _check_backward(self)
         freeze_arrays(self)
         if len(self.topological_order) < self.n_ops:
@@ -239,6 +249,13 @@ class Profile:
         output, size = (each[self.edge_tensor] for each in (self.tensor_output, self.tensor_bytes))
         return np.stack([self.edge_source, output, self.edge_op, size], axis=1)
 
+    @property
+    def holds(self) -> IntArray:
+        """The source, output and last op of each hold; shape (n_holds, 3)."""
+        tensor = self.hold_tensor
+        ends = self.tensor_op[tensor], self.tensor_output[tensor], self.hold_op
+        return np.stack(ends, axis=1)
+
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Kind of each op, from its type where the profile does not say it; empty if unknown."""
@@ -260,21 +277,52 @@ class Profile:
         return csr_offsets(self.edge_tensor, self.n_tensors)
 
     @cached_property
+    def hold_ptr(self) -> IntArray:
+        """Holds of tensor ``t`` are ``hold_ptr[t] : hold_ptr[t + 1]``; shape (n_tensors + 1,)."""
+        return csr_offsets(self.hold_tensor, self.n_tensors)
+
+    @cached_property
     def out_ptr(self) -> IntArray:
         """Edges that leave op ``u`` are ``out_ptr[u] : out_ptr[u + 1]``; shape (n_ops + 1,)."""
         return self.edge_ptr[self.tensor_ptr]
 
     @cached_property
-    def held_bytes(self) -> IntArray:
-        """Memory that each tensor takes; shape (n_tensors,).
+    def copy_bytes(self) -> IntArray:
+        """Memory that each tensor takes on a device that receives it; shape (n_tensors,).
 
         Zero in the inputs of 2020, where the size of a node already includes its activations.
         """
-        if self.measured.backward is None:
-            return self.tensor_bytes
-        held = np.zeros(self.n_tensors, dtype=np.int64)
-        held.flags.writeable = False  # like all arrays here: kernels are compiled for either kind
-        return held
+        size = self.tensor_bytes
+        return size if self.measured.backward is None else _frozen(np.zeros_like(size))
+
+    @cached_property
+    def held_bytes(self) -> IntArray:
+        """Memory that each tensor takes on the device that makes it; shape (n_tensors,).
+
+        It is that of a copy, but none for the content of a variable, which holds it already. An op
+        that only reads a variable beside it passes on the same memory.
+        """
+        op, variable = self.tensor_op, self.variable_given[self.tensor_op]
+        group = np.unique(self.colocation, return_inverse=True)[1]
+        ungrouped = np.array([not each for each in self.colocation])
+        beside = (op == variable) | ((group[op] == group[variable]) & ~ungrouped[op])
+        there = beside & (variable >= 0) & (self.persistent_bytes[variable] >= self.tensor_bytes)
+        return _frozen(np.where(there, 0, self.copy_bytes))
+
+    @cached_property
+    def variable_given(self) -> IntArray:
+        """The variable whose content each op gives out, itself or read by it; shape (n_ops,).
+
+        -1 for the other ops.
+        """
+        given = np.where(np.array(self.kinds) == OpKind.VARIABLE, np.arange(self.n_ops), -1)
+        is_data = self.tensor_output[self.edge_tensor] != CONTROL
+        source, op = self.edge_source[is_data], self.edge_op[is_data]
+        reads = np.array([is_read_type(each) for each in self.op_types])
+        reads &= np.bincount(op, minlength=self.n_ops) == 1
+        from_variable = reads[op] & (given[source] == source)
+        given[op[from_variable]] = source[from_variable]
+        return given
 
     @cached_property
     def edge_source(self) -> IntArray:
@@ -368,6 +416,7 @@ def make_profile(
     edge_output: Sequence[int] | IntArray = (),
     edge_op: Sequence[int] | IntArray = (),
     edge_bytes: Sequence[int] | IntArray = (),
+    holds: Sequence[Sequence[int]] | IntArray = (),
     measured: Measurement | None = None,
     **columns: Any,
 ) -> Profile:
@@ -380,6 +429,8 @@ def make_profile(
     edge_source, edge_output, edge_op, edge_bytes : int, length n_edges
         Producer, output number (:data:`CONTROL` for a control edge), consumer and bytes of each
         edge; see :func:`edge_columns`.
+    holds : sequence of (source, output, op)
+        Each a tensor that stays on its device until an op has ended; an op reads it.
     columns
         The other columns of :class:`Profile`, as lists or arrays; those left out have their
         default.
@@ -409,8 +460,11 @@ def make_profile(
         )
     keep = np.ones(len(source), dtype=bool)
     keep[1:] = (np.diff(tensor) != 0) | (np.diff(target) != 0)
+    hold_tensor, hold_op = _find_holds(op_names, source[new], output[new], holds)
     return Profile(
         name=name,
+        hold_tensor=hold_tensor,
+        hold_op=hold_op,
         op_names=tuple(op_names),
         tensor_op=source[new],
         tensor_output=output[new],
@@ -478,8 +532,15 @@ def with_control_edges(profile: Profile, pairs: tuple[tuple[int, int], ...]) -> 
         op_names=profile.op_names,
         **columns_of(profile),
         **edge_columns(np.concatenate([profile.edges, np.array(control).reshape(-1, 4)])),
+        holds=profile.holds,
         measured=profile.measured,
     )
+
+
+def _frozen(values: IntArray) -> IntArray:
+    """Make an array read-only, like all of a profile: kernels are compiled for either kind."""
+    values.flags.writeable = False
+    return values
 
 
 def _edge_arrays(columns: dict[str, Sequence[int] | IntArray]) -> list[IntArray]:
@@ -487,6 +548,26 @@ def _edge_arrays(columns: dict[str, Sequence[int] | IntArray]) -> list[IntArray]
     if len({values.shape for values in found}) > 1 or found[0].ndim != 1:
         raise ProfileError(f"{', '.join(columns)} must have the same length")
     return found
+
+
+def _find_holds(
+    op_names: Sequence[str],
+    source: IntArray,
+    output: IntArray,
+    holds: Sequence[Sequence[int]] | IntArray,
+) -> tuple[IntArray, IntArray]:
+    """Find the number of each hold's tensor among the sorted ones, and its op."""
+    tensors = {ends: t for t, ends in enumerate(zip(source.tolist(), output.tolist(), strict=True))}
+    pairs = set()
+    for maker, number, op in np.array(holds, dtype=np.int64).reshape(-1, 3).tolist():
+        if (maker, number) not in tensors or number == CONTROL:
+            known = op_names[maker] if 0 <= maker < len(op_names) else f"number {maker}"
+            raise DanglingEdgeError(
+                f"op '{known}', output {number}: it is held, but no op reads it; hold what is read"
+            )
+        pairs.add((tensors[maker, number], op))
+    tensor, until = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
+    return tensor, until
 
 
 def _check_columns(profile: Profile) -> None:
@@ -566,6 +647,15 @@ def _check_edges(profile: Profile) -> None:
     if (edge := _first(profile.tensor_op[profile.edge_tensor] == profile.edge_op)) is not None:
         name = profile.op_names[profile.edge_op[edge]]
         raise CycleError(f"op '{name}' consumes its own output; remove that edge", name)
+
+
+def _check_holds(profile: Profile) -> None:
+    tensor, op = profile.hold_tensor, profile.hold_op
+    if tensor.shape != op.shape or (np.diff(tensor) < 0).any():
+        raise ProfileError("holds must be sorted by tensor, each with an op; use make_profile")
+    wrong = (tensor < 0) | (tensor >= profile.n_tensors) | (op < 0) | (op >= profile.n_ops)
+    if (hold := _first(wrong)) is not None:
+        raise DanglingEdgeError(f"hold {hold} names a tensor or an op that does not exist")
 
 
 def _check_backward(profile: Profile) -> None:

@@ -171,6 +171,8 @@ class Schedule:
         last_use_us = last_uses_us(self.problem, self.plan.device, self.op_finish_us)
         own_end_us = np.maximum(self.op_finish_us[maker], last_use_us[np.arange(len(maker)), home])
         np.maximum.at(own_end_us, sent, self.transfer_finish_us)
+        profile = self.problem.profile
+        np.maximum.at(own_end_us, profile.hold_tensor, self.op_finish_us[profile.hold_op])
         sent_end_us = np.maximum(self.transfer_finish_us, last_use_us[sent, to])
         return TensorLives(
             tensor=np.concatenate([np.arange(len(maker)), sent]),

@@ -14,7 +14,8 @@ from enplace.values.problem import Problem
 def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
     """List stages, and what each device computes and transfers when; devices by name.
 
-    The times of a stage are lists with one entry for each of its devices.
+    ``exchange`` is what a device sends and receives after the last sample, once per step. The times
+    of a stage are lists with one entry for each of its devices.
     """
     names = [device.name for device in problem.cluster.devices]
     op_names = problem.profile.op_names
@@ -54,6 +55,11 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
                 ],
                 "computing": _slots(found.computing[device]),
                 "transfers": _slots([s for s in found.transfers if s.device == device]),
+                "exchange": [
+                    {"start_us": e.start_us, "finish_us": e.finish_us, "bytes": e.n_bytes}
+                    for e in found.exchange
+                    if e.device == device
+                ],
             }
             for device, name in enumerate(names)
         ],

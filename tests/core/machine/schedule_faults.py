@@ -334,13 +334,15 @@ class _Check:
                 for to in range(self.cluster.n_devices)
                 if (tensor, to) in self.sent
             ]
+            until = self.profile.hold_op[self.profile.hold_tensor == tensor].tolist()
+            ends += [self.finish[other] for other in until]
             hold(self.device[op], self.start[op], max(ends), int(self.profile.held_bytes[tensor]))
         for (tensor, to), (start, _) in self.sent.items():
             last = max(
                 (self.finish[c] for c in self.consumers[tensor] if self.device[c] == to),
                 default=start,
             )
-            hold(to, start, last, int(self.profile.held_bytes[tensor]))
+            hold(to, start, last, int(self.profile.copy_bytes[tensor]))
         for device in range(self.cluster.n_devices):
             yield from self._compare_curve(device, weights[device], changes[device])
 

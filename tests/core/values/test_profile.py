@@ -17,7 +17,7 @@ from enplace.errors import (
     ProfileError,
     TensorMismatchError,
 )
-from enplace.values.profile import CONTROL, MAX_BYTES, Profile, make_profile
+from enplace.values.profile import CONTROL, MAX_BYTES, Profile, columns_of, make_profile
 
 
 def make(edges: list[tuple[int, int, int, int]], n: int = 3, **changes: Any) -> Profile:
@@ -163,9 +163,7 @@ def test_bytes_in_columns_are_refused() -> None:
 
 def test_edges_described_by_columns_of_different_length_are_refused() -> None:
     known = make([])
-    columns = {field.name: getattr(known, field.name) for field in fields(known)[7:-1]} | {
-        "op_names": known.op_names
-    }
+    columns = columns_of(known) | {"op_names": known.op_names}
     with pytest.raises(ProfileError, match=r"edge_source, .* must have the same length"):
         make_profile(
             "test", **columns, edge_source=[0, 1], edge_output=[0], edge_op=[1], edge_bytes=[8]

@@ -71,12 +71,13 @@ def holdings_at(
     profile, lives = schedule.problem.profile, schedule.lives
     held = (lives.device == device) & (lives.start_us <= time_us) & (time_us < lives.end_us)
     rows = np.flatnonzero(held)
-    rows = rows[np.argsort(-profile.held_bytes[lives.tensor[rows]], kind="stable")][:limit]
+    sizes = lives.sizes(profile)
+    rows = rows[np.argsort(-sizes[rows], kind="stable")][:limit]
     found = [
         Holding(
             op=int(profile.tensor_op[lives.tensor[row]]),
             output=int(profile.tensor_output[lives.tensor[row]]),
-            bytes=int(profile.held_bytes[lives.tensor[row]]),
+            bytes=int(sizes[row]),
             received=row >= profile.n_tensors,
         )
         for row in rows.tolist()

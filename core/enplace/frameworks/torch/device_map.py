@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from enplace.names.passes import split_pass
 from enplace.names.scopes import INPUT
 from enplace.text import listed
+from enplace.values.op_kinds import OpKind
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 
@@ -69,13 +70,25 @@ def why_no_map(result: Result) -> str:
             _, scope = split_pass(profile.scopes[group[0]])
             divided.append(block_of(scope))
     if not divided:
-        return ""
+        return _why_not_shared(profile, device)
     shown = listed([f"'{name}'" for name in divided[:_MOST]])
     more = f" and {len(divided) - _MOST} more" if len(divided) > _MOST else ""
     return (
         f"{shown}{more} would be divided, and accelerate moves tensors only between modules; make "
         f"a plan with --grain block"
     )
+
+
+def _why_not_shared(profile: Profile, device: Sequence[int]) -> str:
+    """Name a module that reads a parameter of another on a different device; empty if none does."""
+    for source, _, op, _ in profile.edges.tolist():
+        if profile.kinds[source] == OpKind.VARIABLE and device[source] != device[op]:
+            reader, home = (split_pass(profile.scopes[each])[1] for each in (op, source))
+            return (
+                f"'{reader}' reads a weight of '{home}', and accelerate keeps shared weights on "
+                f"one device; make a plan with --colocate '{reader}|{home}'"
+            )
+    return ""
 
 
 def write_map(result: Result) -> str:

@@ -1,7 +1,9 @@
 """A recorded step as a profile: views folded away, storages as tensors, updates by parameter.
 
 - A parameter is an op of its own that holds its bytes, those of the optimiser's state and, if
-  gradients outlive the backward pass, theirs. All that reads or writes it shares its device.
+  gradients outlive the backward pass, theirs. All that reads or writes it shares its device,
+  except for what another module does with it, such as a head that is tied to an embedding. That
+  module reads a copy, and its part of the gradient is summed in the update.
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes it anew.
 - A tensor that was freed later than its last reader ended is held until then by one more edge.
@@ -119,6 +121,16 @@ def graph_of(step: Step, costs: Costs) -> StepGraph:
     return StepGraph(made.nodes, made.edges, made.ties, made.parameters())
 
 
+def _is_part(module: str, other: str) -> bool:
+    """Whether one of two modules lies in the other.
+
+    >>> _is_part("h.1.mlp", "h.1"), _is_part("h.1", "h.10")
+    (True, False)
+    """
+    one, two = (f"{each}." for each in (module, other))
+    return one.startswith(two) or two.startswith(one)
+
+
 def _on_cycles(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
     ends = np.array([(e[0], e[2]) for e in edges], dtype=np.int64).reshape(-1, 2)
     shape = (len(nodes), len(nodes))
@@ -189,6 +201,9 @@ class _Builder:
         self._pending: list[int] = []
         self._keeps_gradients = self._gradients_stay()
         self._data = self._find_data()
+        self._elsewhere = self._find_readers_elsewhere()
+        self._copies: dict[tuple[int, str], int] = {}
+        self._sums = self._find_sums()
 
     def build(self) -> _Builder:
         """Make nodes and edges."""
@@ -235,6 +250,39 @@ class _Builder:
         }
         return stays - read
 
+    def _find_readers_elsewhere(self) -> dict[str, set[str]]:
+        """Find, for each parameter, the modules besides its own that read it."""
+        readers: dict[str, dict[str, None]] = defaultdict(dict)
+        for op in self.step.ops:
+            if op.is_view or op.pass_ == OpPass.UPDATE or not op.module:
+                continue
+            for number, _ in op.reads:
+                storage = self.step.storages[number]
+                if storage.role == PARAMETER:
+                    readers[storage.owner][op.module] = None
+        found = {}
+        for owner, modules in readers.items():
+            own, first = owner.rpartition(".")[0], next(iter(modules))
+            home = own if own in modules else first
+            found[owner] = {each for each in modules if not _is_part(each, home)}
+        return {owner: modules for owner, modules in found.items() if modules}
+
+    def _find_sums(self) -> dict[int, str]:
+        """Find the ops that sum the gradients of several modules for a parameter, by number."""
+        owner_of = {
+            number: each.owner
+            for number, each in enumerate(self.step.storages)
+            if each.role == GRADIENT and each.owner in self._elsewhere
+        }
+        found = {}
+        for number in range(len(self.step.ops) - 1, -1, -1):
+            op = self.step.ops[number]
+            owners = {owner_of[s] for s in (*op.makes, *op.writes) if s in owner_of}
+            if op.pass_ == OpPass.BACKWARD and op.kind in ("add", "add_") and len(owners) == 1:
+                (found[number],) = owners
+                owner_of |= {s: found[number] for s, _ in op.reads}
+        return found
+
     def _add_variables(self) -> None:
         held: dict[str, int] = defaultdict(int)
         device: dict[str, str] = {}
@@ -277,6 +325,7 @@ class _Builder:
             return at
         if op.step_call:
             self._begin_step(op)
+        summed = self._sums.get(number)
         if key is not None:
             scope, own = _update_scope(key[1])
             name = self._names.take(scope, own, op.optimizer)
@@ -284,15 +333,18 @@ class _Builder:
             node = Node(name, op.optimizer, OpKind.UPDATE, OpPass.UPDATE, scope,
                         self.costs.free(device), device=device)  # fmt: skip
         else:
-            scope, own = self._scope(op)
+            scope, own = _update_scope(summed) if summed else self._scope(op)
             name = self._names.take(scope, own, op.kind)
-            node = Node(name, op.kind, kind_of(op), op.pass_, scope, device=op.device)
+            pass_ = OpPass.UPDATE if summed else op.pass_
+            node = Node(name, op.kind, kind_of(op), pass_, scope, device=op.device)
         at = self._add(node)
         self._grow(node, op)
         if key is not None:
             self.merged_nodes[key] = at
         if op.step_call:
             self._connect_nodes(self._step_node[op.step_call], CONTROL, at, 0)
+        elif summed:
+            self._tie(at, self._variable[summed])
         elif op.pass_ == OpPass.BACKWARD:
             self._pending.append(at)
         return at
@@ -344,13 +396,13 @@ class _Builder:
         for storage, _ in op.reads:
             if storage in made:
                 continue
-            self._read(node, storage)
+            self._read(node, storage, op.module)
         for storage in op.writes:
             self._write(node, storage)
         for storage in op.makes:
             self._writer[storage] = node
 
-    def _read(self, node: int, number: int) -> None:
+    def _read(self, node: int, number: int, module: str) -> None:
         storage = self.step.storages[number]
         writer = self._writer.get(number)
         is_argument = storage.n_bytes <= _ARGUMENT_BYTES
@@ -358,6 +410,10 @@ class _Builder:
             return  # a number goes along with the launch
         if storage.owner in self._variable and self._is_held(storage):
             variable = self._variable[storage.owner]
+            is_elsewhere = module in self._elsewhere.get(storage.owner, ())
+            if storage.role == PARAMETER and is_elsewhere and writer is None:
+                self._read_copy(node, variable, number, module)
+                return
             self._tie(node, variable)
             self._send(variable if writer is None else writer, number, node, 0)
         elif writer is not None:
@@ -368,6 +424,12 @@ class _Builder:
             if is_data:
                 self._tie(node, source)
             self._send(source, number, node, 0 if is_data else storage.n_bytes)
+
+    def _read_copy(self, node: int, variable: int, number: int, module: str) -> None:
+        """Let a module read a parameter of another; all its ops that do so share a device."""
+        first = self._copies.setdefault((number, module), node)
+        self._tie(node, first)
+        self._send(variable, number, node, self.step.storages[number].n_bytes, is_copy=True)
 
     def _write(self, node: int, number: int) -> None:
         storage = self.step.storages[number]
@@ -394,11 +456,13 @@ class _Builder:
             self._input[number] = self._add(node)
         return self._input[number]
 
-    def _send(self, source: int, storage: int, target: int, n_bytes: int) -> None:
+    def _send(
+        self, source: int, storage: int, target: int, n_bytes: int, *, is_copy: bool = False
+    ) -> None:
         """Connect a storage's last writer to a reader; each version is a tensor."""
         if source == target:
             return
-        key = source, storage, self._version[storage]
+        key = source, storage, -1 if is_copy else self._version[storage]
         if key not in self._slots:
             self._slots[key] = self._n_slots[source]
             self._n_slots[source] += 1

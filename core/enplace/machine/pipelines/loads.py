@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from enplace.machine.host_links import machine_of, network_us, send_us
+from enplace.machine.host_links import machine_of, sample_network_us, sample_us
 from enplace.machine.op_passes import backward_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.values.load_rule import USUAL, LoadRule
@@ -38,7 +38,7 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
     device : int array, shape (n_ops,)
         Device of each op; the ops of a device need not be contiguous.
     """
-    parts = _transfer_parts_us(problem, device, send_us(problem))
+    parts = transfer_parts_us(problem, device, sample_us(problem))
     of = backward_ops(problem).astype(np.int64)
     work = problem.time_us[np.arange(problem.profile.n_ops), device]
     np.add.at(parts[:, :, COMPUTE], (device, of), work)
@@ -48,10 +48,10 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
 def network_parts_us(problem: Problem, device: IntArray) -> FloatArray:
     """Return the time of each part of a machine's network load; (n_machines, 2 passes, 3 parts)."""
     machine = machine_of(problem.cluster)
-    return _transfer_parts_us(problem, machine[device], network_us(problem))
+    return transfer_parts_us(problem, machine[device], sample_network_us(problem))
 
 
-def _transfer_parts_us(problem: Problem, where: IntArray, cost_us: FloatArray) -> FloatArray:
+def transfer_parts_us(problem: Problem, where: IntArray, cost_us: FloatArray) -> FloatArray:
     """Return the time that transfers take at each place, in the parts of :func:`load_parts_us`.
 
     Parameters

@@ -1,12 +1,16 @@
 """Memory of a pipeline over time: what each device holds of every sample on its way.
 
-A device always holds the variables of its ops. Of each sample it holds
+A device always holds the variables of its ops, copies of others' that its ops read, and sums of
+gradients that its ops make for updates elsewhere: both cross once per step
+(:func:`~enplace.machine.op_passes.once_per_step`). Of each sample it holds
 
 - a tensor that it makes, from the start of the stage that makes it to the end of the last stage
   there that reads it, and until it is sent;
 - a tensor that it receives, from the start of the transfer to the end of the last stage there that
   reads it;
 - while a stage computes, the temporary memory of its hungriest op.
+
+Between two steps, in the exchange, it also holds the sums that it receives.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
@@ -24,7 +28,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.machine.op_passes import backward_ops, recomputing, returns_to
+from enplace.machine.op_passes import (
+    backward_ops,
+    given_by_variables,
+    once_per_step,
+    recomputing,
+    returns_to,
+)
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
 from enplace.machine.pipelines.stages import FORWARD, Stage
 from enplace.values.memory import MemoryCurve
@@ -57,7 +67,8 @@ class _Hold:
 def forward_bytes(problem: Problem) -> IntArray:
     """Return the bytes of each op that are kept for the backward pass of a sample; (n_ops,).
 
-    They are its outputs that backward ops read; any device keeps them where both passes need them.
+    They are its outputs that backward ops read, or until which they are held; any device keeps them
+    where both passes need them.
     In the inputs of 2020, whose backward nodes may read none, they are all outputs of a forward
     node, on a device to which samples return (:func:`~enplace.machine.op_passes.returns_to`).
     Outputs that differ only in their cost are one.
@@ -71,6 +82,8 @@ def forward_bytes(problem: Problem) -> IntArray:
     else:
         read = np.zeros(profile.n_tensors, dtype=bool)
         read[profile.edge_tensor[backward[profile.edge_op]]] = True
+        read[profile.hold_tensor[backward[profile.hold_op]]] = True
+        read[once_per_step(profile)] = False
         np.add.at(kept, profile.tensor_op, profile.held_bytes * read)
     return np.where(backward, 0, kept)
 
@@ -81,16 +94,29 @@ def counts_whole_nodes(profile: Profile) -> bool:
 
 
 def find_memory(
-    problem: Problem, plan: Plan, stages: Sequence[Stage], times: Times, n_microbatches: int
+    problem: Problem,
+    plan: Plan,
+    stages: Sequence[Stage],
+    times: Times,
+    n_microbatches: int,
+    exchange_us: tuple[float, float],
 ) -> tuple[MemoryCurve, ...]:
-    """Find the memory of each device over time."""
+    """Find the memory of each device over time.
+
+    Parameters
+    ----------
+    exchange_us : (float, float)
+        From when to when weights and gradients are exchanged; twice the same if none are.
+    """
     holds = _find_holds(problem, plan, stages)
-    variables = problem.profile.persistent_bytes
+    variables, copies = problem.profile.persistent_bytes, copied_bytes(problem, plan.device)
+    begin_us, end_us = exchange_us
     curves = []
     for d in range(problem.cluster.n_devices):
         group = next((g for g in plan.replicas if d in g), (d,))
-        resident = int(variables[plan.device == group[0]].sum())
-        rows: list[tuple[float, int, int]] = []
+        resident = int(variables[plan.device == group[0]].sum() + copies.kept[group[0]])
+        arriving = int(copies.arriving[group[0]] * (end_us > begin_us))
+        rows = [(begin_us, arriving, arriving), (end_us, -arriving, -arriving)]
         for m in range(n_microbatches):
             if m % len(group) == group.index(d):
                 rows += _rows(holds.get(group[0], {}), times, m)
@@ -98,6 +124,41 @@ def find_memory(
             rows = _further_samples(problem, plan, stages, times, group[0], d)
         curves.append(_curve(rows, resident))
     return tuple(curves)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What devices hold for others' updates and of others' variables, by device.
+
+    Attributes
+    ----------
+    kept : int array, shape (n_devices,)
+        Bytes for the whole step: copies of variables, and sums of gradients.
+    arriving : int array, shape (n_devices,)
+        Bytes of the sums that it receives when the step ends.
+    """
+
+    kept: IntArray
+    arriving: IntArray
+
+
+def copied_bytes(problem: Problem, device: IntArray) -> Copies:
+    """Find what crosses once per step in a placement, and where it is held."""
+    profile, n = problem.profile, problem.cluster.n_devices
+    once, weights = once_per_step(profile), given_by_variables(profile)
+    home, reader = device[profile.edge_source], device[profile.edge_op]
+    crosses = once[profile.edge_tensor] & (home != reader)
+    pair = np.unique(profile.edge_tensor[crosses] * n + reader[crosses])
+    tensor, to = np.divmod(pair, n)
+    kept, arriving = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    of_weights = weights[tensor]
+    for place, chosen in ((kept, of_weights), (arriving, ~of_weights)):
+        np.add.at(place, to[chosen], profile.copy_bytes[tensor[chosen]])
+    made = np.flatnonzero(weights)
+    np.add.at(kept, device[profile.tensor_op[made]], profile.held_bytes[made])
+    sums = np.unique(tensor[~of_weights])
+    np.add.at(kept, device[profile.tensor_op[sums]], profile.held_bytes[sums])
+    return Copies(kept, arriving)
 
 
 def _rows(
@@ -131,19 +192,26 @@ def _find_holds(
     first = [stage.devices[0] for stage in stages]
     recompute = recomputing(problem, plan.device, plan.recompute)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
-    for tensor in np.flatnonzero(profile.held_bytes).tolist():
+    once, weights = once_per_step(profile), given_by_variables(profile)
+    for tensor in np.flatnonzero((profile.copy_bytes > 0) & ~weights).tolist():
         edges = slice(profile.edge_ptr[tensor], profile.edge_ptr[tensor + 1])
         maker = int(stage_of[profile.tensor_op[tensor]])
         readers: dict[int, set[int]] = {first[maker]: {maker}}
         for reader in set(stage_of[profile.edge_op[edges]].tolist()):
             readers.setdefault(first[reader], set()).add(reader)
+        if once[tensor] and len(readers) > 1:
+            # Added to the sum of the samples at once, which is sent after the last of them.
+            readers = {first[maker]: readers[first[maker]]}
+        until = profile.hold_op[profile.hold_ptr[tensor] : profile.hold_ptr[tensor + 1]]
+        ends = set(stage_of[until].tolist())
         for device, there in readers.items():
             sent = device == first[maker] and len(readers) > 1
             again = stages[min(there)].of == FORWARD and device in recompute
-            for hold in _holds_of(
-                stages, maker, sorted(there), device == first[maker], sent, again
-            ):
-                holds[device][hold] += int(profile.held_bytes[tensor])
+            made = device == first[maker]
+            later = ends if made else set()
+            n_bytes = int((profile.held_bytes if made else profile.copy_bytes)[tensor])
+            for hold in _holds_of(stages, maker, sorted(there), made, sent, again, sorted(later)):
+                holds[device][hold] += n_bytes
     for number, stage in enumerate(stages):
         if temporary := int(profile.temporary_bytes[stage.ops].max(initial=0)):
             holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += temporary
@@ -151,12 +219,24 @@ def _find_holds(
 
 
 def _holds_of(
-    stages: Sequence[Stage], maker: int, there: list[int], made: bool, sent: bool, again: bool
+    stages: Sequence[Stage],
+    maker: int,
+    there: list[int],
+    made: bool,
+    sent: bool,
+    again: bool,
+    later: list[int],
 ) -> list[_Hold]:
-    """Find when a device holds a tensor that some of its stages make or read."""
-    ends = [(stage, COMPUTE) for stage in there] + [(maker, OUT)] * sent
+    """Find when a device holds a tensor that some of its stages make or read.
+
+    ``later`` are stages, anywhere, until the end of which it is held besides.
+    """
+    if again:
+        later = [s for s in later if stages[s].devices == stages[maker].devices]
+    stay = sorted({*there, *later})
+    ends = [(stage, COMPUTE) for stage in stay] + [(maker, OUT)] * sent
     begin = (maker, COMPUTE) if made else (there[0], IN)
-    back = [(s, COMPUTE) for s in there if stages[s].of != FORWARD]
+    back = [(s, COMPUTE) for s in stay if stages[s].of != FORWARD]
     if not again:
         return [_Hold(begin, tuple(ends), not made)]
     if not made:

@@ -21,9 +21,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.errors import ProblemError
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.host_links import send_us
+from enplace.machine.op_passes import backward_ops, once_per_step
 from enplace.machine.pipelines.interleaving import order_interleaved
-from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
+from enplace.machine.pipelines.loads import (
+    COMPUTE,
+    IN,
+    OUT,
+    add_up_parts_us,
+    transfer_parts_us,
+)
 from enplace.machine.pipelines.memory import find_memory
 from enplace.machine.pipelines.memory_waits import (
     ROUNDING,
@@ -56,6 +63,9 @@ KINDS = ("inference", "1f1b", "interleaved", "zb-h1", "gpipe")
 REDUCE = 3
 """The part of a stage in which replicas exchange gradients, and its resource if transfers overlap.
 """
+
+EXCHANGED = "of weights and gradients, once per step"
+"""What an exchange moves, in words."""
 
 MOST_SLOTS = 60_000
 """Most slots that are simulated to see how a full pipeline continues."""
@@ -97,6 +107,26 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """When a device sends and receives what crosses once per step.
+
+    Sums of gradients go to the updates of their variables, then new weights to their copies.
+
+    Attributes
+    ----------
+    device : int
+    start_us, finish_us : float
+    n_bytes : int
+        What it sends and receives.
+    """
+
+    device: int
+    start_us: float
+    finish_us: float
+    n_bytes: int
+
+
+@dataclass(frozen=True)
 class PipelineSchedule:
     """When every stage handles every microbatch.
 
@@ -112,6 +142,7 @@ class PipelineSchedule:
     transfers : tuple of Slot
         All transfers by start.
     makespan_us : float
+        The time of one step: that of all microbatches, and of the exchange after them.
     time_per_sample_us : float
         Time that each further microbatch adds to the makespan once the pipeline is full, even if
         this schedule has too few to fill it.
@@ -121,6 +152,9 @@ class PipelineSchedule:
         stage.
     memory : tuple of MemoryCurve
         What each device holds over time: :mod:`enplace.machine.pipelines.memory`.
+    exchange : tuple of Exchange
+        What devices send and receive after the last microbatch, once per step; none in inference,
+        where weights do not change.
     """
 
     kind: str
@@ -132,6 +166,7 @@ class PipelineSchedule:
     time_per_sample_us: float
     in_flight: tuple[int, ...]
     memory: tuple[MemoryCurve, ...]
+    exchange: tuple[Exchange, ...] = ()
 
     @property
     def peak_bytes(self) -> IntArray:
@@ -142,6 +177,17 @@ class PipelineSchedule:
     def mean_us(self) -> float:
         """The time per microbatch, from an empty pipeline to an empty pipeline."""
         return self.makespan_us / self.n_microbatches
+
+    @property
+    def exchange_us(self) -> float:
+        """The time of the exchange after the last microbatch."""
+        return max((each.finish_us - each.start_us for each in self.exchange), default=0.0)
+
+    def exchanging_us(self, device: int) -> float:
+        """Return the time that a device takes for its part of the exchange."""
+        return sum(
+            each.finish_us - each.start_us for each in self.exchange if each.device == device
+        )
 
     def slots_of(self, device: int) -> list[Slot]:
         """List a device's slots, computing and transfers."""
@@ -183,12 +229,16 @@ def simulate_pipeline(
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
     owner = problem.cluster.lane_owner.tolist()
+    exchange = () if kind == "inference" else exchanges(problem, plan.device, rule)
 
     def find(most: int = 0) -> list[PipelineSchedule]:
         plays = [_Play(stages, kind, rule, owner, plan.pace_us, most)]
         if plays[0].may_wait:
             plays.append(_Play(stages, kind, rule, owner, plan.pace_us, most, waits=False))
-        return [_find_schedule(problem, plan, play, n_microbatches) for play in plays]
+        return [find_schedule(play) for play in plays]
+
+    def find_schedule(play: _Play) -> PipelineSchedule:
+        return _find_schedule(problem, plan, play, n_microbatches, exchange)
 
     if kind == "zb-h1":
         in_turn = simulate_pipeline(
@@ -200,7 +250,7 @@ def simulate_pipeline(
     best = min(find(), key=lambda each: (each.time_per_sample_us, _fullest(problem, each)))
     if with_room and plan.pace_us > 0 and kind == "1f1b" and _fullest(problem, best) > 1:
         play = _find_play_with_room(problem, plan, stages, rule, plan.pace_us)
-        best = best if play is None else _find_schedule(problem, plan, play, n_microbatches)
+        best = best if play is None else find_schedule(play)
     return best
 
 
@@ -248,10 +298,19 @@ def _find_play_with_room(
 
 
 def _find_schedule(
-    problem: Problem, plan: Plan, play: _Play, n_microbatches: int
+    problem: Problem,
+    plan: Plan,
+    play: _Play,
+    n_microbatches: int,
+    exchange: tuple[Exchange, ...],
 ) -> PipelineSchedule:
-    """Put together what comes of an order."""
+    """Put together what comes of an order; an exchange begins when all of it has ended."""
     slots, done_us = play.run(n_microbatches)
+    over_us = max(done_us.values())
+    exchange = tuple(
+        replace(each, start_us=over_us, finish_us=over_us + each.finish_us) for each in exchange
+    )
+    makespan_us = max((each.finish_us for each in exchange), default=over_us)
     computing = [slot for slot in slots if slot.part == COMPUTE]
     transfers = [slot for slot in slots if slot.part != COMPUTE]
     devices = range(problem.cluster.n_devices)
@@ -261,10 +320,31 @@ def _find_schedule(
         play.stages,
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
-        max(done_us.values()),
+        makespan_us,
         play.time_per_sample_us(),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
-        find_memory(problem, plan, play.stages, _times(slots), n_microbatches),
+        find_memory(
+            problem, plan, play.stages, _times(slots), n_microbatches, (over_us, makespan_us)
+        ),
+        exchange,
+    )
+
+
+def exchanges(problem: Problem, device: IntArray, rule: LoadRule) -> tuple[Exchange, ...]:
+    """Find what each device sends and receives once per step, as if it began at 0."""
+    profile, once = problem.profile, once_per_step(problem.profile)
+    cost_us = np.where(once[:, None], send_us(problem), 0.0)
+    parts_us = transfer_parts_us(problem, device, cost_us)
+    us = add_up_parts_us(parts_us, rule).sum(axis=1)
+    n = problem.cluster.n_devices
+    home, reader = device[profile.edge_source], device[profile.edge_op]
+    crosses = once[profile.edge_tensor] & (home != reader)
+    tensor, to = np.divmod(np.unique(profile.edge_tensor[crosses] * n + reader[crosses]), n)
+    n_bytes = np.zeros(n, dtype=np.int64)
+    for place in (device[profile.tensor_op[tensor]], to):
+        np.add.at(n_bytes, place, profile.tensor_bytes[tensor])
+    return tuple(
+        Exchange(d, 0.0, float(us[d]), int(n_bytes[d])) for d in np.flatnonzero(n_bytes).tolist()
     )
 
 

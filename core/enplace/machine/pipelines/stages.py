@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.machine.host_links import send_us
+from enplace.machine.host_links import sample_us
 from enplace.machine.op_passes import backward_ops, optimiser_ops, recomputing
 from enplace.machine.pipelines.all_reduce import all_reduce_us
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
@@ -228,7 +228,7 @@ def _transfers_us(
     problem: Problem, device: IntArray, stage: IntArray, n_stages: int
 ) -> tuple[FloatArray, FloatArray]:
     """Find the time of the tensors that each stage receives, and of those that it sends."""
-    profile, cost = problem.profile, send_us(problem)
+    profile, cost = problem.profile, sample_us(problem)
     tensor, reader = profile.edge_tensor, device[profile.edge_op]
     home = device[profile.tensor_op][tensor]
     out = np.unique(tensor[home != reader])

@@ -291,9 +291,9 @@ def _held_bytes(machine: Machine, share: FloatArray) -> tuple[FloatArray, FloatA
     np.maximum.at(
         last, np.repeat(np.arange(len(made)), np.diff(machine.edge_ptr)), share[machine.edge_op]
     )
-    copy_bytes: FloatArray = machine.held_bytes * (last - made)
+    copy_bytes: FloatArray = machine.copy_bytes * (last - made)
     own_bytes = machine.persistent_bytes.astype(float)
-    np.add.at(own_bytes, machine.tensor_op, copy_bytes)
+    np.add.at(own_bytes, machine.tensor_op, machine.held_bytes * (last - made))
     return own_bytes, copy_bytes
 
 

@@ -44,6 +44,12 @@ def test_a_divided_block_is_refused_by_name(problem):
     assert "--grain block" in why_no_map(result)
 
 
+def test_a_weight_that_two_devices_share_is_refused_with_what_mends_it(problem):
+    result = result_of(problem, lambda scope: "head" in scope)
+    assert "'head' reads a weight of 'embedding'" in why_no_map(result)
+    assert "--colocate 'head|embedding'" in why_no_map(result)
+
+
 def test_the_parts_of_a_model_without_blocks_are_named_as_far_as_they_differ():
     placed = {"net.first.weight": 0, "net.first.bias": 0, "net.second.weight": 1, "mask": 1}
     assert folded(placed) == {"net.first": 0, "net.second": 1, "mask": 1}

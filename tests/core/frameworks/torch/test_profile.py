@@ -90,10 +90,18 @@ def test_a_parameter_holds_itself_and_its_states_and_keeps_its_ops_beside_it():
     assert "2/addmm" not in beside
 
 
-def test_a_tied_weight_keeps_both_ends_on_one_device():
+def test_a_tied_weight_is_a_copy_elsewhere_whose_gradient_is_summed_in_the_update():
     profile = estimate(read_step("tied"))
-    ends = [profile.colocation[profile.index[n]] for n in ("embedding/embedding", "head/mm")]
-    assert ends[0] == ends[1] != ""
+    names = "embedding/weight", "embedding/embedding", "head/mm", "gradients/head/mm_1"
+    weight, embedding, head, back = (profile.index[name] for name in names)
+    group = profile.colocation
+    assert group[weight] == group[embedding] != group[head] == group[back] != ""
+    sent = {(source, to): n for source, _, to, n in profile.edges.tolist()}
+    n_bytes = sent[weight, head]
+    assert n_bytes == sent[weight, back] == (profile.persistent_bytes[weight] - 4) // 3
+    total = profile.index["update/embedding/weight/add"]
+    assert group[total] == group[weight]
+    assert sent[profile.index["gradients/head/mm"], total] == n_bytes
 
 
 def test_an_optimiser_is_one_op_for_each_parameter_after_the_whole_backward_pass():

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
+from enplace.machine.op_passes import optimiser_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.pipeline import KINDS, simulate_pipeline
 from enplace.machine.pipelines.stages import stages_of
@@ -17,6 +18,7 @@ from enplace.placing.options import load_values
 from enplace.values.load_rule import TRANSFERS, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL
 from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
 
 MANY = 60
@@ -343,7 +345,11 @@ def test_zero_bubble_is_never_slower_than_1f1b_and_holds_no_more_samples(stages,
 def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
     problem, plan = planned[0], replace(planned[1], replicas=())
     backward = problem.profile.topological_order[problem.profile.n_ops // 2 :]
-    scopes = ["gradients" if op in backward else "" for op in range(problem.profile.n_ops)]
+    last = problem.profile.topological_order[-2:]
+    scopes = [
+        "update" * (op in last) or "gradients" * (op in backward)
+        for op in range(problem.profile.n_ops)
+    ]
     profile = replace(problem.profile, scopes=tuple(scopes))
     problem = replace(problem, measured_profile=profile)
     try:
@@ -351,10 +357,17 @@ def test_memory_is_what_a_count_at_every_moment_finds(planned, kind):
     except ProblemError:
         return
     stage_of = {op: s for s, stage in enumerate(found.stages) for op in stage.ops.tolist()}
+    begin_us = max(slot.finish_us for d in range(len(found.memory)) for slot in found.slots_of(d))
+    assert all(each.start_us == begin_us for each in found.exchange)
     for d, curve in enumerate(found.memory):
         for at_us in [float(us) for us in curve.time_us] + [found.makespan_us / 3]:
             here = curve.bytes[np.searchsorted(curve.time_us, at_us, "right") - 1]
             assert here == count_bytes(problem, plan, found, stage_of, d, at_us)
+
+
+def stage_end(problem, found, stage, m):
+    every = [slot for row in found.computing for slot in row]
+    return next(s.finish_us for s in every if (s.microbatch, s.stage) == (m, stage))
 
 
 def count_bytes(problem, plan, found, stage_of, d, at_us):
@@ -362,18 +375,43 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
     profile = problem.profile
     slots = {(s.microbatch, s.stage, s.part): s for s in found.slots_of(d)}
     total = int(profile.persistent_bytes[plan.device == d].sum())
+    sums = set()
+    for tensor, op in enumerate(profile.tensor_op.tolist()):
+        if profile.tensor_output[tensor] == CONTROL:
+            continue
+        readers = profile.edge_op[profile.edge_tensor == tensor].tolist()
+        homes = {int(plan.device[reader]) for reader in readers}
+        is_home, size = plan.device[op] == d, int(profile.tensor_bytes[tensor])
+        if profile.op_kinds[op] == "variable":
+            total += int(profile.held_bytes[tensor]) if is_home else size * (d in homes)
+        elif readers and set(readers) <= set(np.flatnonzero(optimiser_ops(problem)).tolist()):
+            sums.add(tensor)
+            exchanged = found.exchange and found.exchange_us > 0
+            in_time = bool(exchanged) and found.exchange[0].start_us <= at_us < found.makespan_us
+            crosses = homes != {int(plan.device[op])}
+            total += size * (crosses if is_home else in_time and d in homes)
     for m in range(found.n_microbatches):
         for tensor in range(profile.n_tensors):
             op = int(profile.tensor_op[tensor])
+            if profile.op_kinds[op] == "variable":
+                continue
             readers = profile.edge_op[profile.edge_tensor == tensor].tolist()
             there = sorted({stage_of[o] for o in readers if plan.device[o] == d})
             if plan.device[op] == d:
                 begin = slots[m, stage_of[op], 0].start_us
                 ends = [slots[m, s, 0].finish_us for s in {*there, stage_of[op]}]
+                ends += [
+                    stage_end(problem, found, stage_of[o], m)
+                    for o in profile.hold_op[profile.hold_tensor == tensor].tolist()
+                ]
                 sent = slots.get((m, stage_of[op], 2))
-                if sent is not None and any(plan.device[o] != d for o in readers):
+                if (
+                    sent is not None
+                    and tensor not in sums
+                    and any(plan.device[o] != d for o in readers)
+                ):
                     ends.append(sent.finish_us)
-            elif there:
+            elif there and tensor not in sums:
                 first = slots.get((m, there[0], 1)) or slots[m, there[0], 0]
                 begin, ends = first.start_us, [slots[m, s, 0].finish_us for s in there]
             else:
@@ -386,3 +424,29 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
             ):
                 total += int(profile.temporary_bytes[stage.ops].max())
     return total
+
+
+def tied_weight():
+    """Return a weight that both devices read, and whose gradients arise on both."""
+    times = {"w": 0, "f0": 2, "f1": 3, "gradients/b1": 4, "gradients/b0": 5, "update/w": 1}
+    edges = [
+        *[("w", "f0", 60), ("w", "f1", 60), ("f0", "f1", 1), ("f1", "gradients/b1", 1)],
+        *[("gradients/b1", "gradients/b0", 1), ("gradients/b0", "update/w", 50)],
+    ]
+    edges[-1:] = [edges[-1], ("gradients/b1", "update/w", 1)]
+    profile = profile_of(times, edges, persistent={"w": 100})
+    kinds = ["variable" if name == "w" else "" for name in profile.op_names]
+    return replace(profile, op_kinds=tuple(kinds))
+
+
+def test_a_tied_weight_crosses_once_per_step_and_is_a_copy():
+    problem = Problem(tied_weight(), cluster_of(2, b0_us=0.0))
+    names = problem.profile.op_names
+    plan = plan_of(problem, {name: int("1" in name) for name in names})
+    assert max_load_us(problem, plan.device) == 2 + 5 + 1 + 2  # and two tensors of a byte
+    found = simulate_pipeline(problem, plan, "1f1b", 4)
+    assert [(each.device, each.n_bytes) for each in found.exchange] == [(0, 60), (1, 60)]
+    assert found.exchange_us == 60
+    assert found.makespan_us == max(slot.finish_us for slot in found.computing[0]) + 60
+    assert [curve.weights_bytes for curve in found.memory] == [100, 60]
+    assert simulate_pipeline(problem, plan, "inference", 4).exchange == ()

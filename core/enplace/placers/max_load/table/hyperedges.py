@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from enplace.machine.host_links import send_us
-from enplace.machine.op_passes import backward_ops
+from enplace.machine.host_links import sample_us, send_us
+from enplace.machine.op_passes import backward_ops, given_by_variables, once_per_step
 from enplace.machine.pipelines.loads import BACKWARD, FORWARD, IN, OUT
 from enplace.machine.pipelines.memory import counts_whole_nodes, forward_bytes
 from enplace.values.arrays import adjacency, csr_offsets
@@ -100,8 +100,10 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     As in :mod:`enplace.machine.pipelines.memory`: a tensor of the forward pass stays for the
     backward pass where a backward op reads it and a forward op makes or reads it, wherever it was
     made. With A, the maker and the forward readers, and B, the backward readers, those are
-    ``[S touches A] + [S touches B] - [S touches A or B]``. All are 0 if the rule counts one sample
-    only, by the sizes of nodes.
+    ``[S touches A] + [S touches B] - [S touches A or B]``. A tensor that is held until a backward
+    op counts as read by one where it is made. The content of a variable is there all the time, and
+    a sum that only the optimiser reads counts where it is made. All are 0 if the rule counts one
+    sample only, by the sizes of nodes.
     """
     profile, backward = problem.profile, backward_ops(problem)
     sums = _Sums(rule, (1, N_HELD), int(label.max()) + 1)
@@ -112,11 +114,15 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
     if counts_whole_nodes(profile):
         np.add.at(sums.own_us[:, 0, KEPT], label, forward_bytes(problem))
         apart = np.arange(N_HELD) == RECEIVED
+    once, weights = once_per_step(profile), given_by_variables(profile)
+    kept = np.zeros(profile.n_tensors, dtype=bool)
+    kept[profile.hold_tensor[backward[profile.hold_op]]] = True
     for tensor in np.flatnonzero(profile.tensor_bytes).tolist():
         readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
         op = profile.tensor_op[tensor]
         maker, back = {int(label[op])}, set(label[readers[backward[readers]]].tolist())
         ahead = maker | set(label[readers[~backward[readers]]].tolist())
+        back |= maker if kept[tensor] else set()
         terms = [
             (ahead, (1, 1, 1, 0, 0)),
             (back, (1, 0, 0, 1, 1)),
@@ -125,7 +131,10 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
             (maker | back, (0, 0, 0, 0, -1)),
         ]
         if backward[op]:
-            terms = [(maker | back, (0, 0, 0, 1, 1))]
+            terms = [(maker if once[tensor] else maker | back, (0, 0, 0, 1, 1))]
+        if weights[tensor]:
+            own = 0 if profile.held_bytes[tensor] else -1
+            terms = [(ahead | back, (0, 0, 1, 1, 1)), (maker, (0, 0, own, own, own))]
         for ends, times in terms:
             n_bytes = profile.tensor_bytes[tensor] * apart * times
             if ends and n_bytes.any():
@@ -145,7 +154,7 @@ def prices_us(problem: Problem) -> tuple[FloatArray, IntArray]:
     """
     gpus = problem.cluster.gpus
     price = np.full(problem.cluster.n_devices, -1, dtype=np.int64)
-    cost_us = send_us(problem)[:, gpus]
+    cost_us = sample_us(problem)[:, gpus]
     one = (cost_us == cost_us[:, :1]).all()
     price[gpus] = 0 if one else np.arange(len(gpus))
     return (cost_us[:, :1] if one else cost_us), price

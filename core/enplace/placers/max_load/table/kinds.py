@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from enplace.machine.host_links import machine_of, send_us
+from enplace.machine.host_links import machine_of, sample_us
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -104,7 +104,7 @@ def join_kinds(problem: Problem) -> Kinds:
 
 
 def _find_alike(problem: Problem) -> Kinds:
-    cluster, us = problem.cluster, send_us(problem)
+    cluster, us = problem.cluster, sample_us(problem)
     found: dict[tuple[object, ...], list[int]] = {}
     for d in range(cluster.n_devices):
         columns = problem.time_us[:, d], us[:, d], problem.unit_allowed[:, d]
@@ -148,7 +148,7 @@ def prices_of_kinds_us(problem: Problem, kinds: Kinds) -> tuple[FloatArray, IntA
     int array, shape (n_kinds,)
         The number of the price; -1 for CPUs, which pay nothing.
     """
-    us, price = send_us(problem), np.full(len(kinds.devices), -1, dtype=np.int64)
+    us, price = sample_us(problem), np.full(len(kinds.devices), -1, dtype=np.int64)
     found: dict[bytes, int] = {}
     columns: list[FloatArray] = []
     for kind in np.flatnonzero(kinds.is_gpu).tolist():

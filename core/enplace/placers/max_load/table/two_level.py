@@ -15,7 +15,7 @@ from itertools import chain, combinations_with_replacement, permutations, produc
 import numpy as np
 
 from enplace.compiling import kernel
-from enplace.machine.host_links import machine_of, network_us, send_us
+from enplace.machine.host_links import machine_of, sample_network_us, sample_us
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.table.dp import (
@@ -242,7 +242,7 @@ def _build_machines(task: Task) -> _Machines:
     sizes = np.array([(len(gpus), len(cpus)) for gpus, cpus in devices])
     most = sizes.max(axis=0)
     used = np.indices(most + 1).reshape(2, -1).T
-    each_us = network_us(problem)
+    each_us = sample_network_us(problem)
     slowest_us = each_us.max(axis=1, keepdims=True)
     hyperedges = build_hyperedges(problem, nodes.node, slowest_us, task.rule)
     return _Machines(
@@ -258,7 +258,7 @@ def _costs_of_machines(task: Task, gpus: list[IntArray], most: IntArray) -> list
     problem, nodes, rule = task.problem, task.nodes, replace(task.rule, recompute=False)
     samples = np.ones(int(np.prod(most + 1)), dtype=np.int64)
     plain = build_node_costs(problem, nodes, rule, most, samples)
-    send = send_us(problem)
+    send = sample_us(problem)
     found: dict[bytes, NodeCosts] = {}
     costs = []
     for here in gpus:
