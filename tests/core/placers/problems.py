@@ -56,7 +56,7 @@ def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
 
 SMALL = ((4.35, 0.25), (7.0, 1.0), (3.85, 0.5), (2.85, 0.1))
 TIGHT = ((6.6, 0.3), (2.2, 0.15), (3.3, 0.6), (2.2, 0.3))
-ONE_LARGE = ((6.25, 0.3), (2.08, 0.15), (3.13, 0.6), (2.08, 0.3))
+ONE_LARGE = ((6.1, 0.3), (2.05, 0.15), (3.05, 0.6), (2.05, 0.3))
 """Memory in GiB and speed of GPUs. Few plans of VGG-19 fit ``TIGHT``, of RNNLM ``ONE_LARGE``."""
 
 
