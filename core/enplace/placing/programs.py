@@ -89,8 +89,11 @@ def repeated_aside(
     run: Callable[[int, Callable[[], bool]], IntArray],
     stop: Stop,
     offer: Callable[[IntArray], object],
+    times: int | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Repeat a run in a thread until the context ends; yield what offers its results so far.
+
+    After the context, it still offers what the last run returned.
 
     Parameters
     ----------
@@ -101,6 +104,8 @@ def repeated_aside(
         Once it is due, no further run begins.
     offer : callable
         Takes a result; called in the thread of the caller, where solvers report too.
+    times : int, optional
+        How often it is repeated at most.
     """
     results: SimpleQueue[IntArray] = SimpleQueue()
     over = threading.Event()
@@ -109,7 +114,7 @@ def repeated_aside(
         return over.is_set() or stop()
 
     def repeat() -> None:
-        for number in itertools.count(1):
+        for number in itertools.islice(itertools.count(1), times):
             if ended():
                 return
             results.put(run(number, ended))

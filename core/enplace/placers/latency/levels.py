@@ -23,6 +23,9 @@ LARGEST = 0.1, 0.5
 STEPS_PER_GROUP, MOST_STEPS = 1000, 75_000
 """Annealing steps of a level; the first has twice as many."""
 
+USUAL_LEVELS = 4
+"""Levels of a graph of a few hundred groups, of which the first has twice as many steps."""
+
 WARM = 0.03
 """First temperature of all levels but the first, as a share of the latency."""
 
@@ -65,6 +68,11 @@ def anneal_by_levels(
             place = place[labels[number - 1]]
         hot, times = WARM, 1
     return place
+
+
+def most_steps(groups: Groups) -> int:
+    """Return how many steps all levels together usually have at most."""
+    return (USUAL_LEVELS + 1) * min(STEPS_PER_GROUP * groups.n_groups, MOST_STEPS)
 
 
 def merge_groups(groups: Groups, label: IntArray) -> Groups:

@@ -87,7 +87,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 
     The better of the greedy placement and the best pipeline along one order is annealed, whole
     layers first. Then the integer program of Fig. 3 takes over, while annealings follow each other
-    on another core.
+    on another core: as many as three quarters of the time limit are worth on a quiet core.
     """
     return _search_plan(problem, "latency-ip", 1, options)
 
@@ -108,9 +108,9 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the least latency where accelerators have two subgraphs, by annealing and Fig. 4.
 
-    Most of the time goes to the search of ``latency-ip``, whose answer this one begins with. Half
-    of the annealings after it allow one subgraph only, because good placements of that kind are
-    hard to find among all others.
+    First the search of ``latency-ip`` runs with all of its annealings, however long they take; its
+    answer is where this one begins. Half of the annealings after it allow one subgraph only,
+    because good placements of that kind are hard to find among all others.
     """
     return _search_plan(problem, "latency-ip-q", SUBGRAPHS, options)
 

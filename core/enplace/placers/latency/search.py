@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,12 +14,13 @@ from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
-from enplace.placers.latency.levels import anneal_by_levels
+from enplace.placers.latency.levels import anneal_by_levels, most_steps
 from enplace.placers.latency.program import read_placement, write_program, write_solution
 from enplace.placers.max_load.contiguity import unit_devices
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placers.max_load.table.dp import Partition, partition_along_order
 from enplace.placing.incumbents import BETTER, Best, Incumbent, Report
+from enplace.placing.options import PROGRAM_S
 from enplace.placing.programs import ImprovingProgram, improve_by_program, repeated_aside
 from enplace.placing.stop import Stop
 from enplace.values.problem import Problem
@@ -27,9 +29,13 @@ from enplace.values.profile import FloatArray, IntArray
 STEPS = 300_000
 """Steps of an annealing that is not by levels."""
 
-CONTIGUOUS_SHARE = 0.75
-"""Share of the time for one subgraph on each accelerator, if several are allowed: seldom do more
-subgraphs gain as much as a longer search with one."""
+ROUND_SHARE = 0.75
+"""Share of the time limit that the annealings for one subgraph on each accelerator are to take on a
+quiet core; on a busy one, the same annealings take longer. Where several subgraphs are allowed,
+what is left is for these: seldom do they gain as much as a longer search with one."""
+
+STEP_US, STEP_PIN_US = 1.0, 0.0025
+"""Time of an annealing step, and time more for each op and for each end of an edge."""
 
 EVERY = 3
 """Of so many annealings, all but one are by levels."""
@@ -66,8 +72,11 @@ def search_latency(
 
     The greedy placement is annealed by levels, and the integer program continues from the result.
     Meanwhile, short annealings follow each other on another core, most from the best placement so
-    far. With several subgraphs, part of the time goes to the search with one, whose placement is
-    where the search with several begins.
+    far. With one subgraph, their number follows from the time limit, not from the clock.
+
+    With several subgraphs, the search with one comes first, with the same annealings, and its
+    placement is where the search with several begins. So however busy the machine is, the second
+    search makes no less of them than the first one alone.
 
     Parameters
     ----------
@@ -75,37 +84,22 @@ def search_latency(
         Subgraphs of each accelerator in each pass: 1 for Fig. 3, more for Fig. 4.
     """
     groups = build_groups(problem)
-    start = np.zeros((groups.n_groups, 2), dtype=np.int64)
-    start[:, 0] = greedy_places(groups)
     search = _Search(problem, groups, stop, report, q)
-    search.offer(start)
-    pipeline = _pipeline_places(problem, groups, stop)
-    if search.offer(pipeline):
-        start = pipeline
-    if q > 1 and groups.op_us.size >= SMALL:
-        part = stop.within(CONTIGUOUS_SHARE)
-        contiguous = search_latency(problem, part, 1, seed, solver)
-        found = _places_of(problem, groups, contiguous)
-        if search.offer(found):
-            start = found
-        # The program may put a group on several devices, which places do not tell.
-        search.offer_devices(contiguous)
-    if groups.op_us.size < SMALL or not search.has_found:
-        return search.solve(solver)
-    search.offer(anneal_by_levels(groups, start, q, stop, seed))
+    if q == 1 or groups.op_us.size < SMALL:
+        return search.run(seed, solver)
+    over = threading.Event()
+    first = _Search(problem, groups, stop.when(over.is_set), lambda _: None, 1)
+    contiguous = first.run(seed, solver, over.set)
+    search.offer(_places_of(problem, groups, contiguous))
+    # The program may put a group on several devices, which places do not tell.
+    search.offer_devices(contiguous)
+    return search.run(seed, solver)
 
-    def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        # Runs with several subgraphs alternate with runs with one: where several are allowed, good
-        # placements that use only one are hard to find.
-        n_slots, apart = q if number % 2 else 1, seed + number * _SEEDS_APART
-        if number % EVERY == 0:
-            return anneal(groups, start, n_slots, STEPS, stopped, apart)
-        best = start if search.place is None else search.place
-        usable = best if best[:, 1].max() < n_slots else start
-        return anneal_by_levels(groups, usable, n_slots, stopped, apart)
 
-    with repeated_aside(again, stop, search.offer) as take_others:
-        return search.solve(solver, take_others)
+def count_rounds(groups: Groups, limit_s: float) -> int:
+    """Return how many annealings for one subgraph a time limit is worth, at least one."""
+    step_us = STEP_US + STEP_PIN_US * (groups.n_ops + len(groups.hyperedge_op))
+    return max(1, int(ROUND_SHARE * limit_s * 1e6 / (most_steps(groups) * step_us)))
 
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
@@ -137,6 +131,49 @@ class _Search:
         self._best = Best(first, lambda found, _: report(found), BETTER)
         self._of_op: IntArray | None = None
         self.place: IntArray | None = None  # of each group, in the best placement by groups
+
+    def run(self, seed: int, solver: str, end: Callable[[], None] = lambda: None) -> Incumbent:
+        """Anneal, and run the integer program; return the best placement.
+
+        Parameters
+        ----------
+        end : callable
+            Called after the last annealing; it may end the program, too.
+        """
+        problem, groups, stop, q = self._problem, self._groups, self._stop, self._q
+        start = np.zeros((groups.n_groups, 2), dtype=np.int64)
+        start[:, 0] = greedy_places(groups)
+        if not self.has_found:
+            self.offer(start)
+            self.offer(_pipeline_places(problem, groups, stop))
+        if groups.op_us.size < SMALL or not self.has_found:
+            return self.solve(solver)
+        start = start if self.place is None else self.place
+        self.offer(anneal_by_levels(groups, start, q, stop, seed))
+        # Of these annealings only, so that each begins where it does on any other machine.
+        best = start if self.place is None else self.place
+        n_rounds = count_rounds(groups, stop.limit_s or PROGRAM_S) if q == 1 else None
+
+        def again(number: int, stopped: Callable[[], bool]) -> IntArray:
+            nonlocal best
+            # Runs with several subgraphs alternate with runs with one: where several are allowed,
+            # good placements that use only one are hard to find.
+            n_slots, apart = q if number % 2 else 1, seed + number * _SEEDS_APART
+            if number % EVERY == 0:
+                found = anneal(groups, start, n_slots, STEPS, stopped, apart)
+            else:
+                usable = best if best[:, 1].max() < n_slots else start
+                found = anneal_by_levels(groups, usable, n_slots, stopped, apart)
+            if places_us(groups, found, q) < places_us(groups, best, q):
+                best = found
+            if number == n_rounds:
+                end()
+            return found
+
+        with repeated_aside(again, stop, self.offer, n_rounds) as take_others:
+            why = self.solve(solver, take_others).why
+        take_others()
+        return replace(self._best.found, why=why)
 
     @property
     def has_found(self) -> bool:

@@ -1,6 +1,8 @@
 """Searches for the least latency, against trying all placements."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -12,6 +14,7 @@ from tests.core.solvers.warm import warm_solvers
 
 from enplace.machine.latency import latency_us
 from enplace.machine.op_passes import backward_ops
+from enplace.placers.latency import search
 from enplace.placers.latency.anneal import anneal
 from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
@@ -169,3 +172,50 @@ def test_reported_latencies_only_improve(solver):
     assert bounds == sorted(bounds)
     assert found.objective_us == latencies[-1]
     assert found.objective_us <= latency_us(problem, place_greedily(problem))
+
+
+@pytest.mark.parametrize(("one_s", "two_s"), [(0.1, 1.9), (4.0, 4.0)])
+def test_with_two_subgraphs_it_makes_no_less_of_one_on_a_busy_machine(monkeypatch, one_s, two_s):
+    """Each annealing takes as long as the test says; the time limit is worth five of them.
+
+    Those with two subgraphs find nothing.
+    """
+    names = [f"op{i}" for i in range(60)]
+    problem = Problem(
+        profile_of(
+            {name: 3.0 + i * i % 7 for i, name in enumerate(names)},
+            [(names[i], names[i + step], 2) for step in (1, 4, 9) for i in range(0, 51, step)],
+            persistent=dict.fromkeys(names, 10),
+            cpu=dict.fromkeys(names, 40.0),
+        ),
+        cluster_of(3, b0_us=0.5, cpu_lanes=1, capacity_bytes=180),
+    )
+    monkeypatch.setattr(search, "count_rounds", lambda groups, limit_s: 5)
+    monkeypatch.setattr(search, "repeated_aside", one_after_another)
+    monkeypatch.setattr(search._Search, "solve", lambda self, solver, take=None: self._best.found)
+    monkeypatch.setattr("enplace.placers.latency.levels.STEPS_PER_GROUP", 1)
+    monkeypatch.setattr(search, "STEPS", 50)
+    seconds = 0.0
+
+    def latency_us_of(q, each_s, seed):
+        def took(run, groups, start, n_slots, *more):
+            nonlocal seconds
+            seconds += each_s
+            return run(groups, start, n_slots, *more) if n_slots == 1 else start
+
+        for name, run in (("anneal", anneal), ("anneal_by_levels", anneal_by_levels)):
+            monkeypatch.setattr(search, name, partial(took, run))
+        stop = Stop(12.0, clock=Stopwatch(lambda: seconds))
+        return search_latency(problem, stop, q, seed).objective_us
+
+    for seed in range(3):
+        assert latency_us_of(2, two_s, seed) <= latency_us_of(1, one_s, seed)
+
+
+@contextmanager
+def one_after_another(run, stop, offer, times=None):
+    """Run in place of a thread: a few times if nothing says how often."""
+    for number in range(1, (times or 2) + 1):
+        if not stop():
+            offer(run(number, stop))
+    yield lambda: None
