@@ -88,11 +88,14 @@ audit: $(BIN)/python
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
-# What people install; packaging/README.md says how each was tried.
+# What people install; packaging/README.md says how each was tried. The wheel brings kernels for each
+# Python in KERNELS; with others, it compiles at first use.
+KERNELS ?= $(BIN)/python
 wheel: $(VENV)/.installed-lint
 	rm -rf build/lib dist/*.whl dist/enplace-*.tar.gz
 	mkdir -p build
-	$(BIN)/python -m build --outdir dist >build/wheel.log
+	packaging/compile-kernels.sh $(KERNELS)
+	$(BIN)/python -m build --sdist --wheel --outdir dist >build/wheel.log
 
 folder: PACKAGE_LISTS += packaging/debian-build.txt
 folder: wheel

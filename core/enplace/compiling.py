@@ -3,6 +3,11 @@
 numba's compile time grows with the size of the code it makes. An array in a tuple takes up seven
 words, and a tuple of 25 arrays nearly two hundred. By default, each use of such a tuple counts the
 references of all its arrays.
+
+Packages bring kernels compiled ahead, in the folder ``compiled``: numba's own files, made for any
+CPU of a platform. One is loaded if it was made of the same source, by the same numba, for the same
+version of Python, platform and types. Any other kernel is compiled when it is first called, for the
+CPU that is here, and kept in numba's cache.
 """
 
 from __future__ import annotations
@@ -12,8 +17,8 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import cache
+from contextlib import AbstractContextManager, suppress
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -41,10 +46,88 @@ def _import_config() -> None:
 _import_config()
 
 from numba import njit  # noqa: E402
-from numba.core import event  # noqa: E402
+from numba.core import caching, event  # noqa: E402
 from numba.core.dispatcher import Dispatcher  # noqa: E402
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+AHEAD = Path(__file__).with_name("compiled")
+"""Where a package brings the kernels that were compiled ahead."""
+
+ANY_CPU = ("generic", "")
+"""The name and the features, for LLVM, of a CPU that has what every CPU of its kind has."""
+
+
+class _NoCache(caching._CacheLocator):
+    """For a user who may write nowhere: nothing is found, and nothing is kept."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], _: str) -> _NoCache:
+        return cls(function)
+
+    def ensure_cache_path(self) -> None:
+        raise OSError("no folder can be written")
+
+    def get_cache_path(self) -> str:
+        return str(AHEAD.with_name("no cache"))
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Files(caching.CompileResultCacheImpl):
+    _locator_classes = [*caching.CacheImpl._locator_classes, cast(Any, _NoCache)]  # noqa: RUF012
+
+
+class KernelCache(caching.FunctionCache):
+    """The code of a kernel on disk: what was compiled ahead, then numba's cache.
+
+    Parameters
+    ----------
+    name : str
+        Names its files; it holds the digest of all source that the code was made of.
+    """
+
+    _impl_class = _Files
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        usual, function.__qualname__ = function.__qualname__, name
+        try:
+            super().__init__(function)
+        finally:
+            function.__qualname__ = usual
+
+    def load_overload(self, types: Any, target: Any) -> Any:
+        """Load the code for some types of arguments; None if it must be compiled."""
+        key = self.key_ahead(types, target.codegen())
+        if key in self._found_ahead:
+            target.refresh()
+            return self._impl.rebuild(target, self.files(AHEAD).load(key))
+        return super().load_overload(types, target)
+
+    def save_overload(self, types: Any, code: Any) -> None:
+        """Keep the code on disk, if there is room: the kernel runs in any case."""
+        with suppress(OSError):
+            super().save_overload(types, code)
+
+    def key_ahead(self, types: Any, codegen: Any) -> Any:
+        """Make the key by which code for any CPU is found."""
+        of_types, (platform, *_), of_function = self._index_key(types, codegen)
+        return of_types, (platform, *ANY_CPU), of_function
+
+    def files(self, folder: Path) -> Any:
+        """Open the files of this kernel in a folder of code compiled ahead."""
+        return caching.IndexDataCacheFile(str(folder), self._impl.filename_base, "")
+
+    @cached_property
+    def _found_ahead(self) -> Any:
+        return self.files(AHEAD)._load_index()
 
 
 def _cached(**flags: bool) -> Callable[[Function], Function]:
@@ -53,12 +136,12 @@ def _cached(**flags: bool) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         made: Any = compiled(nogil=True, no_cfunc_wrapper=True, **flags)(function)
+        if made is function:
+            return function  # NUMBA_DISABLE_JIT: Python interprets it
         # numba names the file of a function's code after the function, and notices a change of its
         # own source, but not of the functions it calls or of the tuples it takes.
-        name = function.__qualname__
-        function.__qualname__ = f"{name}-{_fingerprint(function.__module__)}"
-        made.enable_caching()
-        function.__qualname__ = name
+        name = f"{function.__qualname__}-{_fingerprint(function.__module__)}"
+        made._cache = KernelCache(function, name)
         return cast(Function, made)
 
     return decorate

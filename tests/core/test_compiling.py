@@ -1,5 +1,6 @@
 """The files in which compiled code is kept."""
 
+import shutil
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
@@ -50,3 +51,48 @@ def test_a_kernel_keeps_its_name(write_module):
     total = sys.modules["enplace.made_kernels"].total
     assert total.py_func.__qualname__ == "total"
     assert fingerprint in total._cache._impl.filename_base
+
+
+@pytest.fixture
+def made_kernel(write_module, tmp_path):
+    """A function that makes the kernel anew, as a process does that has compiled nothing."""
+    write_module("made_tuples", TUPLES)
+
+    def make():
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        write_module("made_kernels", KERNELS)
+        return sys.modules["enplace.made_kernels"].total
+
+    return make
+
+
+def count_compilations(kernel):
+    """Call a kernel; return how many functions numba compiled for it."""
+    compiled = []
+    with compiling.watch_compiler(compiled.append):
+        assert kernel(sys.modules["enplace.made_tuples"].Costs(3.0)) == 3.0
+    return len(compiled)
+
+
+def test_a_kernel_compiled_ahead_is_loaded_for_any_cpu(made_kernel, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "AHEAD", tmp_path / "ahead")
+    (tmp_path / "ahead").mkdir()
+    kernel = made_kernel()
+    assert count_compilations(kernel) == 1
+    cache, codegen = kernel._cache, kernel.targetctx.codegen()
+    (types,) = kernel.overloads
+    data = cache._cache_file.load(cache._index_key(types, codegen))
+    cache.files(compiling.AHEAD).save(cache.key_ahead(types, codegen), data)
+    assert count_compilations(made_kernel()) == 0
+    monkeypatch.setattr(compiling.caching.numba, "__version__", "another")
+    assert count_compilations(made_kernel()) == 1
+
+
+def test_a_kernel_runs_where_nobody_may_write(made_kernel, monkeypatch):
+    monkeypatch.setattr(compiling._Files, "_locator_classes", [compiling._NoCache])
+    assert count_compilations(made_kernel()) == 1
+
+
+def test_python_interprets_kernels_if_numba_is_told_to_compile_nothing(made_kernel, monkeypatch):
+    monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
+    assert count_compilations(made_kernel()) == 0

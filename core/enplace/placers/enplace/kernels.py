@@ -21,7 +21,7 @@ import numpy as np
 from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.compiling import watch_compiler
-from enplace.errors import EnplaceError
+from enplace.errors import CancelledError, EnplaceError
 from enplace.files.folders import temporary_folder
 from enplace.machine import critical_path, simulate
 from enplace.machine.op_passes import backward_ops
@@ -41,6 +41,7 @@ from enplace.processes.wire import Message
 from enplace.processes.worker import Worker, WorkerError, handler_program
 from enplace.readers.clusters import presets
 from enplace.system import count_cores
+from enplace.text import count
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
 
@@ -215,6 +216,7 @@ class _Compilation:
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
+        self.n_functions = 0
         self.lock = threading.Lock()
         self.folder = ExitStack()
         self.claims: _Claims | None = None
@@ -246,8 +248,13 @@ class _Compilation:
             self.end_helper()
 
     def _begin(self, module: str, report: Report) -> None:
-        """Start the other process when the first kernel must be compiled."""
-        if self.claims is not None or not module.startswith("enplace."):
+        """Report a function; start the other process when the first one must be compiled."""
+        if not module.startswith("enplace."):
+            return
+        self.n_functions += 1
+        if self.claims is not None:
+            with suppress(CancelledError):  # numba would take it for a fault in its code
+                report(self._message())
             return
         self.claims = _Claims(self.folder.enter_context(temporary_folder()))
         atexit.register(self.end_helper)
@@ -276,7 +283,8 @@ class _Compilation:
     def _message(self) -> str:
         claims = self.claims
         done = self.loaded if claims is None else filter(claims.is_finished, STEPS)
-        return f"Compiling, once after installation: {len(list(done))} of {len(STEPS)}"
+        parts = f"{len(list(done))} of {len(STEPS)} parts"
+        return f"Compiling, once after installation: {parts}, {count(self.n_functions, 'function')}"
 
     def end_helper(self) -> None:
         """Stop the other process: all steps are loaded, or this process ends."""
