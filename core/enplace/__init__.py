@@ -111,7 +111,7 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
     from enplace.errors import EnplaceError, show_in_one_line
 
     show_in_one_line()
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path) or not os.fspath(path):
         raise EnplaceError(f"path is {path!r:.60}; use a file's name")
     # Import the frameworks' interface, and then the framework, only for those who call this.
     registry = importlib.import_module("enplace.frameworks.registry")

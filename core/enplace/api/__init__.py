@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from enplace.api.checks import checked, texts
 from enplace.api.demands import Demand, demands
@@ -126,7 +127,7 @@ def samples() -> Catalogue[Sample]:
         Each goes to :func:`read`, and has a ``title``, a ``description`` and the ``cluster`` that
         it is usually placed on.
     """
-    return Catalogue({each.name: each for each in bundled_samples()}, lambda each: each.title)
+    return Catalogue({each.name: each for each in bundled_samples()}, attrgetter("title"))
 
 
 def clusters() -> Catalogue[Cluster]:
@@ -138,7 +139,11 @@ def clusters() -> Catalogue[Cluster]:
         Each has ``devices``, ``links`` and a ``description``, and ``print`` shows all of these;
         ``cluster.scaled(links=2.0)`` has links twice as fast.
     """
-    return Catalogue(presets(), lambda each: each.description.partition(". ")[0].rstrip("."))
+    return Catalogue(presets(), _first_sentence)
+
+
+def _first_sentence(cluster: Cluster) -> str:
+    return cluster.description.partition(". ")[0].rstrip(".")
 
 
 @checked
@@ -176,7 +181,7 @@ def methods(objective: str | None = None) -> Catalogue[Placer]:
     """
     if objective is not None:
         usual_method(objective)
-    return Catalogue(placers(objective), lambda each: each.title)
+    return Catalogue(placers(objective), attrgetter("title"))
 
 
 @checked

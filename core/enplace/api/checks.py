@@ -60,9 +60,23 @@ def checked(function: Callable[_P, _T]) -> Callable[_P, _T]:
             if name in wanted and not any(_is_a(value, kind) for kind, _ in wanted[name]):
                 words = " or ".join(text for _, text in wanted[name] if text)
                 raise EnplaceError(f"{name} is {value!r:.60}; use {words}")
+            if name in wanted and KINDS["PathLike"] in wanted[name] and isinstance(value, FILE):
+                check_name(value, name)
         return function(*args, **kwargs)
 
     return check
+
+
+def check_name(path: str | os.PathLike[str], name: str = "path") -> None:
+    """Refuse what no file can be called.
+
+    Raises
+    ------
+    EnplaceError
+        The line names the argument.
+    """
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        raise EnplaceError(f"{name} is {os.fspath(path)!r:.60}; use a file's name")
 
 
 def _is_a(value: object, kind: type | tuple[type, ...]) -> bool:

@@ -66,7 +66,15 @@ class Result(PlainResult):
 
     @classmethod
     def of(cls, result: PlainResult) -> Result:
-        """Add these methods to a result of the library."""
+        """Add these methods to a result of the library.
+
+        Raises
+        ------
+        EnplaceError
+            If it is none.
+        """
+        if not isinstance(result, PlainResult):
+            raise EnplaceError(f"result is {result!r:.60}; use a result")
         return cls(**vars(result))
 
     @property
@@ -304,6 +312,9 @@ class Catalogue(dict[str, _T]):
     def __init__(self, entries: Mapping[str, _T], describe: Callable[[_T], str]) -> None:
         super().__init__(entries)
         self._describe = describe
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, _T], Callable[[_T], str]]]:
+        return Catalogue, (dict(self), self._describe)
 
     def __repr__(self) -> str:
         return table([[name, self._describe(entry)] for name, entry in self.items()], "ll")

@@ -16,7 +16,7 @@ from enplace.processes.codecs import plan_from, plan_message, profile_from, prof
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.text import count, finite
-from enplace.values.arrays import freeze_arrays
+from enplace.values.arrays import Frozen, freeze_arrays
 from enplace.values.cluster import Cluster
 from enplace.values.device_names import task_of
 from enplace.values.plan import Plan
@@ -89,7 +89,7 @@ def median_us(times_us: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredRun:
+class MeasuredRun(Frozen):
     """Some steps of a plan on real devices.
 
     Attributes

@@ -53,11 +53,14 @@ def framework_that_applies(path: str | os.PathLike[str]) -> Framework:
     Raises
     ------
     EnplaceError
-        If Enplace does not know the framework that it names.
+        If Enplace does not know the framework that it names, or if the file is no plan and no
+        framework is in use.
     """
     try:
         name = read_plan_framework(path)
     except EnplaceError:
+        if not any(each.module in sys.modules for each in _running()):
+            raise  # before a framework is imported, which takes long
         name = ""  # the framework says why, or needs no plan because the script is being profiled
     framework = _named(name) if name else framework_in_use()
     if not framework.module:

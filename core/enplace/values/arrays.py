@@ -16,16 +16,29 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
+class Frozen:
+    """A frozen dataclass with arrays, which stay read-only in its copies."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        fields: dict[str, Any] = self.__dataclass_fields__  # type: ignore[attr-defined]
+        return {name: getattr(self, name) for name in fields}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        freeze_arrays(self)
+
+
 def freeze_arrays(value: object) -> None:
     """Make the arrays of a frozen dataclass read-only; writable ones stay their caller's.
 
     Called from ``__post_init__``. Arrays that somebody could still write to are copied; see
-    :func:`give_away`.
+    :func:`give_away`. Each is a view, which numpy lets nobody make writable again.
     """
     for name, array in vars(value).items():
-        if isinstance(array, np.ndarray) and _is_writable(array):
-            own = array.copy()
-            own.flags.writeable = False
+        if isinstance(array, np.ndarray):
+            if _is_writable(array):
+                array = give_away(array.copy())
+            own = array if isinstance(array.base, np.ndarray) else array.view()
             object.__setattr__(value, name, own)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from enplace.errors import PlanError
 from enplace.text import count
-from enplace.values.arrays import FloatArray, freeze_arrays, is_permutation, longest_rise
+from enplace.values.arrays import FloatArray, Frozen, freeze_arrays, is_permutation, longest_rise
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray, Profile
@@ -28,7 +28,7 @@ the best position; or strictly by the positions of the consumers."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Frozen):
     """The device of every op, the order of ops, and what the placer reported.
 
     Attributes

@@ -28,6 +28,7 @@ from enplace.text import count, ms, size
 from enplace.values.arrays import (
     BoolArray,
     FloatArray,
+    Frozen,
     IntArray,
     csr_offsets,
     freeze_arrays,
@@ -69,7 +70,7 @@ def _no_holds() -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(Frozen):
     """A computation graph with the costs of its ops and tensors.
 
     Ops are numbered ``0 .. n_ops - 1``. Tensors are sorted by (op, output), edges by (tensor,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from enplace.errors import EnplaceError
 from enplace.extras import import_extra
 from enplace.text import ms, seconds
-from enplace.values.arrays import freeze_arrays
+from enplace.values.arrays import Frozen, freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(Frozen):
     """Start and finish of every op and transfer, and the quantities that follow from them.
 
     Attributes

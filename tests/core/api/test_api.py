@@ -11,6 +11,7 @@ from tests.core.cli.conftest import OPS, machine, model
 
 import enplace as ep
 from enplace import api
+from enplace.errors import EnplaceError
 from enplace.placing import registry
 
 HEAVY = ("numpy", "numba", "networkx", "pandas", "matplotlib", "click")
@@ -285,3 +286,18 @@ def test_the_other_methods_run_if_one_fails(folder, monkeypatch):
 def test_comparing_refuses_an_unknown_method(folder):
     with pytest.raises(ep.EnplaceError, match="there is no method 'hefd'"):
         ep.compare("p.json", "c.json", ["heft", "hefd"])
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_what_no_file_can_be_called_is_refused_by_name(name, folder):
+    for call in (ep.read, ep.apply, lambda path: ep.write(path, ep.read("p.json"))):
+        with pytest.raises(EnplaceError, match="path is '"):
+            call(name)
+
+
+def test_apply_looks_for_the_plan_before_it_imports_a_framework(monkeypatch, folder):
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(EnplaceError, match=r"nope\.json: cannot read"):
+        ep.apply("nope.json")
+    assert "tensorflow" not in sys.modules

@@ -1,6 +1,8 @@
 """What a result shows and writes."""
 
 import base64
+import copy
+import pickle
 import re
 import sys
 from dataclasses import replace
@@ -11,6 +13,7 @@ from tests.core.cli.conftest import OPS, machine
 
 import enplace as ep
 from enplace.api.result import Comparison, Result
+from enplace.errors import EnplaceError
 from enplace.text import ms
 
 MISSING = "is not installed; run: pip install 'enplace[notebook]'"
@@ -209,3 +212,27 @@ def test_without_any_plan_a_comparison_says_why():
     assert "it does not fit" in found._repr_html_()
     with pytest.raises(ep.EnplaceError, match="no method has a plan"):
         found.best  # noqa: B018
+
+
+def test_a_copy_of_a_result_is_as_frozen_as_the_result(result):
+    copies = (copy.copy(result), copy.deepcopy(result))
+    for each in (*copies, pickle.loads(pickle.dumps(result))):
+        assert each.value_us == result.value_us
+        schedule = each.schedule
+        for array in (each.plan.device, schedule.op_start_us, schedule.problem.profile.time_us):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+            with pytest.raises(ValueError, match="cannot set"):
+                array.setflags(write=True)
+
+
+def test_catalogues_can_be_pickled():
+    for catalogue in (ep.methods(), ep.clusters(), ep.samples()):
+        again = pickle.loads(pickle.dumps(catalogue))
+        assert repr(again) == repr(catalogue)
+        assert list(again) == list(catalogue)
+
+
+def test_only_a_result_of_the_library_becomes_a_result():
+    with pytest.raises(EnplaceError, match="result is 5"):
+        Result.of(5)  # type: ignore[arg-type]
