@@ -17,6 +17,7 @@ import click
 from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.options import FILE, MethodType, PresetType, whole_option
+from enplace.cli.outputs import CLUSTER, check_outputs, force_option, keep_replaced
 from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.text import instead, table
 
@@ -108,8 +109,14 @@ SIZE = _SizeType()
 @click.option("--memory", type=SIZE, metavar="SIZE", help="Memory of each GPU, such as 24GiB.")
 @click.option("--link", type=click.Choice(["nvlink", "pcie"]), help="What joins the GPUs.")
 @click.option("-o", "--output", type=FILE, metavar="OUT.json", help="Write the cluster.")
+@force_option
 def clusters(
-    name: str | None, detect: bool, gpus: int | None, output: str | None, **gpu: Any
+    name: str | None,
+    detect: bool,
+    gpus: int | None,
+    output: str | None,
+    force: bool,
+    **gpu: Any,
 ) -> Answer:
     """List the presets, show the one called NAME, or describe a cluster of your own.
 
@@ -128,10 +135,12 @@ def clusters(
         raise EnplaceError(f"leave out the preset '{name}', or what describes another cluster")
     if name is not None and name not in presets():
         raise ClusterError(f"there is no preset '{name}'; {instead(name, presets())}")
+    check_outputs([(CLUSTER, output)], force=force)
     if name is not None or own:
         cluster = presets()[name] if name is not None else _own_cluster(gpus, **gpu)
         text = str(cluster)
         if output is not None:
+            keep_replaced(output)
             write_atomically(output, cluster_text(cluster) + "\n")
             text += f"\n\nThe cluster is in {output}."
         return Answer(cluster_to_json(cluster), text)

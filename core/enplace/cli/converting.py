@@ -19,7 +19,15 @@ from enplace.cli.options import (
     plan_argument,
     profile_argument,
 )
-from enplace.cli.outputs import check_folder, check_outputs
+from enplace.cli.outputs import (
+    PLAN,
+    PROFILE,
+    Kind,
+    check_folder,
+    check_outputs,
+    force_option,
+    keep_replaced,
+)
 from enplace.cli.progress import compiling_bar
 from enplace.errors import FileError
 from enplace.inputs import read_problem_and_plan
@@ -78,11 +86,13 @@ class _FormatOption(click.Option):
     show_default=True,
     help="Cluster of that plan; it must have the devices that the ops ran on.",
 )
+@force_option
 def import_(
     input_file: str,
     output: str | None,
     plan_file: str | None,
     cluster: str,
+    force: bool,
     **of_model: Any,
 ) -> Answer:
     """Turn INPUT, any graph with costs that Enplace can read, into a profile.
@@ -95,9 +105,10 @@ def import_(
 
     if not output and not plan_file:
         raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
-    check_outputs((output, plan_file), input_file)
+    check_outputs([(PROFILE, output), (PLAN, plan_file)], input_file, force=force)
     given = {name: value for name, value in of_model.items() if value}
     profile = _read(input_file, given, output)
+    keep_replaced(output, plan_file)
     if output:
         write_profile(output, profile)
     if plan_file:
@@ -214,8 +225,11 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
     is_flag=True,
     help="Trust the model from now on, for a format that needs the model itself.",
 )
+@force_option
 @compiling_bar()
-def export(profile: str, plan: str, form: str, output: str, trust: bool, **choice: Any) -> Answer:
+def export(
+    profile: str, plan: str, form: str, output: str, trust: bool, force: bool, **choice: Any
+) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.errors import FileError
     from enplace.frameworks.registry import exporters, framework_of, why_no_export
@@ -229,7 +243,8 @@ def export(profile: str, plan: str, form: str, output: str, trust: bool, **choic
     if exporter.is_folder:
         check_folder(output)
     else:
-        check_outputs((output,), profile, plan, choice["cluster"])
+        kind = Kind(exporter.title, exporter.mark)
+        check_outputs([(kind, output)], profile, plan, choice["cluster"], force=force)
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     schedule = simulate(problem, chosen)
     if why := why_no_export(form, Result(schedule)):
@@ -240,6 +255,7 @@ def export(profile: str, plan: str, form: str, output: str, trust: bool, **choic
     model = None if chosen.splits else problem
     alone = framework_of(problem.measured_profile).alone
     result = result_for(exporter, schedule, model, alone)
+    keep_replaced(output)
     notes = exporter.write_to(output, result)
     n_bytes = _size_of(output)
     return Answer(

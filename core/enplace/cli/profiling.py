@@ -11,7 +11,7 @@ from enplace.cli.answer import Answer, command
 from enplace.cli.converting import describe_estimate, profile_numbers
 from enplace.cli.models import ModelCommand, find_source, model_options
 from enplace.cli.options import FILE, NumbersType, whole_option
-from enplace.cli.outputs import check_outputs
+from enplace.cli.outputs import PROFILE, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.text import count, listed, ms, percent, table
 
@@ -26,6 +26,7 @@ MOST_LINKS = 12
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="P.enplace", help="Write the profile."
 )
+@force_option
 @whole_option("--steps", 1, 100_000, "How many steps to trace.", default=100)
 @whole_option("--warm-ups", 0, 100_000, "How many steps to leave out at the start.", default=10)
 @click.option(
@@ -36,6 +37,7 @@ MOST_LINKS = 12
 )
 def profile(
     output: str,
+    force: bool,
     steps: int,
     warm_ups: int,
     batch_sizes: tuple[int, ...] | None,
@@ -54,7 +56,7 @@ def profile(
     from enplace.writers import write_profile
 
     source = find_source(model, trust)
-    check_outputs((output,), source.path)
+    check_outputs([(PROFILE, output)], source.path, force=force)
     where = None if source.is_recorded else devices or source.framework.usual_devices()
     sizes = batch_sizes or ()
     with (
@@ -65,6 +67,7 @@ def profile(
         measured = measure_profile(
             source, where or "", steps, warm_ups, sizes, report, stopped, wrote
         )
+    keep_replaced(output)
     write_profile(output, measured)
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},

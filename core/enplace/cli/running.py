@@ -19,7 +19,7 @@ from enplace.cli.options import (
     take_given,
     whole_option,
 )
-from enplace.cli.outputs import check_outputs
+from enplace.cli.outputs import PLAN, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar, written_told
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 from enplace.errors import EnplaceError
@@ -141,6 +141,7 @@ def run(
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="better.json", help="Write the best plan."
 )
+@force_option
 @whole_option("--rounds", 1, 100, "Try at most this many new plans.", default=3)
 @method_option
 @click.option(
@@ -155,6 +156,7 @@ def tune(
     repeat: int,
     profile_file: str,
     output: str,
+    force: bool,
     rounds: int,
     method: str | None,
     time_limit: float | None,
@@ -178,7 +180,7 @@ def tune(
     from enplace.values.result import Result
     from enplace.writers import write_plan
 
-    check_outputs((output,), profile_file)
+    check_outputs([(PLAN, output)], profile_file, force=force)
     problem, first = read_problem_and_plan(profile_file, plan, None)
     chosen = choose_method(method, STEP_TIME, {})
     source = find_source(model, trust, problem)
@@ -204,6 +206,7 @@ def tune(
         measure = runs_as(request, report, stopped, wrote)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
+    keep_replaced(output)
     write_plan(output, Result(simulate(tuned.problem, best)))
     return Answer(
         tuning_numbers(tuned) | {"devices": where, "placement_file": output},

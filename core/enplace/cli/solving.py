@@ -27,7 +27,7 @@ from enplace.cli.options import (
     solver_options,
     take_values,
 )
-from enplace.cli.outputs import check_outputs
+from enplace.cli.outputs import PLAN, SCHEDULE, Kind, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
 from enplace.errors import CancelledError, EnplaceError, EnplaceWarning
 from enplace.inputs import (
@@ -65,6 +65,7 @@ LEAST_S = 0.5
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
+@force_option
 def place(
     profile: str,
     method: str | None,
@@ -74,6 +75,7 @@ def place(
     schedule_file: str | None,
     time_limit: float | None,
     seed: int,
+    force: bool,
     **given: Any,
 ) -> Answer:
     """Decide where every op of PROFILE runs, and in what order.
@@ -84,7 +86,9 @@ def place(
     from enplace.placers import place as run_placer
     from enplace.placing.stopwatch import Stopwatch
 
-    check_outputs((output, schedule_file), profile, given["cluster"], given["constraints"])
+    outputs = [(PLAN, output), (SCHEDULE, schedule_file)]
+    inputs = (profile, given["cluster"], given["constraints"])
+    check_outputs(outputs, *inputs, force=force)
     values = take_values(given)
     chosen = choose_method(method, objective, values)
     problem = make_problem(profile, **given, dashes="--")
@@ -122,6 +126,7 @@ def place(
 @click.option(
     "--trace", "trace_file", type=FILE, metavar="OUT.json", help="Write a trace for Perfetto."
 )
+@force_option
 @click.option(
     "--pipeline",
     type=click.Choice(["inference", *PIPELINES]),
@@ -154,6 +159,7 @@ def simulate(
     load: str | None,
     schedule_file: str | None,
     trace_file: str | None,
+    force: bool,
     **choice: Any,
 ) -> Answer:
     """Predict the step time of PLAN on PROFILE.
@@ -162,8 +168,10 @@ def simulate(
     """
     from enplace.bounds import with_bound
     from enplace.machine import simulate as run_plan
+    from enplace.writers.trace import MARK
 
-    check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
+    outputs = [(SCHEDULE, schedule_file), (Kind("trace", MARK), trace_file)]
+    check_outputs(outputs, profile, plan, choice["cluster"], force=force)
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)
@@ -336,6 +344,7 @@ def _write(
     from enplace.files.writing import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
+    keep_replaced(plan_file, schedule_file, trace_file)
     if plan_file:
         write_plan(plan_file, result)
     if schedule_file:

@@ -11,7 +11,7 @@ from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.models import FRAMEWORK, device_options
 from enplace.cli.options import FILE
-from enplace.cli.outputs import check_outputs
+from enplace.cli.outputs import VERIFICATION, check_outputs, force_option, keep_replaced
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import run_numbers
 from enplace.errors import EnplaceError
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="report.html", help="Write the report."
 )
-def verify(framework: str | None, devices: str | None, output: str) -> Answer:
+@force_option
+def verify(framework: str | None, devices: str | None, output: str, force: bool) -> Answer:
     """Check on this machine that plans run as planned and as fast as predicted.
 
     Without --devices, this is about the GPUs of this machine or, if it has none, its CPU; a single
@@ -49,7 +50,7 @@ def verify(framework: str | None, devices: str | None, output: str) -> Answer:
     chosen = frameworks()[framework] if framework else usual_framework()
     if not chosen.runs:
         raise EnplaceError(f"{chosen.name} runs no models; choose another framework")
-    check_outputs((output,))
+    check_outputs([(VERIFICATION, output)], force=force)
     began_s = time.monotonic()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
         found = verifying.verify(
@@ -58,6 +59,7 @@ def verify(framework: str | None, devices: str | None, output: str) -> Answer:
             report=report,
             cancelled=stopped,
         )
+    keep_replaced(output)
     write_atomically(output, verification_html(found, __version__))
     took_s = time.monotonic() - began_s
     ends = [f"The report is in {output}; it took {seconds(took_s)}."]

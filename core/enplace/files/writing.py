@@ -52,6 +52,14 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
         raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {fix}") from None
 
 
+def is_open_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path such as ``/dev/stdout`` names a stream, to which writing adds."""
+    found = _open_stream(Path(path))
+    if found is not None:
+        found.close()
+    return found is not None
+
+
 def _open_stream(path: Path) -> BinaryIO | None:
     """Open again the stream that a path such as ``/dev/stdout`` names; None if it names none."""
     path = path.absolute()

@@ -32,7 +32,8 @@ def freeze_arrays(value: object) -> None:
     """Make the arrays of a frozen dataclass read-only; writable ones stay their caller's.
 
     Called from ``__post_init__``. Arrays that somebody could still write to are copied; see
-    :func:`give_away`. Each is a view, which numpy lets nobody make writable again.
+    :func:`give_away`. Each is a view: numpy lets nobody make it writable again if its base is
+    read-only, unless a kernel allocated that.
     """
     for name, array in vars(value).items():
         if isinstance(array, np.ndarray):

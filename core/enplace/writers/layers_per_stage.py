@@ -21,6 +21,9 @@ from enplace.values.device_names import device_label
 from enplace.values.result import Result
 from enplace.writers.registry import Write, exporter
 
+ABOUT_MARK = r"\d layers?( in stages on |, and the output as one more)"
+"""What the files of all these exporters say of a plan."""
+
 
 class Stage(NamedTuple):
     """A device, and the numbers of its layers; none on one that has only an end of the model."""
@@ -144,7 +147,9 @@ def exporter_of_stages(name: str, title: str, suffix: str) -> Callable[[Write], 
     """Register an exporter that raises a :class:`PlanError` where it cannot hold a plan."""
 
     def register(write: Write) -> Write:
-        return exporter(name, title=title, suffix=suffix, why_not=why_not_by(write))(write)
+        return exporter(
+            name, title=title, suffix=suffix, why_not=why_not_by(write), mark=ABOUT_MARK
+        )(write)
 
     return register
 

@@ -20,6 +20,10 @@ def _fits(result: Result) -> str:
     return ""
 
 
+NOWHERE = r"(?!)"
+"""A mark that no file has."""
+
+
 @dataclass(frozen=True)
 class Exporter:
     """A file format that a plan can be exported to.
@@ -40,6 +44,9 @@ class Exporter:
         Whether the file shows the result's bound and its references, which take time to find.
     why_not : callable
         Takes a result, and says why the format cannot hold it; empty if it can.
+    mark : str
+        A regular expression for what such a file has near its beginning or its end, and a file of
+        another program has not. Only a file with it is replaced without being asked.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Exporter:
     why_not: Callable[[Result], str] = _fits
     save: Save | None = None
     is_folder: bool = False
+    mark: str = NOWHERE
 
     def write_to(self, path: str | os.PathLike[str], result: Result) -> Sequence[str]:
         """Write the file or the folder; return lines for people.
@@ -92,6 +100,7 @@ def exporter(
     shows_bound: bool = False,
     shows_references: bool = False,
     why_not: Callable[[Result], str] = _fits,
+    mark: str = NOWHERE,
 ) -> Callable[[Write], Write]:
     """Register a function as an exporter; its module must be in this package to be found.
 
@@ -109,7 +118,7 @@ def exporter(
 
     def register(write: Write) -> Write:
         shown = (shows_bound, shows_references)
-        registered[name] = Exporter(name, title, suffix, write, *shown, why_not)
+        registered[name] = Exporter(name, title, suffix, write, *shown, why_not, mark=mark)
         return write
 
     return register

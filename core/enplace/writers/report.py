@@ -30,7 +30,14 @@ VALUES = {THROUGHPUT: "time per sample", LATENCY: "latency of a query"}
 """What a plan minimises if that is not the step time."""
 
 
-@exporter("html", title="report", suffix=".html", shows_bound=True, shows_references=True)
+@exporter(
+    "html",
+    title="report",
+    suffix=".html",
+    shows_bound=True,
+    shows_references=True,
+    mark="<title>.*: placement</title>",
+)
 def report_html(result: Result) -> str:
     """Write HTML that follows the reader's light or dark setting, prints well, loads nothing."""
     schedule = result.schedule

@@ -23,7 +23,7 @@ COLUMNS = (
 )
 
 
-@exporter("csv", title="table", suffix=".csv")
+@exporter("csv", title="table", suffix=".csv", mark="^op,type,scope,device,order,")
 def table_csv(result: Result) -> str:
     """Write a row for each op: what it is, where and when it runs, its weights and outputs.
 

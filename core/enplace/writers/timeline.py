@@ -7,7 +7,13 @@ from enplace.values.result import Result
 from enplace.writers.registry import exporter
 
 
-@exporter("svg", title="timeline as SVG", suffix=".svg", shows_bound=True)
+@exporter(
+    "svg",
+    title="timeline as SVG",
+    suffix=".svg",
+    shows_bound=True,
+    mark=r"<title>.*: .*</title><style>\.bg\{",
+)
 def timeline(result: Result) -> str:
     """Draw the timeline of a plan."""
     return timeline_svg(result)

@@ -23,8 +23,10 @@ from enplace.writers.registry import exporter
 
 Event = dict[str, Any]
 
+MARK = r'^\{"traceEvents":\[\{"ph":"M","name":"process_name","pid":1,'
 
-@exporter("trace", title="trace for Perfetto", suffix=".trace.json")
+
+@exporter("trace", title="trace for Perfetto", suffix=".trace.json", mark=MARK)
 def chrome_trace(result: Result) -> str:
     """Write JSON text: ops and transfers as slices, flows between them, memory as counters."""
     schedule = result.schedule

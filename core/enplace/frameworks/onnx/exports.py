@@ -93,7 +93,9 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 EXPORTERS = (
-    Exporter(MODEL, "ONNX model with devices", ".onnx", save=save_model, why_not=why_not),
+    Exporter(
+        MODEL, "ONNX model with devices", ".onnx", save=save_model, why_not=why_not, mark="enplace"
+    ),
     Exporter(
         STAGES,
         "ONNX model for each stage",

@@ -214,7 +214,14 @@ FRAMEWORK = Framework(
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,
     exporters=(
-        Exporter("python", "Python module", ".py", python_snippet, why_not=why_no_snippet),
+        Exporter(
+            "python",
+            "Python module",
+            ".py",
+            python_snippet,
+            why_not=why_no_snippet,
+            mark='^"""Device placement made by Enplace',
+        ),
         Exporter(
             "saved-model",
             "SavedModel with devices",

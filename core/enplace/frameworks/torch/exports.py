@@ -13,7 +13,7 @@ from enplace.names.passes import split_pass
 from enplace.names.whole import find_chain
 from enplace.text import listed
 from enplace.values.result import Result
-from enplace.writers.layers_per_stage import Stage, about, find_stages, why_not_by
+from enplace.writers.layers_per_stage import ABOUT_MARK, Stage, about, find_stages, why_not_by
 from enplace.writers.registry import Exporter, Write
 
 _NUMBER = re.compile(r"_(\d+)(?=/|$)")
@@ -93,11 +93,17 @@ def _untied(result: Result, stages: list[Stage]) -> list[Stage]:
     return stages
 
 
-def _exporter(name: str, title: str, suffix: str, write: Write) -> Exporter:
-    return Exporter(name, title, suffix, write, why_not=why_not_by(write))
+def _exporter(name: str, title: str, suffix: str, write: Write, mark: str) -> Exporter:
+    return Exporter(name, title, suffix, write, why_not=why_not_by(write), mark=mark)
 
 
 EXPORTERS = (
-    _exporter("split-spec", "Split points of PyTorch", ".split.py", write_split_spec),
-    _exporter("torchtitan", "Modules per part of torchtitan", ".torchtitan.json", write_torchtitan),
+    _exporter("split-spec", "Split points of PyTorch", ".split.py", write_split_spec, ABOUT_MARK),
+    _exporter(
+        "torchtitan",
+        "Modules per part of torchtitan",
+        ".torchtitan.json",
+        write_torchtitan,
+        r'^\[\["tok_embeddings"',
+    ),
 )

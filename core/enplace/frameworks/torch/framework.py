@@ -104,7 +104,14 @@ FRAMEWORK = Framework(
     "so the script's own step is shorter.",
     grains={"module": find_modules, "block": find_blocks},
     exporters=(
-        Exporter("device-map", "Device map of accelerate", ".json", write_map, why_not=why_no_map),
+        Exporter(
+            "device-map",
+            "Device map of accelerate",
+            ".json",
+            write_map,
+            why_not=why_no_map,
+            mark=r'^\{\s*"[^"]*": (\d+|"cpu")[,\s]',
+        ),
         *EXPORTERS,
     ),
 )
