@@ -8,7 +8,13 @@ from enplace.cli import run
 from enplace.readers.samples import samples
 
 
-@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.long] * (each.name == "llama-7b"))
+        for each in samples()
+    ],
+)
 def test_every_sample_is_placed_on_its_own_cluster(sample, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     where = ["--cluster", sample.cluster, "--time-limit", "1", "-o", "plan.json"]

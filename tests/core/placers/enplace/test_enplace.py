@@ -362,7 +362,7 @@ def test_moves_respect_pins_and_colocation():
     assert len({int(device[op]) for op in together}) == 1
 
 
-LARGE_SAMPLES = ("nasnet-4-212", "nmt-2-1024", "transformer-6-16-2048")
+LARGE_SAMPLES = ("gpt-2", "llama-7b", "nasnet-4-212", "nmt-2-1024", "transformer-6-16-2048")
 """These take far longer than the others; the acceptance tests place them at every change."""
 
 
