@@ -40,7 +40,8 @@ _SHOWN = 3
 
 _ABOUT_THE_REST = {
     OVERLAYS: "your files are as before",
-    LANDLOCK: "this system refuses other writes, but not new modes or times of files",
+    LANDLOCK: "this system refuses other writes, but programs and native libraries may change "
+    "modes, owners and times of files",
     PYTHON: "what programs and native libraries wrote is not among them",
 }
 

@@ -102,4 +102,4 @@ def _is_refused(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.EROFS:
         return True
     refused = isinstance(error, PermissionError) or type(error).__name__ == "PermissionDeniedError"
-    return redirect.refuses and refused
+    return redirect.copies is not None and refused

@@ -16,6 +16,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Protocol
 
 _CHUNK_BYTES = 1 << 20
@@ -90,6 +91,25 @@ def end_group(process: subprocess.Popen[bytes], by_force: bool) -> None:
     elif process.poll() is None:
         command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
         subprocess.run(command, capture_output=True, check=False)
+
+
+def end_strays(variable: str, value: str) -> None:
+    """Kill the processes that have a variable from a worker that has ended.
+
+    They started sessions of their own, so no signal to the worker's group reached them. Only Linux
+    tells of them.
+    """
+    if not ON_LINUX:
+        return
+    wanted = f"{variable}={value}".encode(errors="surrogateescape")
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has ended, or is somebody else's
+            process = os.pidfd_open(int(number))
+            try:
+                if wanted in Path("/proc", number, "environ").read_bytes().split(b"\0"):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
 
 
 class LinuxChild:

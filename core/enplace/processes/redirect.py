@@ -1,15 +1,17 @@
 """Lead what a process writes to a scratch folder, where no overlay can be mounted.
 
-Python's functions that take a path are replaced: what changes a file gets a copy of it in the
-scratch folder, and what reads one gets that copy if there is one. ``TABLE`` says which argument of
-which function is what; a framework adds the functions of its libraries with :func:`lead`. On Linux,
-Landlock then refuses whatever writes elsewhere: native code, and child processes.
+Python's common functions that take a path are replaced: what changes a file gets a copy of it in
+the scratch folder, and what reads one gets that copy if there is one. ``_TABLE`` says which
+argument of which function is what; a framework adds functions of its libraries with :func:`lead`.
+Whatever else Python does to a file outside of the scratch is refused: Python tells a hook of each
+such call before it does it (:func:`sys.addaudithook`), whichever function makes it. On Linux,
+Landlock then refuses most of what native code and child processes write elsewhere.
 """
 
 from __future__ import annotations
 
-import builtins
 import ctypes
+import errno
 import importlib
 import inspect
 import io
@@ -17,11 +19,13 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from enplace.processes.scratch import GONE, SHARED, UPPER, WAY, compiled_code, is_in
 
@@ -69,23 +73,22 @@ class Copies:
         self._exempt = (*exempt, *_DEVICES)
         self._gone: set[str] = set()
 
-    def whole(self, path: Any, folder: int | None = None) -> str | None:
+    def whole(self, path: Any) -> str | None:
         """Return the absolute path, through no link to a folder; None to use the file as it is."""
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
-        if folder is not None:
-            text = os.path.join(_raw["readlink"](f"/proc/self/fd/{folder}"), text)
-        if "://" in text or text in ("", ":memory:"):
+        if "://" in text or text in ("", ":memory:") or text.startswith("file:"):
             return None
         found = self.original(os.path.normpath(os.path.join(_raw["getcwd"](), text)))
-        if self._is_exempt(found):
+        if self.is_exempt(found):
             return None
         parent, name = os.path.split(found)
         found = os.path.join(self.followed(parent), name)
-        return None if self._is_exempt(found) else found
+        return None if self.is_exempt(found) else found
 
-    def _is_exempt(self, path: str) -> bool:
+    def is_exempt(self, path: str) -> bool:
+        """Return whether a file is used as it is."""
         return is_in(path, self._exempt) and not is_in(path, [SHARED])
 
     def followed(self, path: str, links: int = 40) -> str:
@@ -96,7 +99,7 @@ class Copies:
         while parts:
             found = os.path.join(found, parts.pop(0))
             target = self._target(found)
-            if target is not None and links and not self._is_exempt(found):
+            if target is not None and links and not self.is_exempt(found):
                 links -= 1
                 whole = os.path.normpath(os.path.join(os.path.dirname(found), target))
                 drive, rest = os.path.splitdrive(self.original(whole))
@@ -203,6 +206,7 @@ def redirect_files(folder: str) -> None:
     _replace_python_functions(copies)
     with suppress(ImportError):
         lead(importlib.import_module("sqlite3"), "connect", "change")
+    sys.addaudithook(_refusing(copies))
     if sys.platform == "linux":  # elsewhere, these numbers are other system calls
         with suppress(OSError):
             _refuse_the_rest([*exempt, *_DEVICES])
@@ -220,25 +224,13 @@ def lead(owner: Any, name: str, *how: str) -> None:
         For each of its first arguments: read, written anew, changed, or no path. A link is looked
         at or made itself; else, what it leads to counts.
     """
-    view, usual = copies, getattr(owner, name)
-    assert view is not None
-
-    @wraps(usual, updated=())
-    def led(*args: Any, **kwargs: Any) -> Any:
-        return usual(*led_words(view, args, how), **kwargs)
-
-    setattr(owner, name, led)
+    assert copies is not None
+    setattr(owner, name, _led(copies, getattr(owner, name), how))
 
 
-def led_words(view: Copies, words: Sequence[Any], how: Sequence[str]) -> list[Any]:
-    """Return arguments with their paths as the view has them."""
-    ways = [*how, *[""] * (len(words) - len(how))]
-    return [led_path(view, word, way) for word, way in zip(words, ways, strict=False)]
-
-
-def led_path(view: Copies, path: Any, way: str, folder: int | None = None) -> Any:
+def led_path(view: Copies, path: Any, way: str) -> Any:
     """Return a path as the view has it, of the type that was given."""
-    whole = view.whole(path, folder) if way else None
+    whole = view.whole(path) if way else None
     if whole is None:
         return path
     if way in ("read", "write", "change"):
@@ -248,6 +240,33 @@ def led_path(view: Copies, path: Any, way: str, folder: int | None = None) -> An
     else:
         found = view.made(whole, content=way == "change")
     return os.fsencode(found) if isinstance(path, bytes) else found
+
+
+def _in_places(
+    names: Sequence[str], n_paths: int, words: Sequence[Any], options: dict[str, Any]
+) -> list[Any]:
+    """Return arguments with the paths in their places, not by name nor from an open folder.
+
+    Takes these out of ``options``.
+    """
+    paths = names[len(words) : n_paths]
+    found = [*words, *(options.pop(name) for name in paths if name in options)]
+    for key, at in (("src_dir_fd", 0), ("dst_dir_fd", 1), ("dir_fd", n_paths - 1)):
+        folder = options.pop(key, None)
+        if folder is not None and at < len(found):
+            found[at] = os.path.join(_path_of(folder), os.fsdecode(found[at]))
+    return found
+
+
+def _names(usual: Any) -> list[str]:
+    try:
+        return [*inspect.signature(usual).parameters]
+    except (TypeError, ValueError):  # it does not say
+        return ["path"]
+
+
+def _path_of(descriptor: int) -> str:
+    return str(_raw["readlink"](f"/proc/self/fd/{descriptor}"))
 
 
 _TABLE = {
@@ -261,43 +280,42 @@ _TABLE = {
 """What simple functions of ``os`` do with their paths."""
 
 
+_OWN = ("posix", "nt", "importlib._bootstrap_external", "_frozen_importlib_external", __name__)
+"""Modules that keep the usual functions: imports use them."""
+
+
 def _replace_python_functions(view: Copies) -> None:
-    for name, how in _TABLE.items():
-        if name in _raw:
-            setattr(os, name, _led(view, _raw[name], how))
-    for name in ("exists", "isfile", "isdir", "getsize", "getmtime"):
-        setattr(os.path, name, _led(view, getattr(os.path, name), ("read",)))
-    for name in ("lexists", "islink"):
-        setattr(os.path, name, _led(view, getattr(os.path, name), ("look",)))
-    os.stat = _led_stat(view)
-    os.open = _led_os_open(view)
-    builtins.open = io.open = _led_open(view)
+    """Replace functions in all modules that have them, as ``from os import rename`` does."""
+    look, read = (("lexists", "islink"), ("exists", "isfile", "isdir", "getsize", "getmtime"))
+    led = {name: _led(view, _raw[name], how) for name, how in _TABLE.items() if name in _raw}
+    led |= {name: _led(view, getattr(os.path, name), ("look",)) for name in look}
+    led |= {name: _led(view, getattr(os.path, name), ("read",)) for name in read}
+    led |= {"stat": _led_stat(view), "open": _led_os_open(view)}
+    led |= {name: _seeing(view, function, _raw[name]) for name, function in _FUNCTIONS.items()}
+    usual = {id(_raw.get(name) or getattr(os.path, name)): each for name, each in led.items()}
+    usual |= {id(_open): _led_open(view), id(_raw["getcwd"]): _led_getcwd(view)}
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__name__", "") not in _OWN:
+            for name, value in [*getattr(module, "__dict__", {}).items()]:
+                if id(value) in usual:
+                    setattr(module, name, usual[id(value)])
+    importlib.reload(tempfile)  # its functions have them as defaults
     # What removes a tree by descriptors cannot be led.
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
-    functions: dict[str, Callable[..., Any]] = {
-        "mkdir": _mkdir,
-        "rmdir": _rmdir,
-        "remove": _remove,
-        "unlink": _remove,
-        "rename": _rename,
-        "replace": _rename,
-        "listdir": _listdir,
-        "scandir": _scandir,
-        "chdir": _chdir,
-    }
-    os.getcwd = lambda: view.original(_raw["getcwd"]())
-    for name, function in functions.items():
-        setattr(os, name, _seeing(view, function, _raw[name]))
+
+
+def _led_getcwd(view: Copies) -> Callable[[], str]:
+    return lambda: view.original(_raw["getcwd"]())
 
 
 def _led(view: Copies, usual: Any, how: Sequence[str]) -> Any:
-    @wraps(usual)
-    def led(*words: Any, dir_fd: int | None = None, **options: Any) -> Any:
-        if dir_fd is not None and words and view.whole(words[0], dir_fd) is None:
-            return usual(*words, dir_fd=dir_fd, **options)
-        first = led_path(view, words[0], how[0], dir_fd) if words else None
-        rest = led_words(view, words[1:], how[1:])
-        return usual(*([first] if words else []), *rest, **options)
+    names = _names(usual)
+
+    @wraps(usual, updated=())
+    def led(*words: Any, **options: Any) -> Any:
+        given = _in_places(names, len(how), words, options)
+        first = [led_path(view, *pair) for pair in zip(given, how, strict=False)]
+        return usual(*first, *given[len(how) :], **options)
 
     return led
 
@@ -332,32 +350,38 @@ def _led_os_open(view: Copies) -> Any:
     usual = _raw["open"]
 
     @wraps(usual)
-    def led(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
-        whole = view.whole(path, dir_fd)
+    def led(*words: Any, **options: Any) -> Any:
+        return opened(*_in_places(("path",), 1, words, options), **options)
+
+    def opened(path: Any, flags: int, mode: int = 0o777) -> int:
+        whole = view.whole(path)
         if whole is None:
-            return usual(path, flags, mode, dir_fd=dir_fd)
+            return int(usual(path, flags, mode))
         if flags & os.O_EXCL and _lexists(view.seen(whole)):
             raise FileExistsError(17, os.strerror(17), path)
         if not flags & getattr(os, "O_NOFOLLOW", 0):
             whole = view.followed(whole)
         if not flags & _WRITING:
-            return usual(view.seen(whole), flags, mode)
+            return int(usual(view.seen(whole), flags, mode))
         is_there = flags & os.O_CREAT or _lexists(view.seen(whole))
         content = not flags & os.O_TRUNC
-        return usual(view.made(whole, content) if is_there else whole, flags | os.O_CREAT, mode)
+        found = view.made(whole, content) if is_there else whole
+        return int(usual(found, flags | os.O_CREAT, mode))
 
     return led
 
 
 def _seeing(view: Copies, function: Callable[..., Any], usual: Any) -> Any:
     """Give a function the view and the whole path, unless the file is used as it is."""
+    n_paths, names = 2 if function is _rename else 1, _names(usual)
 
     @wraps(usual)
-    def led(path: Any = ".", *words: Any, dir_fd: int | None = None, **options: Any) -> Any:
-        whole = view.whole(path, dir_fd)
+    def led(*words: Any, **options: Any) -> Any:
+        path, *rest = _in_places(names, n_paths, words, options) or ["."]
+        whole = view.whole(path)
         if whole is None and function is not _rename:
-            return usual(path, *words, **({} if dir_fd is None else {"dir_fd": dir_fd}), **options)
-        return function(view, path if whole is None else whole, *words, **options)
+            return usual(path, *rest, **options)
+        return function(view, path if whole is None else whole, *rest, **options)
 
     return led
 
@@ -392,7 +416,7 @@ def _remove(view: Copies, path: str) -> None:
     view.forget(path)
 
 
-def _rename(view: Copies, path: str, to: Any, **_: Any) -> None:
+def _rename(view: Copies, path: str, to: Any) -> None:
     if (inside := view.whole(path)) and not _lexists(view.seen(inside)):
         raise _missing(path)
     source = view.made(inside) if inside else path
@@ -443,6 +467,100 @@ def _scandir(view: Copies, path: str) -> _Entries:
             with _raw["scandir"](folder) as entries:
                 found |= {entry.name: entry for entry in entries if entry.name in names}
     return _Entries([*found.values()])
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "mkdir": _mkdir,
+    "rmdir": _rmdir,
+    "remove": _remove,
+    "unlink": _remove,
+    "rename": _rename,
+    "replace": _rename,
+    "listdir": _listdir,
+    "scandir": _scandir,
+    "chdir": _chdir,
+}
+"""What other functions of ``os`` do instead."""
+
+_CHANGES: dict[str, tuple[tuple[int, int, bool], ...]] = {
+    "open": ((0, -1, True),),
+    "os.chflags": ((0, -1, True),),
+    "os.chmod": ((0, 2, True),),
+    "os.chown": ((0, 3, True),),
+    "os.link": ((0, 2, True), (1, 3, False)),
+    "os.mkdir": ((0, 2, False),),
+    "os.remove": ((0, 1, False),),
+    "os.removexattr": ((0, -1, True),),
+    "os.rename": ((0, 2, False), (1, 3, False)),
+    "os.rmdir": ((0, 1, False),),
+    "os.setxattr": ((0, -1, True),),
+    "os.symlink": ((1, 2, False),),
+    "os.truncate": ((0, -1, True),),
+    "os.utime": ((0, 3, True),),
+    "sqlite3.connect": ((0, -1, True),),
+}
+"""Calls of which Python tells its hooks: which arguments are a path that is changed, the folder
+that it starts from if any, and whether what a link leads to counts."""
+
+
+def _refusing(view: Copies) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return a hook that refuses what changes a file outside of the scratch."""
+
+    def hook(event: str, words: tuple[Any, ...]) -> None:
+        if event not in _CHANGES or _only_reads(event, words):
+            return
+        for at, folder_at, follows in _CHANGES[event]:
+            folder = words[folder_at] if 0 <= folder_at < len(words) else -1
+            place = _real_place(words[at], folder, follows)
+            if os.path.isabs(place) and not view.is_exempt(place):
+                raise PermissionError(
+                    errno.EPERM,
+                    f"Enplace leaves your files as they are, and cannot lead {event} to a copy",
+                    place,
+                )
+
+    return hook
+
+
+def _only_reads(event: str, words: tuple[Any, ...]) -> bool:
+    if event == "open":
+        path, mode, flags = words
+        return isinstance(path, int) or not (flags & _WRITING or {*"wax+"} & {*(mode or "")})
+    if event == "sqlite3.connect":
+        text = os.fsdecode(words[0])
+        query = urlsplit(text).query.split("&") if text.startswith("file:") else []
+        return text in ("", ":memory:") or not {"mode=ro", "mode=memory"}.isdisjoint(query)
+    return False
+
+
+def _real_place(path: Any, folder: int, follows: bool) -> str:
+    """Return the path by which the system knows a file, whether or not it exists."""
+    if isinstance(path, int):
+        try:
+            return _path_of(path)
+        except OSError:  # a system that does not tell
+            return os.path.abspath(f"descriptor {path}")
+    text = os.fsdecode(path)
+    if text.startswith("file:"):
+        text = unquote(urlsplit(text).path)
+    whole = os.path.join(_raw["getcwd"]() if folder < 0 else _path_of(folder), text)
+    parent, name = os.path.split(whole.rstrip(os.sep))
+    real = os.path.join(_realpath(parent), name)
+    return _realpath(real) if follows else real
+
+
+def _realpath(path: str) -> str:
+    """Return a path without links; Python's own function would follow those of the view."""
+    if not sys.platform.startswith("linux"):
+        return os.path.realpath(path)
+    try:
+        descriptor = _raw["open"](path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return path
+    try:
+        return _path_of(descriptor)
+    finally:
+        _raw["close"](descriptor)
 
 
 def _refuse_the_rest(folders: Sequence[str]) -> None:

@@ -88,6 +88,10 @@ class _Mount:
         return f"/proc/self/fd/{self.descriptor}"
 
 
+is_mounted = False
+"""Whether this process sees overlays, and what it starts, too."""
+
+
 def mount_overlays(folders: Sequence[str]) -> None:
     """Let this process, and what it starts, see an overlay of each file system.
 
@@ -96,6 +100,7 @@ def mount_overlays(folders: Sequence[str]) -> None:
     OSError, AttributeError
         If the kernel refuses, or is not Linux. Nothing outside of this process has changed.
     """
+    global is_mounted
     here = os.getcwd()
     _enter_namespace()
     kept = [mount for path in compiled_code() if (mount := _opened(path))]
@@ -121,6 +126,7 @@ def mount_overlays(folders: Sequence[str]) -> None:
         _bind(mount)
     _make_read_only("/")
     os.chdir(here)
+    is_mounted = True
 
 
 def can_overlay(folders: Sequence[str]) -> bool:

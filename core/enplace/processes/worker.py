@@ -1,9 +1,10 @@
 """Workers seen from the process that starts them: start, send, receive, cancel, stop.
 
-Every worker starts in a session of its own, so stopping it stops everything it started, and
-isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. The kernel kills
-a worker, and what it started, when the process that started it ends. Its temporary files are in a
-folder of its own, which is removed with whatever a killed worker leaves in it.
+Every worker starts in a session of its own, so stopping it stops everything it started; where other
+people's code runs, also what starts a session itself. It is isolated from the current folder:
+``-P``, and no relative entry of ``PYTHONPATH``. The kernel kills a worker, and what it started,
+when the process that started it ends. Its temporary files are in a folder of its own, which is
+removed with whatever a killed worker leaves in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from enplace import errors
 from enplace.errors import CancelledError, EnplaceError
 from enplace.files.folders import starts_of_temporary, temporary_folder
 from enplace.processes import scratch
-from enplace.processes.child import Child, end_group, start_child
+from enplace.processes.child import Child, end_group, end_strays, start_child
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 
 KILL_AFTER_S = 0.4
@@ -143,6 +144,16 @@ def scratch_program(
     )
 
 
+def sharing_scratch(program: WorkerProgram) -> WorkerProgram:
+    """Return the program for a worker that starts it: it writes to this one's scratch, if it can.
+
+    Then the files that both write are listed together.
+    """
+    if not scratch.is_mounted:
+        return program
+    return handler_program(program.command[-1], program.name, program.explain)
+
+
 def safe_environment() -> dict[str, str]:
     """Return the environment without variables that make Python run code that nobody chose."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -176,7 +187,8 @@ class Worker:
         self._folder = ExitStack()
         try:
             folder = self._folder.enter_context(temporary_folder())
-            environment = {**safe_environment(), "TMPDIR": str(folder)}
+            self._room = str(folder)
+            environment = {**safe_environment(), "TMPDIR": self._room}
             self._scratch = list[str]()
             if program.changes_nothing:
                 self._scratch = self._make_scratch(folder)
@@ -259,6 +271,8 @@ class Worker:
         finally:
             self.kill()
             self._child.process.wait()
+            if self._program.changes_nothing:
+                end_strays("TMPDIR", self._room)
             self._outbox.close()
             self._child.close()
             self._folder.close()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,101 @@ def test_native_code_changes_no_file(do, refused):
     assert written == ([] if refused else ["native"])
 
 
+SPELLINGS = """
+import bz2, gzip, io, os, pathlib, posix, sqlite3, tempfile
+from enplace.processes.main import done
+
+def work(connection):
+    refused = []
+
+    def attempt(name, function, *words, **options):
+        try:
+            if hasattr(found := function(*words, **options), "close"):
+                found.close()
+        except PermissionError as error:
+            refused.append(name)
+            assert "Enplace leaves your files as they are" in str(error), error
+
+    there = os.open(".", os.O_RDONLY)
+    with open(file="kept", mode="a") as file:
+        file.write("!")
+    with bz2.open("changed", "w") as file:
+        file.write(b"!")
+    assert bz2.open("changed").read() == b"!"
+    os.utime(path="kept", times=(0, 0))
+    os.chmod("kept", 0o777, dir_fd=there)
+    os.rename("changed", "moved", src_dir_fd=there, dst_dir_fd=there)
+    pathlib.Path("kept").replace("changed")
+    pathlib.Path("new").touch()
+    tempfile.NamedTemporaryFile(dir=".").close()
+    os.remove(path="changed")
+    place = os.path.abspath("folder/inner")
+    with open(place) as inner:
+        attempt("fchmod", os.fchmod, inner.fileno(), 0o777)
+        attempt("futimes", os.utime, inner.fileno(), (0, 0))
+        attempt("again", open, f"/proc/self/fd/{inner.fileno()}", "w")
+    attempt("FileIO", io.FileIO, place, "w")
+    attempt("lchown", os.lchown, place, os.getuid(), os.getgid())
+    attempt("posix", posix.rename, place, "elsewhere")
+    attempt("sqlite", sqlite3.Connection, place)
+    attempt("uri", sqlite3.connect, f"file:{place}?mode=rw", uri=True)
+    attempt("read-only", sqlite3.connect, f"file:{place}?mode=ro", uri=True)
+    attempt("nothing", io.FileIO, os.devnull, "w")
+    return done(refused=refused)
+"""
+
+
+def test_python_changes_no_file_whatever_function_does_it(do, monkeypatch):
+    """What is not led is refused, also where the kernel refuses nothing."""
+    monkeypatch.setattr("enplace.processes.redirect._refuse_the_rest", _know_no_landlock)
+    before = os.stat("folder/inner")
+    answer, written = do(SPELLINGS, refused=True)
+    names = ["fchmod", "futimes", "again", "FileIO", "lchown", "posix", "sqlite", "uri"]
+    assert answer["refused"] == names
+    assert written == ["changed", "kept", "moved", "new"]
+    assert os.stat("folder/inner").st_ctime_ns == before.st_ctime_ns
+
+
+def _know_no_landlock(folders):
+    raise OSError(1, "no Landlock")
+
+
+SHARING = """
+import subprocess
+from enplace.processes.main import done
+from enplace.processes.worker import scratch_program, sharing_scratch
+
+def work(connection):
+    program = sharing_scratch(scratch_program("code:work", "inner"))
+    subprocess.run(["touch", "new"], check=True)
+    return done(own_scratch=program.changes_nothing)
+"""
+
+
+def test_a_worker_in_overlays_shares_them_with_those_that_it_starts(do):
+    """So what these write is listed, too."""
+    assert do(SHARING, refused=False) == ({"own_scratch": False}, ["new"])
+
+
+STRAY = """
+import subprocess
+from enplace.processes.main import done
+
+def work(connection):
+    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    stray = subprocess.Popen(["sleep", "60"], start_new_session=True, **nothing)
+    return done(pid=stray.pid)
+"""
+
+
+def test_a_program_in_a_session_of_its_own_ends_with_the_worker(tmp_path, monkeypatch):
+    (tmp_path / "stray.py").write_text(STRAY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    answer = do_job(scratch_program("stray:work", "test"), [Message("go")])
+    status = Path(f"/proc/{answer.details['pid']}/stat")
+    assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
 LINKED = """
 import ctypes, os, shutil
 from enplace.processes.main import done
@@ -175,7 +271,7 @@ def test_what_guards_the_files_is_found_out_and_told(monkeypatch):
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_script_is_not_to_be_corrected_where_enplace_refuses_a_write(monkeypatch, refuses):
-    monkeypatch.setattr("enplace.processes.redirect.refuses", refuses)
+    monkeypatch.setattr("enplace.processes.redirect.copies", object() if refuses else None)
     why = why_failed(Source("/train.py", "script"), PermissionError(13, "denied"), "denied")
     assert why.endswith("; correct the script") != refuses
 

@@ -39,7 +39,7 @@ from enplace.frameworks.tensorflow.hosts.listening import (
     is_loopback,
 )
 from enplace.processes.wire import PROGRESS, Message
-from enplace.processes.worker import GAVE_UP, Worker, error_of
+from enplace.processes.worker import GAVE_UP, Worker, error_of, sharing_scratch
 from enplace.values.device_names import task_of
 from enplace.writers.clusters import cluster_text
 
@@ -151,7 +151,8 @@ def _servers(devices: Devices) -> Iterator[str]:
         for task in devices.tasks:
             job = Message("serve", {"cluster": str(path), "task": task})
             assert FRAMEWORK.server is not None
-            started.append(stack.enter_context(Worker(FRAMEWORK.server, [job])))
+            program = sharing_scratch(FRAMEWORK.server)
+            started.append(stack.enter_context(Worker(program, [job])))
         for task, server in zip(devices.tasks, started, strict=True):
             _wait_until_ready(task, server)
         with _watched(dict(hosts), started):
