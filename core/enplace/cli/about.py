@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +238,8 @@ def doctor() -> Answer:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib import metadata  # takes a while to import
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

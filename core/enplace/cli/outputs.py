@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from pathlib import Path
 import click
 
 from enplace.errors import FileError, file_error
-from enplace.files.writing import is_open_stream, temporary_name
 
 LOOKED_AT_BYTES = 1 << 16
 """How much of the beginning and of the end of a file is looked at."""
@@ -137,6 +134,8 @@ def _check_output(output: str, inputs: Sequence[str]) -> None:
 
 def _is_replaced(output: str) -> bool:
     """Whether there is a file that will be another one, and not longer or written into."""
+    from enplace.files.writing import is_open_stream
+
     return os.path.isfile(output) and not is_open_stream(output)
 
 
@@ -154,6 +153,8 @@ def _check_kind(kind: Kind, output: str) -> None:
 
 
 def _members(path: str) -> Sequence[str]:
+    import zipfile
+
     with suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as archive:
         return archive.namelist()
     return ()
@@ -178,6 +179,10 @@ def keep_replaced(*outputs: str | None) -> None:
 
 def _copy(old: Path, kept: Path) -> None:
     """Link the file, as its replacement will be another one; copy it where there are no links."""
+    import shutil
+
+    from enplace.files.writing import temporary_name
+
     temporary = old.with_name(temporary_name(old.name))
     try:
         os.link(old, temporary)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, eye_array
 from scipy.sparse.csgraph import connected_components
 
@@ -66,6 +65,8 @@ def lay_out(
 
 def find_ranks(edges: IntArray, side: IntArray) -> IntArray:
     """Find the layer of each box so that the edges, all downwards, are short in sum."""
+    from scipy.optimize import linprog  # takes a while to import
+
     n = len(side)
     top, bottom = n, n + 1  # the layers of all boxes at the top, and of all at the bottom
     at = np.where(side < 0, top, np.where(side > 0, bottom, np.arange(n)))
@@ -238,6 +239,8 @@ class _Order:
 
 def find_positions(paths: Paths, layers: Layers, width: FloatArray, gap: float) -> FloatArray:
     """Find x of every node so that the parts of edges are upright, as far as there is room."""
+    from scipy.optimize import linprog  # takes a while to import
+
     n, m = len(width), len(paths.parts)
     neighbours = [pair for layer in layers for pair in pairwise(layer)]
     left, right = np.array(neighbours, dtype=np.int64).reshape(-1, 2).T
