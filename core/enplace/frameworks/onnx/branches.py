@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -30,6 +30,9 @@ _PAST = re.compile(r"past|cache", re.IGNORECASE)
 _PAST_AXES = 3
 """Names of the keys and values of earlier calls, and their least axes; a flag or mask has fewer."""
 
+_HANDING_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose output has the values of their first input."""
+
 _NO_READING = ("Identity", "Shape", "Size")
 """Ops that hand a tensor on without reading its values."""
 
@@ -48,8 +51,9 @@ def open_branches(graph: GraphProto, wanted: str = "") -> list[Opened]:
     ----------
     wanted : str
         ``then``, ``else`` or the name of a branch's graph, which is opened however small it is;
-        several with commas. By default, the branch that reads the past; if both do or neither, the
-        one with more weights, ``then`` if they have the same.
+        several with commas. By default, the branch that reads the past: by the names of the
+        inputs, or else by those to which it adds something, or by their number. If both branches
+        read the same, the one with more weights, ``then`` if they have the same.
 
     Raises
     ------
@@ -107,6 +111,7 @@ class _Opening:
         self._constants = {each.name: each for each in graph.initializer}
         self._constants |= dict(_constants(graph.node))
         self._past = _find_past(graph)
+        self._given = _find_given(graph)
         self._total = _weigh(graph)
         self._taken = set[str]()
 
@@ -158,12 +163,16 @@ class _Opening:
         condition = self._constants.get(node.input[0] if node.input else "")
         if condition is not None and (is_true := _truth(condition)) is not None:
             return _Choice(THEN if is_true else ELSE, "its condition is constant")
-        past = {key: _count_past(body, self._past) for key, body in branches.items()}
-        if past[THEN] != past[ELSE]:
-            return _Choice(max(past, key=lambda key: past[key]), "it reads the past")
-        weights = {key: self._weights_of(body) for key, body in branches.items()}
-        if weights[THEN] != weights[ELSE]:
-            return _Choice(max(weights, key=lambda key: weights[key]), "it has more weights")
+        signs: Sequence[tuple[Callable[[GraphProto], int], str]] = (
+            (lambda body: _count_read(body, self._past), "it reads the past"),
+            (lambda body: _count_grown(body, self._given), "it adds to what it is given"),
+            (lambda body: _count_read(body, self._given), "it reads more inputs"),
+            (self._weights_of, "it has more weights"),
+        )
+        for count_of, why in signs:
+            counts = {key: count_of(body) for key, body in branches.items()}
+            if counts[THEN] != counts[ELSE]:
+                return _Choice(max(counts, key=lambda key: counts[key]), why)
         return _Choice(THEN, "both have the same weights")
 
     def _held(self, node: NodeProto) -> int:
@@ -260,17 +269,27 @@ def _truth(tensor: TensorProto) -> bool | None:
 
 def _find_past(graph: GraphProto) -> set[str]:
     """Find the inputs that hold keys and values of earlier calls, and what is made of them."""
-    weights = {each.name for each in graph.initializer}
-    found = {
-        info.name
-        for info in graph.input
-        if _PAST.search(info.name) and _may_be_past(info) and info.name not in weights
-    }
+    found = {name for name in _large_inputs(graph) if _PAST.search(name)}
     for node in graph.node if found else ():
         is_read = node.op_type not in ("If", "Shape", "Size")
         if is_read and not found.isdisjoint(node.input):
             found.update(node.output)
     return found
+
+
+def _find_given(graph: GraphProto) -> set[str]:
+    """Find the inputs that may be of earlier calls whatever they are called, and their copies."""
+    found = set(_large_inputs(graph))
+    for node in graph.node if found else ():
+        if node.op_type in _HANDING_ON and not found.isdisjoint(node.input[:1]):
+            found.update(node.output)
+    return found
+
+
+def _large_inputs(graph: GraphProto) -> Iterator[str]:
+    weights = {each.name for each in graph.initializer}
+    inputs = (info for info in graph.input if info.name not in weights)
+    yield from (info.name for info in inputs if _may_be_past(info))
 
 
 def _may_be_past(info: ValueInfoProto) -> bool:
@@ -280,10 +299,25 @@ def _may_be_past(info: ValueInfoProto) -> bool:
     return not is_flag and not (kind.HasField("shape") and len(kind.shape.dim) < _PAST_AXES)
 
 
-def _count_past(body: GraphProto, past: set[str]) -> int:
-    """Count the tensors of the past whose values a branch reads."""
+def _count_read(body: GraphProto, tensors: set[str]) -> int:
+    """Count the tensors whose values a branch reads."""
     nodes = (node for node in body.node if node.op_type not in _NO_READING)
-    return len({name for node in nodes for name in reads(node)} & past)
+    return len({name for node in nodes for name in reads(node)} & tensors)
+
+
+def _count_grown(body: GraphProto, tensors: set[str]) -> int:
+    """Count the tensors to which a branch adds something of its own, as it does to the past."""
+    own = {name for node in body.node for name in node.output}
+    copies = {
+        node.output[0]: node.input[0]
+        for node in body.node
+        if node.op_type in _HANDING_ON and node.input and node.output
+    }
+    grown = set[str]()
+    for node in body.node:
+        if node.op_type == "Concat" and not own.isdisjoint(node.input):
+            grown.update(copies.get(name, name) for name in node.input)
+    return len(grown & tensors)
 
 
 # Names

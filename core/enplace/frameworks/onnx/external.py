@@ -1,6 +1,7 @@
 """Files beside a model that hold its weights ("external data"): where they are, and what they hold.
 
-A model names them, so a name may lead anywhere: only files inside of the model's folder are read.
+A model names them, so a name may lead anywhere: only files inside of the model's folder are read,
+and those to which Hugging Face's cache links from there.
 """
 
 from __future__ import annotations
@@ -57,10 +58,22 @@ def find_file(folder: Path, name: str) -> Path | None:
     root = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(root, name))
     try:
-        is_inside = os.path.commonpath([root, path]) == root
+        is_inside = os.path.commonpath([root, path]) == root or _is_blob(root, path)
         return Path(path) if is_inside and stat.S_ISREG(os.stat(path).st_mode) else None
     except (OSError, ValueError):
         return None
+
+
+def _is_blob(root: str, path: str) -> bool:
+    """Whether a file of Hugging Face's cache holds what its folder of a revision links to.
+
+    All files are in ``blobs``, and ``snapshots/REVISION`` beside it has links to them.
+    """
+    parts = Path(root).parts
+    if "snapshots" not in parts[:-1]:
+        return False
+    at = len(parts) - 1 - parts[::-1].index("snapshots")
+    return Path(path).parent == Path(*parts[:at], "blobs")
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +29,7 @@ from enplace.frameworks.onnx.branches import Opened, open_branches
 from enplace.frameworks.onnx.external import read_constants
 from enplace.frameworks.onnx.functions import bodies_of, inline_functions
 from enplace.frameworks.onnx.limits import MAX_FILE_BYTES, check_nodes
-from enplace.frameworks.onnx.shapes import infer
+from enplace.frameworks.onnx.shapes import AS_LARGE, SAME_SIZE, SPLIT, infer
 from enplace.frameworks.onnx.tensors import MOST_AXES, UNKNOWN, Tensor, length, sized, tensor_of
 from enplace.frameworks.onnx.texts import check_texts
 from enplace.text import instead, listed
@@ -122,7 +123,7 @@ def read_graph(
             notes.append(f"Sizes that the file leaves open: {sizes_text}.")
         guessed = set[str]()
         graph = _graph(infer(model, guessed).graph)
-        notes += _describe_guesses(graph, guessed, missing)
+        notes += _describe_guesses(graph, guessed, missing, Path(path).parent)
     opsets = (f"{each.domain or 'ai.onnx'} {each.version}" for each in model.opset_import)
     facts = {
         "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
@@ -187,29 +188,46 @@ def _parse(content: bytes) -> ModelProto:
 
 
 def _describe_guesses(
-    graph: Graph, guessed: Collection[str], missing: Mapping[str, str]
+    graph: Graph, guessed: Collection[str], missing: Mapping[str, str], folder: Path
 ) -> list[str]:
-    """Say which files would tell the shapes that are guessed, or unknown."""
+    """Say which files would tell the shapes that are guessed, or unknown, and what was assumed."""
     maker = {name: node for node in graph.nodes if missing for name in node.output}
-    found = list[set[str]]()
+    found, kinds = list[set[str]](), set[str]()
     for node in graph.nodes if missing else ():
         name = next(filter(None, node.output), "")
         if name in guessed:
-            files = _files_behind(node.input[1:2], maker, missing)
+            files = _files_behind(node.input[1:], maker, missing)
         else:
             is_open = name and not graph.tensor(name).is_sized
             files = {missing[each] for each in node.input if is_open and each in missing}
         if files:
             found.append(files)
+            kinds.add(node.op_type if name in guessed else "")
     if not found:
         return []
     takes = "op takes its shape" if len(found) == 1 else "ops take their shapes"
     names = sorted(set[str]().union(*found))
     are = "is" if len(names) == 1 else "are"
+    links = [shown(name) for name in names if os.path.islink(folder / name)]
+    mend = "Put the data there"
+    if links:
+        mend = f"{listed(links)} {'are links' if len(links) > 1 else 'is a link'} to another folder"
+        mend += ", where Enplace reads nothing: put the data itself there"
     return [
         f"{len(found)} {takes} from {listed([*map(shown, names)])}, which {are} not beside the "
-        f"model: a reshape keeps the number of its values, and all else of these shapes is a "
-        f"guess. Put the data there, and import the model again."
+        f"model: {'; '.join(_assumptions(kinds))}. {mend}, and import the model again."
+    ]
+
+
+def _assumptions(kinds: Set[str]) -> list[str]:
+    """Say what was assumed of ops whose sizes are missing; an empty kind is for all others."""
+    as_large = sorted(kind for kind in kinds if kind in AS_LARGE)
+    is_reshaped = not kinds.isdisjoint(SAME_SIZE)
+    return [
+        *["a reshape keeps the number of its values, in a shape that is a guess"] * is_reshaped,
+        *["a split counts as one into equal parts"] * (SPLIT in kinds),
+        *[f"what {listed(as_large)} makes counts as large as what it takes"] * bool(as_large),
+        *["what else they make counts as small"] * ("" in kinds),
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -45,7 +45,7 @@ _OWN_DOMAINS = ("", "ai.onnx")
 def infer(model: ModelProto, guessed: set[str]) -> ModelProto:
     """Return the model with the shape of every tensor for which there is one.
 
-    Adds to ``guessed`` the tensors whose number of values is sure, and whose shape is a guess.
+    Adds to ``guessed`` the tensors whose shape is a guess; after a reshape, its size is sure.
     """
     model = _inferred_twice(model, None)
     if _complete(model.graph, model.opset_import, ChainMap(), ChainMap(), guessed):
@@ -83,6 +83,7 @@ def _complete(
         types[weight.name] = make_tensor_type_proto(weight.data_type, weight.dims)
     values = outer_values.new_child(_known_values(graph.initializer))
     found, readers = False, _find_readers(graph) if guessed is not None else {}
+    absent = {each.name for each in _tensors_in(graph) if is_external(each)}
     for node in graph.node:
         bodies = list(bodies_of(node))
         for body in bodies:
@@ -90,9 +91,12 @@ def _complete(
         if not all(_is_known(types.get(name)) for name in node.output if name):
             outputs = _outputs(node, bodies, opsets, types, values)
             is_open = not outputs or not all(map(_is_known, outputs.values()))
-            if is_open and guessed is not None and node.op_type in _SAME_SIZE:
+            if is_open and guessed is not None and node.op_type in SAME_SIZE:
                 partly = next(iter(outputs.values()), types.get(node.output[0]))
                 outputs = _reshaped(node, readers, types, partly)
+                guessed.update(outputs)
+            elif is_open and guessed is not None and not absent.isdisjoint(node.input):
+                outputs = _as_like_input(node, types) or outputs
                 guessed.update(outputs)
             for name, made in outputs.items():
                 if name and made.tensor_type.HasField("shape") and not _is_known(types.get(name)):
@@ -229,6 +233,33 @@ def _reshaped(
     return {node.output[0]: make_tensor_type_proto(source.tensor_type.elem_type, made)}
 
 
+def _tensors_in(graph: GraphProto) -> Iterator[TensorProto]:
+    """Iterate over a graph's tensors; those of constants go by the name of what is made of them."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.HasField("t"):
+                yield TensorProto(
+                    name=node.output[0] if node.output else "",
+                    data_location=attribute.t.data_location,
+                )
+
+
+def _as_like_input(node: NodeProto, types: Types) -> Mapping[str, TypeProto]:
+    """Guess the shapes of what an op puts out whose sizes lie in a file that is missing."""
+    source = types.get(node.input[0])
+    shape = _shape(source)
+    if source is None or shape is None or node.op_type not in (SPLIT, *AS_LARGE):
+        return {}
+    axis = _integer(node, "axis") if node.op_type == SPLIT else 0
+    if node.op_type == SPLIT and -len(shape) <= axis < len(shape):
+        lengths = [*shape]
+        lengths[axis] = max(lengths[axis] // len(node.output), 1)
+        shape = tuple(lengths)
+    made = make_tensor_type_proto(source.tensor_type.elem_type, shape)
+    return dict.fromkeys(filter(None, node.output), made)
+
+
 def _without_ones(shape: Shape, number: int) -> Shape:
     """Drop the last axes of length 1, at most so many."""
     for _ in range(min(number, shape.count(1))):
@@ -271,7 +302,10 @@ def _last_length(name: str, readers: Readers, types: Types) -> int:
 
 _MOST_GUESSED_AXES = 16
 
-_SAME_SIZE = ("Reshape", "Squeeze", "Unsqueeze")
+SAME_SIZE = ("Reshape", "Squeeze", "Unsqueeze")
+
+SPLIT, AS_LARGE = "Split", ("Expand", "Pad", "Resize", "Slice", "Tile")
+"""Ops whose sizes may lie in another file. What is made of the last is taken to be as large."""
 
 _ALONG_LAST = ("Add", "Div", "LayerNormalization", "Mul", "RMSNormalization", "Sub")
 """Ops whose other input, if it has one axis, lies along the last."""

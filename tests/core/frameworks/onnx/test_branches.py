@@ -43,6 +43,23 @@ def test_the_branch_that_reads_the_past_is_opened(profile):
         assert f"--branch {other}" in found.measured.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        ([node("Concat", "h kv", "z", "grow", axis=1)], "it adds to what it is given"),
+        ([node("Add", "h kv", "z", "add")], "it reads more inputs"),
+    ],
+)
+def test_a_past_is_known_by_what_a_branch_does_with_it(profile, later, why):
+    """Its input is called anything."""
+    first = body("first", [node("MatMul", "x w", "y", "dense")], [("y", None)])
+    other = body("later", [node("MatMul", "x w", "h", "dense"), *later], [("z", None)])
+    choice = node("If", "flag", "out", "if", then_branch=first, else_branch=other)
+    inputs = [("x", [1, 4, 8]), ("kv", [1, 4, 8]), ("flag", [], TensorProto.BOOL)]
+    found = profile(model([choice], inputs, [("out", None)], [floats("w", 8, 8)]))
+    assert f"this is 'else' (later), because {why}" in found.measured.notes[0]
+
+
 def test_the_other_branch_is_opened_on_request(profile):
     for wanted in ("else", "first_call"):
         found = profile(merged_decoder(), wanted)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from enplace.frameworks.onnx.external import find_file
 from enplace.frameworks.onnx.graph import read_graph
 from onnx_models import floats, model, node, numbers, save
 
@@ -93,3 +94,29 @@ def test_only_files_in_the_models_folder_are_read(read, tmp_path, name):
     os.mkfifo(tmp_path / "models/pipe.bin")
     for path in (name, str(tmp_path / "w.bin")):
         assert read((-1, 16, 128), path).tensor("r").shape == (4, 32, 64)
+
+
+def test_a_link_of_hugging_faces_cache_is_followed_to_its_blobs_only(tmp_path):
+    cache = tmp_path / "models--a--b"
+    folder = cache / "snapshots/rev/onnx"
+    folder.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for at in (cache / "blobs/hash", tmp_path / "elsewhere"):
+        at.write_bytes(packed(-1))
+        (folder / at.name).symlink_to(at)
+    assert find_file(folder, "hash") == cache / "blobs/hash"
+    assert find_file(folder, "elsewhere") is None
+
+
+def test_sizes_in_a_missing_file_are_assumed_and_said(tmp_path):
+    absent = external("sizes", "w.bin", TensorProto.INT64, [2], 0)
+    nodes = [
+        node("Split", "x sizes", "p q", "split", axis=1),
+        node("Tile", "p sizes", "t", "tile"),
+    ]
+    made = model(nodes, [("x", [4, 64])], [("t", None), ("q", None)], [absent])
+    (tmp_path / "w.bin").symlink_to(tmp_path.parent / "elsewhere.bin")
+    graph = read_graph(str(save(made, tmp_path / "m.onnx")))
+    assert [graph.tensor(name).shape for name in "pqt"] == [(4, 32)] * 3
+    assert "a split counts as one into equal parts; what Tile makes counts as" in graph.notes[-1]
+    assert '"w.bin" is a link to another folder' in graph.notes[-1]
