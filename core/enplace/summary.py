@@ -465,7 +465,9 @@ def describe_pipelines(problem: Problem, plan: Plan, found: Sequence[PipelineSch
     return "\n\n".join(filter(None, [*shown, about_passes(problem)]))
 
 
-def about_memory(problem: Problem, peak_bytes: IntArray, verdict: str = "") -> list[str]:
+def about_memory(
+    problem: Problem, peak_bytes: IntArray, verdict: str = "This plan does not fit"
+) -> list[str]:
     """Name the reserves, the devices that exceed their memory, and those that are nearly full.
 
     ``verdict`` is what is known about plans that fit, if this one does not.
@@ -479,7 +481,7 @@ def about_memory(problem: Problem, peak_bytes: IntArray, verdict: str = "") -> l
 
 def _lacking(problem: Problem, peak_bytes: IntArray, verdict: str) -> list[str]:
     return [
-        f"{verdict or 'Does not fit'}: {device_label(device.name)} needs {size(float(peak))} "
+        f"{verdict}: {device_label(device.name)} needs {size(float(peak))} "
         f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
         f"({device.capacity_bytes:,} bytes)."
         for device, peak in zip(problem.cluster.devices, peak_bytes, strict=True)

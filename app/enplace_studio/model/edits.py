@@ -137,6 +137,7 @@ def _with_plan(
     same_order = project.problem.before == current.schedule.problem.before
     if same_order and plan.acts_like(current.plan):
         return project
+    plan = replace(plan, solve_seconds=None, nothing_fits=False)  # no search made it
     schedule = _with_pins(known, project.problem, plan) if known else None
     schedule = schedule or simulate(project.problem, plan)
     if current.origin is not None:

@@ -29,7 +29,7 @@ from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.constraints import broken_kinds
 from enplace_studio.model.open_project import Constraint, OpenProject, PlanEntry
 from enplace_studio.model.ordering import keeps_order
-from enplace_studio.model.previews import lack
+from enplace_studio.model.previews import unfit_text
 
 MOST_MEMORY_LINES = 4
 """Largest number of devices with a line of their own in a comparison."""
@@ -148,10 +148,8 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry, stale: str) 
         lines.append(entry.plan.note)
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
-    if not schedule.fits:
-        verdict = schedule.fit_verdict
-        lines.append(f"{verdict[0].lower()}{verdict[1:]}: {lack(schedule)}")
-    lines += filter(None, [about_full(schedule.problem.cluster, schedule.peak_bytes)])
+    full = about_full(schedule.problem.cluster, schedule.peak_bytes)
+    lines += filter(None, [unfit_text(schedule), full])
     if stale:
         lines.append(f"made {stale}")
         if entry.cluster is not None:

@@ -115,6 +115,12 @@ def lack(schedule: Schedule) -> str:
     return f"{device_label(cluster.devices[worst].name)} needs {size(int(over[worst]))} more"
 
 
+def unfit_text(schedule: Schedule) -> str:
+    """Say what is known about plans that fit, and what this one lacks; empty if it fits."""
+    verdict = schedule.fit_verdict
+    return verdict and f"{verdict[0].lower()}{verdict[1:]}: {lack(schedule)}"
+
+
 def full_text(schedule: Schedule) -> str:
     """Name the device that a schedule nearly fills: ``GPU 0 99.6 % full``; empty if none."""
     devices = schedule.problem.cluster.devices

@@ -13,7 +13,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import other_machine
-from enplace_studio.model.previews import lack
+from enplace_studio.model.previews import unfit_text
 from enplace_studio.widgets.labels import ElidedLabel, label, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox
 
@@ -43,9 +43,9 @@ class StatusLine(QWidget):
     def _show_document(self) -> None:
         schedule = self._document.schedule
         text = f"{_title(schedule)} step {ms(schedule.makespan_us)}" if schedule else ""
-        lacking = lack(schedule) if schedule else ""
-        self.step.setText(f"{text}, does not fit: {lacking}" if lacking else text)
-        set_role(self.step, "bad" if lacking else "strong")
+        unfit = unfit_text(schedule) if schedule else ""
+        self.step.setText(f"{text}, {unfit}" if unfit else text)
+        set_role(self.step, "bad" if unfit else "strong")
         bound_us = self._document.bounds.find_us(schedule.problem) if schedule else None
         self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
         self.unsaved.set_text(unsaved_text(self._document))

@@ -27,7 +27,7 @@ from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import headline, vs_expert, why_stale
-from enplace_studio.model.previews import lack
+from enplace_studio.model.previews import unfit_text
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.widgets.part import Part
 
@@ -334,8 +334,8 @@ class Solving(Part):
         if project is not None and entry.plan.value_us is None and not is_expert:
             change = project.against_expert(entry.schedule)
         against = "" if change is None else f", {vs_expert(change)}"
-        if lacking := lack(entry.schedule):
-            against = f", but it does not fit: {lacking}"
+        if unfit := unfit_text(entry.schedule):
+            against = f", {unfit}"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
 
     def _on_idle(self) -> None:

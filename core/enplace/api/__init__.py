@@ -34,7 +34,7 @@ from enplace.inputs import (
     values_of_methods,
     without_split_groups,
 )
-from enplace.machine import simulate as run_plan
+from enplace.machine.check_claims import simulate_given
 from enplace.option import Value
 from enplace.placers import PlaceOptions, Placer, Progress, Stop, place_with_each, placers
 from enplace.placers import place as run_placer
@@ -416,7 +416,7 @@ def simulate(
         )
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)
-    return Result.of(with_bound(run_plan(problem, chosen)))
+    return Result.of(with_bound(simulate_given(problem, chosen)))
 
 
 @checked

@@ -172,7 +172,7 @@ class Result(PlainResult):
         return plot_timeline(self.schedule, ax)
 
     def __repr__(self) -> str:
-        fit = "" if self.fits else ", does not fit in memory"
+        fit = "" if self.fits else f"; {self.fit_verdict}"
         problem = self.schedule.problem
         where = f"{problem.profile.name} on {problem.cluster.name}"
         title = problem.measured_profile.measured.title_of(VALUES.get(self.objective, "step time"))

@@ -167,7 +167,7 @@ def simulate(
     Exit status 1 if it does not fit in memory, or if its order deadlocks.
     """
     from enplace.bounds import with_bound
-    from enplace.machine import simulate as run_plan
+    from enplace.machine.check_claims import simulate_given
     from enplace.writers.trace import MARK
 
     outputs = [(SCHEDULE, schedule_file), (Kind("trace", MARK), trace_file)]
@@ -181,7 +181,7 @@ def simulate(
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
         raise EnplaceError("--load is for pipelines; add --pipeline")
-    result = with_bound(run_plan(problem, chosen))
+    result = with_bound(simulate_given(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     others = _find_others(problem, chosen.objective, result.schedule)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from enplace.machine import simulate
 from enplace.machine.latency import latency_us
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.schedule import Schedule
 
 SAME = 1e-6
 """Two times are the same if they differ by less than this share."""
@@ -42,6 +44,18 @@ def check_claims(problem: Problem, plan: Plan) -> Plan:
     if plan.objective == LATENCY:
         value_us = latency_us(problem, plan.device)
     return replace(plan, value_us=finite(value_us))
+
+
+def simulate_given(problem: Problem, plan: Plan) -> Schedule:
+    """Simulate a plan that may have been made for another machine.
+
+    If it does not fit, nothing is known about other plans.
+    """
+    schedule = simulate(problem, plan)
+    if schedule.fits:
+        return schedule
+    alone = replace(schedule.plan, solve_seconds=None, nothing_fits=False)
+    return replace(schedule, plan=alone)
 
 
 def _is_same(claimed_us: float | None, true_us: float | None) -> bool:

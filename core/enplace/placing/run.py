@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -16,22 +15,22 @@ from enplace.machine.check_claims import SAME, check_claims
 from enplace.machine.op_passes import backward_ops
 from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
+from enplace.placing.fitting import find_fit
 from enplace.placing.incumbents import Best, Incumbent, find_proof
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, TIES, Placer, find_placer, placers
-from enplace.placing.repair import has_time_to_rearrange, rearrange
+from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
 from enplace.values.schedule import Schedule
 
 DISPROVEN = "The solver's bound is above the step time of this plan, so nothing is proven."
-OTHER_FITS = "This method's own plan exceeds memory; of others, the quickest that fits was taken."
 SIMULATING = "local-search"
-"""A method for the latency that simulates what a plan holds, and takes little time."""
+"""A method for pipelines and queries that begins with what fits, and takes little time."""
 
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
 REMEMBERED = 16
@@ -115,13 +114,8 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
     else:
         schedule = simulate(problem, plan)
-        if options.objective == STEP_TIME and chosen.can(MEMORY) and not schedule.fits:
-            known = known_to_placers(problem)
-            free = _fit_memory(schedule if known is problem else simulate(known, plan), options)
-            whole = split_problem(problem, plan.splits)
-            schedule = free if known is problem else simulate(whole, obey(whole, free.plan))
-        if options.objective == LATENCY and chosen.can(MEMORY) and not schedule.fits:
-            schedule = _fit_query(schedule, watch.found, options)
+        if chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
+            schedule = _fit(schedule, watch.found, options)
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
             schedule = settle_ties(schedule, watch.found, stop)
@@ -158,49 +152,35 @@ def _hint_at_passes(schedule: Schedule, objective: str) -> str:
     return f"planned without a backward pass: {backward_hint(profile)}"
 
 
-def _fit_memory(made: Schedule, options: PlaceOptions) -> Schedule:
-    """Rearrange a plan that exceeds memory if that helps; describe the change in its note."""
-    plan = made.plan
-    found = rearrange(made, options)
-    if found.fits:
-        moved = percent(float(np.mean(found.plan.device != plan.device)))
-        note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
-        return replace(found, plan=found.plan.with_notes(note, plan.note))
-    if plan.nothing_fits or options.stop.cancelled():
-        return made
-    note = FOUND_NO_FIT if has_time_to_rearrange(made.problem, options) else NO_FIT_IN_TIME
-    return replace(made, plan=plan.with_notes(note, plan.note))
+def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedule:
+    """Return a plan that fits instead of one that exceeds memory; say in its note what is known.
 
-
-def _fit_query(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedule:
-    """Return the quickest query of some plans that fit, or the given one; no proof holds for it.
-
-    Searches for the latency add up weights and outputs, as the paper does. A schedule also holds
-    copies of tensors, so their best plan may exceed memory. Then those that they found before
-    count, the plan of a search that simulates, and the best plan rearranged.
+    Searches for throughput and latency add up weights and outputs, as the paper does. A schedule
+    also holds copies of tensors, so their best plan may exceed memory, and others that they found
+    count, and the plan of a search that simulates.
     """
-    problem, plans = made.problem, [*found]
-    if not options.stop():
+    problem, plan = made.problem, made.plan
+    known = known_to_placers(problem)
+    plans = [*found] if plan.objective != STEP_TIME else []
+    if plan.objective != STEP_TIME and plan.method != SIMULATING and not options.stop():
         quiet = replace(options, values={}, start=None, progress=lambda _: None)
         with suppress(EnplaceError):  # it has no plan
             plans.append(_Watch(problem, quiet).run(find_placer(SIMULATING)))
-        with suppress(EnplaceError):  # it cannot be mended for what placers do not know
-            moved = rearrange(simulate(known_to_placers(problem), made.plan), options).plan
-            plans.append(_evaluate(problem, replace(moved, objective=STEP_TIME), options))
-    whole = split_problem(problem, made.plan.splits)
-    tried = [simulate(whole, plan) for plan in plans if len(plan.device) == len(made.plan.device)]
-    best = min(
-        (each for each in tried if each.fits),
-        key=lambda each: each.plan.value_us or math.inf,
-        default=None,
-    )
-    if best is None:
+    fitted = find_fit(made if known is problem else simulate(known, plan), options, plans)
+    if fitted.plan.nothing_fits:
+        return replace(made, plan=fitted.plan)
+    if known is not problem:
+        fitted = simulate(problem, obey(problem, fitted.plan))
+    if not fitted.fits:
         note = FOUND_NO_FIT if has_time_to_rearrange(problem, options) else NO_FIT_IN_TIME
-        return replace(made, plan=made.plan.with_notes(note, made.plan.note))
-    plan = replace(
-        best.plan, method=made.plan.method, note="", bound_us=None, proven=False, rivals=None
+        return replace(made, plan=plan.with_notes(note, plan.note))
+    moved = float(np.mean(fitted.plan.device != plan.device))
+    what = (
+        f"{percent(moved)} of the ops were moved" if moved else "the ops were put in another order"
     )
-    return replace(best, plan=plan.with_notes(OTHER_FITS, made.plan.note))
+    note = f"This method's own plan exceeds memory; {what} to fit."
+    other = replace(fitted.plan, method=plan.method, bound_us=None, proven=False, rivals=None)
+    return replace(fitted, plan=replace(other, note="").with_notes(note, plan.note))
 
 
 class _Watch:

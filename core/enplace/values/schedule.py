@@ -15,7 +15,7 @@ from enplace.text import ms, seconds
 from enplace.values.arrays import Frozen, freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.problem import Problem
 from enplace.values.profile import OP_COLUMNS, FloatArray, IntArray, table_columns
 
 if TYPE_CHECKING:
@@ -204,18 +204,15 @@ class Schedule(Frozen):
 
     @property
     def fit_verdict(self) -> str:
-        """What is known about plans that fit, if this one does not; empty if it does.
-
-        ``Does not fit`` alone says no more than that this plan does not.
-        """
+        """What is known about plans that fit, if this one does not; empty if it does."""
         plan = self.plan
         if self.fits:
             return ""
         if plan.nothing_fits:
             return "Does not fit, proven for every plan"
-        if plan.objective != STEP_TIME and plan.solve_seconds is not None:
+        if plan.solve_seconds is not None:
             return f"Nothing found that fits in {seconds(plan.solve_seconds)}; not proven"
-        return "Does not fit"
+        return "This plan does not fit"
 
 
 @lru_cache(maxsize=8)  # a history of edits keeps many schedules, which are small without these

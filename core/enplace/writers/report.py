@@ -73,7 +73,7 @@ def _facts(result: Result) -> Iterator[str]:
     schedule = result.schedule
     path = critical_path(schedule)
     sent = (schedule.transfer_finish_us - schedule.transfer_start_us).sum()
-    fits = '<b class="good">fits</b>' if schedule.fits else '<b class="bad">does not fit</b>'
+    role, fits = ("good", "fits") if schedule.fits else ("bad", schedule.fit_verdict)
     bound_us = result.step_bound_us
     step = schedule.problem.measured_profile.measured.title_of("step time")
     if bound_us is None:
@@ -95,7 +95,7 @@ def _facts(result: Result) -> Iterator[str]:
         f"computing on the critical path, {ms(path.transfer_us)} sending, "
         f"{ms(path.waiting_us)} waiting",
     )
-    yield f"<div>{fits}<span>memory</span></div>"
+    yield f'<div><b class="{role}">{fits}</b><span>memory</span></div>'
 
 
 def _compared(result: Result) -> str:

@@ -68,7 +68,7 @@ def test_a_plan_that_does_not_fit_is_red_in_the_status_line(window, qtbot):
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     window.document.open(document.project)
     step = window.status_line.step
-    text = "Predicted step 0.020 ms, does not fit: GPU 0 needs 20 B more"
+    text = "Predicted step 0.020 ms, this plan does not fit: GPU 0 needs 20 B more"
     qtbot.waitUntil(lambda: step.text() == text)
     assert step.property("role") == "bad"
 

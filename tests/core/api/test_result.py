@@ -202,7 +202,7 @@ def test_a_plan_that_fits_is_better_than_a_fast_one_that_does_not(folder):
     assert fast.step_time_us < slow.step_time_us
     enough = machine(max(slow.peak_bytes.values()))
     results = {each.method: ep.simulate("p.json", each, enough) for each in (fast, slow)}
-    assert repr(results["single"]).endswith("does not fit in memory>")
+    assert repr(results["single"]).endswith("; This plan does not fit>")
     assert Comparison(results, {}).best is results["round-robin"]
 
 

@@ -8,8 +8,9 @@ from tests.core.placers.problems import gpus, line
 
 from benchmarks.planted import planted
 from enplace.machine import simulate
-from enplace.placing import registry, repair
+from enplace.placing import fitting, registry, repair
 from enplace.placing.options import PlaceOptions
+from enplace.placing.packing import Packing
 from enplace.placing.run import FOUND_NO_FIT, NO_FIT_IN_TIME, place
 from enplace.placing.stop import Stop
 from enplace.placing.stopwatch import Stopwatch
@@ -42,9 +43,15 @@ def test_a_repair_is_begun_only_if_there_is_time(monkeypatch, too_full, needed_s
     monkeypatch.setattr(
         repair, "_with_blocks_moved", lambda *given: repairs.append(given) or iter(())
     )
+    monkeypatch.setattr(fitting, "pack", lambda problem, stop: Packing())
     plan = place(too_full, "full", options=options).plan
     assert len(repairs) == begun
     assert plan.note == (FOUND_NO_FIT if begun else NO_FIT_IN_TIME)
+
+
+def test_that_nothing_fits_is_proven_for_the_step_time(too_full):
+    found = place(too_full, "full")
+    assert found.schedule.fit_verdict == "Does not fit, proven for every plan"
 
 
 def test_moves_of_a_repair_end_with_the_time(monkeypatch, too_full):

@@ -23,7 +23,6 @@ from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
-from enplace.placers.max_load.memory.packing import pack
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.caveats import about_machine, outputs_decide
@@ -40,6 +39,7 @@ from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placers.max_load.table.stages import assign
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, report_plan
 from enplace.placing.options import PlaceOptions
+from enplace.placing.packing import pack
 from enplace.placing.repair import rearrange
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT

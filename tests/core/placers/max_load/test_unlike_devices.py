@@ -15,8 +15,8 @@ from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import PlaceOptions, Stop, place
 from enplace.placers.max_load.contiguity import is_contiguous
-from enplace.placers.max_load.memory.packing import pack
 from enplace.placing.candidates import unordered
+from enplace.placing.packing import pack
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.constraints import Constraints
 from enplace.values.problem import THROUGHPUT, Problem

@@ -47,6 +47,10 @@ def pack(problem: Problem, stop: Stop) -> Packing:
         return Packing()
     weights = problem.unit_persistent_bytes[:, None] / capacity
     runs = _working_bytes(problem) / capacity
+    if (np.where(allowed, weights + runs, np.inf).min(axis=1) > 1 + SURELY).any():
+        return Packing(is_impossible=True)  # a unit is too large for every device
+    if stop():
+        return Packing()
     builder, n_devices = ModelBuilder(), len(capacity)
     x = builder.variables(*allowed.shape, upper=allowed, integral=True)
     held = builder.variables(n_devices)

@@ -1,0 +1,154 @@
+"""What is tried for a plan that exceeds memory: other orders, other placements, a proof.
+
+How much memory a placement needs depends on the order of its ops, also where the objective does
+not: a sample or a query is simulated as a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.placing.options import PlaceOptions
+from enplace.placing.packing import pack
+from enplace.placing.repair import rearrange
+from enplace.placing.settle import by_placed_rank, natural_position
+from enplace.placing.stop import Stop
+from enplace.values.arrays import inverse
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+
+PACKING_SHARE, PACKING_S = 0.25, 5.0
+"""Share of the time left for packing units into memory, and the seconds if there is no limit."""
+
+MOST_ORDERED = 5_000
+"""Most ops of a graph for which an order that needs little memory is sought."""
+
+
+def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ()) -> Schedule:
+    """Return the best plan found that fits, or else the given one, and what is proven of it.
+
+    The others come first, then other orders of the given placement. If neither fits, units are
+    packed into memory, and blocks are moved; either may show that there is a plan that fits, and
+    only the first that there is none.
+
+    Parameters
+    ----------
+    made : Schedule
+        A plan that exceeds memory.
+    others : iterable of Plan
+        Plans of the same graph that may fit.
+    """
+    problem, plan = made.problem, made.plan
+    if plan.nothing_fits:
+        return made
+    alike = (each for each in others if len(each.device) == len(plan.device))
+    best = best_fit([*(simulate(problem, each) for each in alike), *in_other_orders(made)])
+    if best is not None:
+        return best
+    packed = pack(problem, limit_packing(options.stop))
+    if packed.is_impossible:
+        return replace(made, plan=replace(plan, nothing_fits=True, bound_us=None, proven=False))
+    found = [rearrange(made, options)]
+    if packed.device is not None:
+        placed = simulate(problem, placed_at(plan, packed.device))
+        found += [placed, *in_other_orders(placed)]
+    return best_fit(_evaluated(each) for each in found) or made
+
+
+def best_fit(found: Iterable[Schedule]) -> Schedule | None:
+    """Return the best of some schedules that fits, if any does."""
+
+    def value_us(each: Schedule) -> float:
+        value_us = each.plan.value_us
+        return each.makespan_us if value_us is None else value_us
+
+    return min((each for each in found if each.fits), key=value_us, default=None)
+
+
+def limit_packing(stop: Stop) -> Stop:
+    """Return when a search for a packing ends."""
+    if stop.limit_s is None:
+        return stop.until(stop.clock.seconds + PACKING_S)
+    return stop.within(PACKING_SHARE)
+
+
+def in_other_orders(made: Schedule) -> Iterator[Schedule]:
+    """Yield a placement with other orders of its ops, those that may need less memory."""
+    problem, plan = made.problem, made.plan
+    orders = [natural_position(problem), by_placed_rank(problem, plan.device)]
+    if problem.profile.n_ops <= MOST_ORDERED:
+        orders.insert(0, frugal_position(problem))
+    for position in orders:
+        for policy in ("strict", "priority"):
+            yield simulate(problem, replace(plan, position=position, policy=policy, links="fifo"))
+
+
+def frugal_position(problem: Problem) -> IntArray:
+    """Return the position of each op in an order that holds few bytes at once.
+
+    Of the ops that are ready, the next is the one that adds least: what it makes, without what is
+    read for the last time.
+    """
+    profile = problem.profile
+    sources, ops = profile.edge_source.tolist(), profile.edge_op.tolist()
+    tensors, held = profile.edge_tensor.tolist(), profile.held_bytes.tolist()
+    readers: dict[int, set[int]] = {}
+    reads: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    before: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    after: list[set[int]] = [set() for _ in range(profile.n_ops)]
+    for source, op, tensor in zip(sources, ops, tensors, strict=True):
+        readers.setdefault(tensor, set()).add(op)
+        reads[op].add(tensor)
+        before[op].add(source)
+        after[source].add(op)
+    made = np.bincount(profile.tensor_op, profile.held_bytes, profile.n_ops).tolist()
+    waits = [len(each) for each in before]
+
+    def added(op: int) -> float:
+        return float(made[op] - sum(held[t] for t in reads[op] if len(readers[t]) == 1))
+
+    ready = sorted((added(op), op) for op in range(profile.n_ops) if not waits[op])
+    order: list[int] = []
+    while ready:
+        n_bytes, op = heappop(ready)
+        now = added(op)
+        if now < n_bytes:  # since then, others have read what it reads
+            heappush(ready, (now, op))
+            continue
+        order.append(op)
+        for tensor in reads[op]:
+            readers[tensor].discard(op)
+        for other in after[op]:
+            waits[other] -= 1
+            if not waits[other]:
+                heappush(ready, (added(other), other))
+    return inverse(np.array(order, dtype=np.int64))
+
+
+def placed_at(plan: Plan, device: IntArray) -> Plan:
+    """Return a plan with another placement, of which nothing is known yet."""
+    return replace(
+        plan,
+        device=device,
+        subgraph=None,
+        replicas=(),
+        recompute=(),
+        pace_us=0.0,
+        bound_us=None,
+        proven=False,
+        rivals=None,
+    )
+
+
+def _evaluated(schedule: Schedule) -> Schedule:
+    """Return a schedule whose ops were moved, with the value that its plan now has."""
+    plan = replace(placed_at(schedule.plan, schedule.plan.device), value_us=None)
+    return replace(schedule, plan=check_claims(schedule.problem, plan))
