@@ -35,9 +35,8 @@ MOST_ORDERED = 5_000
 def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ()) -> Schedule:
     """Return the best plan found that fits, or else the given one, and what is proven of it.
 
-    The others come first, then other orders of the given placement. If neither fits, units are
-    packed into memory, and blocks are moved; either may show that there is a plan that fits, and
-    only the first that there is none.
+    If no other order of the placement fits, others count, and those around it. If none of the
+    others fits, units are packed into memory, which may also prove that no plan fits.
 
     Parameters
     ----------
@@ -49,18 +48,20 @@ def find_fit(made: Schedule, options: PlaceOptions, others: Iterable[Plan] = ())
     problem, plan = made.problem, made.plan
     if plan.nothing_fits:
         return made
+    same = best_fit(in_other_orders(made))
+    if same is not None:
+        return same
     alike = (each for each in others if len(each.device) == len(plan.device))
-    best = best_fit([*(simulate(problem, each) for each in alike), *in_other_orders(made)])
-    if best is not None:
-        return best
-    packed = pack(problem, limit_packing(options.stop))
-    if packed.is_impossible:
-        return replace(made, plan=replace(plan, nothing_fits=True, bound_us=None, proven=False))
-    found = [rearrange(made, options)]
-    if packed.device is not None:
-        placed = simulate(problem, placed_at(plan, packed.device))
-        found += [placed, *in_other_orders(placed)]
-    return best_fit(_evaluated(each) for each in found) or made
+    found = [simulate(problem, each) for each in alike]
+    if best_fit(found) is None:
+        packed = pack(problem, limit_packing(options.stop))
+        if packed.is_impossible:
+            return replace(made, plan=replace(plan, nothing_fits=True, bound_us=None, proven=False))
+        if packed.device is not None:
+            placed = simulate(problem, placed_at(plan, packed.device))
+            found += map(_evaluated, [placed, *in_other_orders(placed)])
+    found.append(_evaluated(rearrange(made, options)))
+    return best_fit(found) or made
 
 
 def best_fit(found: Iterable[Schedule]) -> Schedule | None:

@@ -173,14 +173,23 @@ def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedu
         fitted = simulate(problem, obey(problem, fitted.plan))
     if not fitted.fits:
         note = FOUND_NO_FIT if has_time_to_rearrange(problem, options) else NO_FIT_IN_TIME
-        return replace(made, plan=plan.with_notes(note, plan.note))
-    moved = float(np.mean(fitted.plan.device != plan.device))
-    what = (
-        f"{percent(moved)} of the ops were moved" if moved else "the ops were put in another order"
-    )
+        return replace(made, plan=_with_first_note(plan, note))
+    other, moved = fitted.plan, float(np.mean(fitted.plan.device != plan.device))
+    what = "the ops were put in another order"
+    if moved:
+        what = f"{percent(moved)} of the ops were moved"
+        other = replace(other, bound_us=None, proven=False, rivals=None)
+    other = replace(other, method=plan.method, note=plan.note)
     note = f"This method's own plan exceeds memory; {what} to fit."
-    other = replace(fitted.plan, method=plan.method, bound_us=None, proven=False, rivals=None)
-    return replace(fitted, plan=replace(other, note="").with_notes(note, plan.note))
+    return replace(fitted, plan=_with_first_note(other, note))
+
+
+def _with_first_note(plan: Plan, note: str) -> Plan:
+    """Put a sentence before a plan's note; the notes on pipelines and queries are clauses."""
+    if plan.objective == STEP_TIME:
+        return replace(plan, note="").with_notes(note, plan.note)
+    clause = note[:1].lower() + note[1:].rstrip(".")
+    return replace(plan, note="").with_notes(clause, plan.note, separator="; ")
 
 
 class _Watch:

@@ -1,15 +1,20 @@
-"""What the default does with a partition that is not proven, or does not fit when it is simulated.
+"""What the searches for throughput do with a partition that is not proven, or does not fit.
 
 The dynamic programs count all variables and outputs of a device at once, as the paper does. A step
 may need less, because not all outputs are in memory at the same time, or more, because tensors are
-received. So plans are compared as they are simulated: first by the memory that they lack, then by
-their time per sample. One is proven if no partition has less whose variables alone fit.
+received. So plans are compared as they are simulated: first by the memory that they lack, then,
+unless stages may be anywhere, by whether they are contiguous, then by their time per sample. One is
+proven if no partition has less whose variables alone fit.
+
+All methods with a program begin in the same way and share this order, so that none is worse than
+another that the same time allows: partitions, what fits at all, a local search, programs, and in
+the end moves of single units, each simulated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -18,12 +23,15 @@ import numpy as np
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine import simulate
-from enplace.machine.pipelines.loads import max_load_us
-from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.placers.max_load.contiguity import is_contiguous, unit_devices
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
+from enplace.placers.max_load.search.descent import descend, draw_placement
+from enplace.placers.max_load.search.hypergraph import build_hypergraph
+from enplace.placers.max_load.search.nearby import moves_from
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.caveats import about_machine, outputs_decide
 from enplace.placers.max_load.table.contract import contract
@@ -37,10 +45,9 @@ from enplace.placers.max_load.table.ideals import bound_ideals
 from enplace.placers.max_load.table.kinds import find_kinds
 from enplace.placers.max_load.table.pruning import shared_work_us
 from enplace.placers.max_load.table.stages import assign
+from enplace.placing.fitting import find_fit, in_other_orders
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, report_plan
 from enplace.placing.options import PlaceOptions
-from enplace.placing.packing import pack
-from enplace.placing.repair import rearrange
 from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
 from enplace.values.cluster import Device
@@ -72,10 +79,46 @@ LISTED_IDEALS = 2_000
 """With more ideals, there are too many partitions to try each."""
 
 SHARE = 0.5
-"""Share of the time left for each of the searches while nothing fits."""
+"""Share of the time left for the partitions, and for the first of two programs."""
+
+LISTING_SHARE = 0.2
+"""Share of the time left for listing partitions and simulating them."""
+
+LOCAL_SHARE, RESTARTS = 0.15, 10
+"""Share of the time left for a local search, and its restarts for each count of the memory."""
+
+MOST_MENDED = 6
+"""Placements that do not fit from which single moves lead on."""
+
+OUTPUT_SHARES = (1.0, 0.5, 0.0)
+"""Shares of the outputs that local searches count, because not all are in memory at once."""
+
+DESCENT_SHARE = 0.1
+"""Share of the time for moves that are simulated one by one, when the programs have ended."""
 
 
-def improve(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+@dataclass(frozen=True)
+class Goal:
+    """What a method looks for.
+
+    Attributes
+    ----------
+    rivals : Rivals
+        The placements among which it proves its plan the best. If they are all, it prefers none;
+        otherwise it prefers contiguous plans.
+    usual_s : float
+        Seconds for all of it, if no time limit is set.
+    contiguous, anywhere : str
+        The solvers of the programs.
+    """
+
+    rivals: Rivals
+    usual_s: float
+    contiguous: str = CP_SAT
+    anywhere: str = "HiGHS"
+
+
+def improve(problem: Problem, plan: Plan, options: PlaceOptions, goal: Goal) -> Plan:
     """Return the best plan for throughput that the time allows, from that of the dynamic program.
 
     Parameters
@@ -83,22 +126,23 @@ def improve(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     plan : Plan
         A plan of the dynamic program; its bound and its proof count all variables and outputs.
     """
-    return _Improver(problem, plan, options).run()
+    return _Improver(problem, plan, options, goal).run()
 
 
 class _Improver:
     """The best plan so far, the memory that it lacks, and what is proven."""
 
-    def __init__(self, problem: Problem, plan: Plan, options: PlaceOptions) -> None:
+    def __init__(self, problem: Problem, plan: Plan, options: PlaceOptions, goal: Goal) -> None:
         self.problem, self.options, self.rule = problem, options, options.load_rule
+        self.goal = goal
         self.about = about_machine(problem, self.rule)
         self.weights = problem.profile.persistent_bytes
         self.outputs_decide = outputs_decide(problem)
         self.counts_samples = samples_matter(problem, self.rule)
-        self.plan, self.lacks = plan, self._lacking(plan)
-        limit_s = options.stop.limit_s
-        unasked_s = options.seconds + UNASKED_S if limit_s is None else limit_s
-        self.stop: Stop = options.stop.until(unasked_s)
+        self._apart: tuple[IntArray | None, bool] = None, False
+        self._too_large: list[tuple[tuple[float, float], Plan]] = []
+        self.plan, self.lacks = self._in_some_order(plan)
+        self.stop: Stop = options.stop.limited(options.seconds + goal.usual_s)
 
     @property
     def fits(self) -> bool:
@@ -113,30 +157,62 @@ class _Improver:
         return nodes.n_nodes == n_units and bound_ideals(*ends) <= 2
 
     @property
+    def prefers_contiguous(self) -> bool:
+        return self.goal.rivals != ALL
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether the best plan fits, and each of its devices has one stage."""
-        return self.fits and is_contiguous(self.problem, self.plan.device)
+        return self.fits and not self._is_apart(self.plan)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the best plan fits, and is contiguous if that is preferred."""
+        return self.fits and not (self.prefers_contiguous and self._is_apart(self.plan))
+
+    @property
+    def is_preferred(self) -> bool:
+        """Whether only contiguous plans can be better."""
+        return self.is_usable and self.prefers_contiguous
 
     @property
     def is_settled(self) -> bool:
         """Whether the best plan fits and is proven."""
         return self.fits and self.plan.proven
 
+    def _is_apart(self, plan: Plan) -> bool:
+        """Whether a plan is not contiguous."""
+        known, is_apart = self._apart
+        if known is not plan.device:
+            is_apart = not is_contiguous(self.problem, plan.device)
+            self._apart = plan.device, is_apart
+        return is_apart
+
     def run(self) -> Plan:
         """Search until the best plan is proven, or the time is over."""
+        begin = self.stop.within(SHARE)
         if self.outputs_decide or not self.fits:
-            self._search_by_weights()
-        if not self.is_settled:
-            self._list_partitions()
+            self._search_by_weights(begin)
+        is_listed = self._list_placements()
+        if not is_listed and not self.is_preferred:
+            self._search_locally()
         if self.lacks[0] > 0:
-            self._pack()
+            self._mend(self.stop.within(SHARE))
+        if self.lacks[0] > 0:
+            self._find_fit()
+        if not is_listed and not self.is_settled:
+            self._list_partitions(self.stop.within(LISTING_SHARE))
         if self.plan.nothing_fits:
             return self.plan
-        if not self._list_placements():
+        if self.goal.rivals != STAGED:  # what is proven of partitions is no proof for others
+            bound_us = shared_work_us(self.problem)
+            self.plan = replace(
+                self.plan, bound_us=bound_us, proven=False, rivals=self.goal.rivals, note=""
+            ).with_notes(self.about)
+        if not is_listed or self.goal.rivals != STAGED:
             self._search_by_programs()
-        if self.lacks[0] > 0:
-            found = rearrange(simulate(self.problem, self.plan), self.options)
-            self._offer_device(found.plan.device)
+        if not self.is_settled:
+            self._descend(self.stop)
         if self.lacks[1] > 0 and NOTHING_FITS not in self.plan.note:
             return self.plan.with_notes(self.plan.note, NOTHING_FITS, separator="; ")
         return self.plan
@@ -149,12 +225,37 @@ class _Improver:
         chosen = plan.device, self.rule, plan.replicas, plan.recompute, plan.pace_us
         return excess, max(0.0, find_fullest(self.problem, *chosen) - 1.0)
 
+    def _in_some_order(self, plan: Plan) -> tuple[Plan, tuple[float, float]]:
+        """Return a plan in the first order in which a step fits, and what it lacks."""
+        lacks = self._lacking(plan)
+        if lacks[0] <= 0 or self._excess_of_weights(plan.device) > 0:
+            return plan, lacks
+        for each in in_other_orders(simulate(self.problem, plan)):
+            if each.fits:
+                return each.plan, (0.0, lacks[1])
+        return plan, lacks
+
+    def _excess_of_weights(self, device: IntArray) -> float:
+        """Return by how much the variables alone exceed the memory."""
+        capacity = self.problem.cluster.capacity_bytes
+        held = np.bincount(device, self.weights, len(capacity))
+        return float(np.maximum(held - capacity, 0).sum())
+
     def _offer(self, plan: Plan) -> bool:
         """Keep a plan if it is better; return whether it fits."""
-        lacks = self._lacking(plan)
+        plan, lacks = self._in_some_order(plan)
         plan = replace(plan, proven=plan.proven and lacks <= (0.0, 0.0))
         value_us, best_us = plan.value_us or 0.0, self.plan.value_us or 0.0
-        if lacks < self.lacks or (lacks == self.lacks and value_us < best_us * (1 - BETTER)):
+        if lacks[0] > 0:
+            self._too_large.append((lacks, plan))
+        if lacks > self.lacks:
+            return False
+        is_better, was_apart = lacks < self.lacks, self._is_apart(self.plan)
+        if not is_better and self.prefers_contiguous and self._is_apart(plan) != was_apart:
+            is_better = was_apart
+        elif not is_better:
+            is_better = value_us < best_us * (1 - BETTER)
+        if is_better:
             self.plan, self.lacks = plan, lacks
             report_plan(self.options, plan, value_us, plan.bound_us)
         return lacks <= (0.0, 0.0)
@@ -173,7 +274,7 @@ class _Improver:
             plan.device, load_us, 0.0, replicas=plan.replicas, recompute=plan.recompute
         )
 
-    def _search_by_weights(self) -> None:
+    def _search_by_weights(self, stop: Stop) -> None:
         """Search with the variables alone, and with less memory as long as what is found lacks it.
 
         What the first search proves holds for all plans that fit.
@@ -186,7 +287,7 @@ class _Improver:
                 problem,
                 rule,
                 seed=self.options.seed,
-                stopped=self.stop,
+                stopped=stop,
                 op_bytes=self.weights,
                 below=self._as_partition() if self.fits else None,
             )
@@ -201,7 +302,7 @@ class _Improver:
             is_proven = plan.proven and number == 0
             bound_us = plan.bound_us if number == 0 else self.plan.bound_us
             fits = self._offer(replace(plan, proven=is_proven, bound_us=bound_us))
-            if fits or smaller is None or self.stop():
+            if fits or smaller is None or stop():
                 return
             problem = smaller
 
@@ -242,17 +343,18 @@ class _Improver:
         except ProblemError:
             return None
 
-    def _list_partitions(self) -> None:
+    def _list_partitions(self, stop: Stop) -> None:
         """Simulate all partitions whose variables fit if they are few."""
         rule = replace(self.rule, in_flight=False, recompute=False)
         if rule.replicate or self.counts_samples or not _has_one_table(self.problem, rule):
             return
         task = build_task(self.problem, rule, self.weights)
-        lattice = find_lattice(task.nodes, LISTED_IDEALS, self.stop)
+        lattice = find_lattice(task.nodes, LISTED_IDEALS, stop)
         if lattice is None:
             return
-        for stages in list_partitions(lattice, task.costs, self._as_partition().load_us) or ():
-            if self.stop():
+        limit_us = self._as_partition().load_us
+        for stages in list_partitions(lattice, task.costs, limit_us, stop) or ():
+            if stop():
                 return
             device, *_ = assign(task.nodes.node, [(stages, task.devices)])
             plan = make_plan(
@@ -261,37 +363,102 @@ class _Improver:
             if not self.fits or (plan.value_us or 0.0) < (self.plan.value_us or 0.0):
                 self._offer(replace(plan, rivals=STAGED, details=self.plan.details))
 
-    def _pack(self) -> None:
-        """Pack units into memory, or prove that they do not fit."""
-        found = pack(self.problem, self.stop.within(SHARE))
-        if found.is_impossible:
-            self.plan = replace(self.plan, nothing_fits=True, bound_us=None, proven=False)
-        elif found.device is not None:
-            self._offer_device(found.device)
+    def _search_locally(self) -> None:
+        """Descend from random placements, and from the best plan, with ever fewer outputs counted.
+
+        It takes little time, and its placements may be anywhere.
+        """
+        stop, draw = self.stop.within(LOCAL_SHARE), np.random.default_rng(self.options.seed)
+        outputs = op_memory_bytes(self.problem) - self.weights
+        shares = OUTPUT_SHARES if outputs.any() else OUTPUT_SHARES[:1]
+        for share in shares:
+            counted = self.weights + (share * outputs).astype(np.int64)
+            graph = build_hypergraph(self.problem, self.rule, counted)
+            starts = (draw_placement(graph, draw) for _ in range(RESTARTS))
+            for start in (unit_devices(self.problem, self.plan.device), *starts):
+                if stop():
+                    return
+                self._offer_device(descend(graph, start, stop)[self.problem.unit])
+
+    def _mend(self, stop: Stop) -> None:
+        """Move units of the placements that lack least, until one fits."""
+        best = self.lacks, self.plan
+        starts = sorted(self._too_large, key=lambda each: each[0])[:MOST_MENDED]
+        for self.lacks, self.plan in starts:
+            self._descend(stop.within(SHARE))
+            best = min(best, (self.lacks, self.plan), key=lambda each: each[0])
+            if stop() or self.lacks[0] <= 0:
+                break
+        self.lacks, self.plan = best
+
+    def _find_fit(self) -> None:
+        """Look for any plan that fits, or prove that there is none."""
+        options = replace(self.options.quiet, stop=self.stop.within(SHARE))
+        found = find_fit(simulate(self.problem, self.plan), options)
+        if found.plan.nothing_fits:
+            self.plan = replace(found.plan, rivals=None)
+        elif found.fits:
+            self._offer_device(found.plan.device)
 
     def _search_by_programs(self) -> None:
         """Continue with integer programs, whose stages may depend on each other both ways.
 
         If nothing contiguous fits, the ops of a device may be anywhere.
         """
-        value_us, bound_us = self.plan.value_us or 0.0, self.plan.bound_us or 0.0
+        plan, is_asked = self.plan, self.goal.rivals != STAGED
+        value_us, bound_us = plan.value_us or 0.0, plan.bound_us or 0.0
         is_near = self.is_contiguous and bound_us >= value_us * (1 - NEAR)
-        choices = self.problem.unit_allowed.size
-        counted, capacity = op_memory_bytes(self.problem), self.problem.cluster.capacity_bytes
-        if not self.outputs_decide or counted.sum() > capacity.sum(dtype=np.float64):
-            counted = self.weights
-        has_time = self.options.stop.limit_s is not None
-        if choices > (FEW_CHOICES if is_near else MOST_CHOICES):
-            return
-        is_usable = self.lacks[0] <= 0 and is_contiguous(self.problem, self.plan.device)
-        if is_usable and not has_time and find_kinds(self.problem, self.rule).are_exact:
-            return
-        if not (is_near and self.is_in_a_row):
-            self._search(search_contiguous, CP_SAT, CONTIGUOUS, counted)
-        if not self.is_contiguous:
-            self._search(search_anywhere, "HiGHS", ALL, counted)
-        if not self.is_contiguous and counted is not self.weights:
-            self._search(search_anywhere, "HiGHS", ALL, self.weights)
+        if not is_asked:
+            choices, has_time = (
+                self.problem.unit_allowed.size,
+                self.options.stop.limit_s is not None,
+            )
+            if choices > (FEW_CHOICES if is_near else MOST_CHOICES):
+                return
+            is_usable = self.lacks[0] <= 0 and not self._is_apart(plan)
+            if is_usable and not has_time and find_kinds(self.problem, self.rule).are_exact:
+                return
+        counts = [self.weights]
+        if self.outputs_decide or is_asked:
+            counted = op_memory_bytes(self.problem)
+            counts = [counted, *([self.weights] * self.outputs_decide)]
+        stop = self.stop.within(1 - DESCENT_SHARE)
+        if not self.is_preferred:
+            for number, op_bytes in enumerate(counts):
+                is_last = number == len(counts) - 1
+                until = stop if is_last else stop.within(SHARE)
+                until = until.when(lambda: self.is_preferred)
+                self._search(search_anywhere, self.goal.anywhere, ALL, op_bytes, until)
+        if self.is_preferred and not (is_near and self.is_in_a_row and not is_asked):
+            self._search(search_contiguous, self.goal.contiguous, CONTIGUOUS, counts[0], stop)
+
+    def _descend(self, stop: Stop) -> None:
+        """Move single units, or exchange two, as long as that helps when it is simulated."""
+        if self.problem.unit_allowed.size <= MOST_CHOICES:
+            began_unfit = self.lacks[0] > 0
+            while not stop() and self._take_step(stop):
+                if began_unfit and self.lacks[0] <= 0:
+                    break
+
+    def _take_step(self, stop: Stop) -> bool:
+        """Take the first move that helps from the device that decides; return if there is one."""
+        problem, before = self.problem, self.plan
+        if self.fits:
+            source = int(pass_loads_us(problem, before.device, self.rule).sum(axis=1).argmax())
+        else:
+            peak = simulate(problem, before).peak_bytes
+            source = int((peak - problem.cluster.capacity_bytes).argmax())
+        for device in moves_from(problem, before.device, source):
+            if stop():
+                break
+            if self._excess_of_weights(device) > 0 and self._excess_of_weights(before.device) <= 0:
+                continue
+            load_us = max_load_us(problem, device, self.rule)
+            if not self.fits or load_us < (before.value_us or 0.0) * (1 - BETTER):
+                self._offer_device(device)
+            if self.plan is not before:
+                return True
+        return False
 
     def _list_placements(self) -> bool:
         """Try all placements if they are few; of those that are not contiguous, if nothing else.
@@ -315,20 +482,20 @@ class _Improver:
                 continue
             if self.stop():
                 break
-            apart = not is_contiguous(problem, device)
-            if not (apart and self.is_contiguous):
+            apart = self.prefers_contiguous and not is_contiguous(problem, device)
+            if not (apart and self.is_usable):
                 found.append((apart, max_load_us(problem, device, self.rule), device))
         for apart, _, device in sorted(found, key=lambda each: each[:2]):
-            if self.stop() or (self.is_contiguous and apart):
+            if self.stop() or (self.is_usable and apart):
                 break
             if self._may_be_better(device) and self._offer_device(device):
                 break
         return True
 
     def _may_be_better(self, device: IntArray) -> bool:
-        """Whether a placement takes less time than the best contiguous one."""
+        """Whether a placement takes less time than the best one of the kind that is preferred."""
         value_us = self.plan.value_us or 0.0
-        return not self.is_contiguous or (
+        return not self.is_usable or (
             max_load_us(self.problem, device, self.rule) < value_us * (1 - BETTER)
         )
 
@@ -338,36 +505,53 @@ class _Improver:
         solver: str,
         rivals: Rivals,
         op_bytes: IntArray,
+        stop: Stop,
     ) -> None:
-        if self.stop():
+        """Continue with a program; ``op_bytes`` is what each op counts towards memory."""
+        if stop():
             return
-        problem, plan, rule = self.problem, self.plan, self.rule
-        stop = self.stop if self.is_contiguous else self.stop.within(SHARE)
-        begin = self._as_partition()
-        found = search(
-            problem,
-            stop,
-            rule,
-            self.options.seed,
-            solver,
-            partition=begin,
-            op_bytes=op_bytes,
-        )
+        problem, plan, rule, seed = self.problem, self.plan, self.rule, self.options.seed
         # What is proven for one stage on each device holds neither for several that are interleaved
         # nor for replicas, and what is proven where all outputs count, not for plans whose outputs
         # need less.
         takes_turns = rule.pipeline == "interleaved"
         is_certain = not (self.outputs_decide or rule.replicate or rule.two_level or takes_turns)
-        found = replace(found, bound_us=found.bound_us if is_certain else shared_work_us(problem))
-        if np.isfinite(found.objective_us):
-            made = plan_of_search(problem, found, plan.method, rule, self.about, rivals)
-            self._offer(replace(made, proven=made.proven and not takes_turns))
-        if self.plan is plan and self.fits and found.bound_us > (plan.bound_us or 0.0):
-            value_us = plan.value_us or 0.0
-            bound_us = min(found.bound_us, value_us)
-            is_near = bound_us >= value_us * (1 - PROVEN_GAP)
-            is_proven = is_near and not self.about and not takes_turns
-            self.plan = replace(plan, bound_us=bound_us, proven=is_proven, rivals=rivals)
+        least_us = shared_work_us(problem)
+
+        def take(found: Incumbent) -> None:
+            found = replace(found, bound_us=found.bound_us if is_certain else least_us)
+            if np.isfinite(found.objective_us):
+                made = plan_of_search(problem, found, plan.method, rule, self.about, rivals)
+                made = replace(made, proven=made.proven and not takes_turns)
+                if not self._offer(made) and not np.array_equal(made.device, found.device):
+                    self._offer_device(found.device)  # free ops may not have room elsewhere
+            best_us, known_us = self.plan.value_us or 0.0, self.plan.bound_us or 0.0
+            if self.fits and found.bound_us > known_us:
+                bound_us = min(found.bound_us, best_us)
+                is_near = bound_us >= best_us * (1 - PROVEN_GAP)
+                is_proven = is_near and not self.about and not takes_turns
+                self.plan = replace(self.plan, bound_us=bound_us, proven=is_proven, rivals=rivals)
+                report_plan(self.options, None, best_us, bound_us, bound_by=solver)
+
+        found = search(
+            problem,
+            stop,
+            rule,
+            seed,
+            solver,
+            report=take,
+            partition=self._as_partition(),
+            op_bytes=op_bytes,
+            accepts=self._accepts,
+        )
+        take(found)
+
+    def _accepts(self, device: IntArray) -> bool:
+        """Whether a step of a placement fits in some order."""
+        if self._excess_of_weights(device) > 0:
+            return False
+        made = simulate(self.problem, make_plan(self.problem, device, "", 0.0, self.rule))
+        return made.fits or any(each.fits for each in in_other_orders(made))
 
 
 def _has_one_table(problem: Problem, rule: LoadRule) -> bool:

@@ -7,18 +7,13 @@ sample. If there is no contiguous partition at all, all ops that can go to the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
-from enplace.placers.max_load.improve import improve
+from enplace.placers.max_load.improve import UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import find_fitting
-from enplace.placers.max_load.partition_plan import plan_of_partition, plan_of_search
-from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
-from enplace.placers.max_load.table.caveats import outputs_decide, simplify
-from enplace.placers.max_load.table.pruning import shared_work_us
-from enplace.placing.incumbents import Incumbent, Report, report_plan
+from enplace.placers.max_load.partition_plan import plan_of_partition
+from enplace.placers.max_load.search.throughput_search import DP_SHARE
+from enplace.placers.max_load.table.caveats import simplify
 from enplace.placing.options import (
     IN_FLIGHT,
     PROGRAM_S,
@@ -28,12 +23,10 @@ from enplace.placing.options import (
     Progress,
 )
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
-from enplace.placing.stop import Stop
 from enplace.solvers.milp import CP_SAT
-from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
-from enplace.values.rivals import ALL, CONTIGUOUS, Rivals
+from enplace.values.rivals import ALL, CONTIGUOUS, STAGED
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -68,11 +61,14 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
 
     If the partition is not proven, or does not fit when it is simulated, other searches continue
     (:mod:`enplace.placers.max_load.improve`): with less memory, over all partitions or placements
-    if they are few, and, in the time that is left, with the integer programs of ``max-load-ip`` and
-    ``max-load-ip-noncontiguous``. Its latency is a baseline of section 7.
+    if they are few, by local search where nothing contiguous fits, and, in the time that is left,
+    with the integer programs of ``max-load-ip`` and ``max-load-ip-noncontiguous``. Its latency is a
+    baseline of section 7.
     """
     plan = _partition_plan(problem, "max-load-dp", options)
-    return plan if options.objective == LATENCY else improve(problem, plan, options)
+    if options.objective == LATENCY:
+        return plan
+    return improve(problem, plan, options, Goal(STAGED, UNASKED_S))
 
 
 @placer(
@@ -118,8 +114,8 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     weaker sense of definition 3.1: two devices may depend on each other both ways. It respects pins
     and forbidden devices.
     """
-    solver = options.solver_or(CP_SAT)
-    return _search_plan(problem, "max-load-ip", options, solver, search_contiguous, CONTIGUOUS)
+    goal = Goal(CONTIGUOUS, PROGRAM_S, contiguous=options.solver_or(CP_SAT))
+    return _search_plan(problem, "max-load-ip", options, goal)
 
 
 @placer(
@@ -143,8 +139,8 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     annealing moves single ops and, by levels, whole layers; HiGHS takes over what it finds. It
     respects pins and forbidden devices.
     """
-    solver = options.solver_or("HiGHS")
-    return _search_plan(problem, "max-load-ip-noncontiguous", options, solver, search_anywhere, ALL)
+    goal = Goal(ALL, PROGRAM_S, anywhere=options.solver_or("HiGHS"))
+    return _search_plan(problem, "max-load-ip-noncontiguous", options, goal)
 
 
 def _partition_plan(
@@ -167,31 +163,8 @@ def _partition_plan(
     return plan
 
 
-def _search_plan(
-    problem: Problem,
-    method: str,
-    options: PlaceOptions,
-    solver: str,
-    search: Callable[[Problem, Stop, LoadRule, int, str, Report], Incumbent],
-    rivals: Rivals,
-) -> Plan:
-    """Make a plan from annealing and an integer program, and report each better one on the way."""
-    options.stop.check()
-    # What is proven of plans whose outputs fit all at once need not hold for others.
-    most_us = shared_work_us(problem) if outputs_decide(problem) else np.inf
-    problem, about = simplify(problem, options.load_rule)
-    reported_us = np.inf
-
-    def make_plan(found: Incumbent) -> Plan:
-        found = replace(found, bound_us=min(found.bound_us, most_us))
-        return plan_of_search(problem, found, method, options.load_rule, about, rivals)
-
-    def report(found: Incumbent) -> None:
-        nonlocal reported_us
-        plan = make_plan(found) if found.objective_us < reported_us else None
-        reported_us = min(reported_us, found.objective_us)
-        bound_us = min(found.bound_us, most_us)
-        report_plan(options, plan, found.objective_us, bound_us, bound_by=solver)
-
-    stop = options.stop.limited(PROGRAM_S)
-    return make_plan(search(problem, stop, options.load_rule, options.seed, solver, report))
+def _search_plan(problem: Problem, method: str, options: PlaceOptions, goal: Goal) -> Plan:
+    """Make a plan from a partition, annealing and integer programs."""
+    stop = options.stop.limited(PROGRAM_S).within(DP_SHARE)
+    partition = _partition_plan(problem, method, replace(options, stop=stop))
+    return improve(problem, partition, options, goal)

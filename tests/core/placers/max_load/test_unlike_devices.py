@@ -104,6 +104,25 @@ def test_without_a_proof_only_the_time_of_the_search_is_said():
     assert schedule.fit_verdict == "Nothing found that fits in 8.0 s; not proven"
 
 
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
+def test_all_methods_find_what_fits_only_because_outputs_take_turns(method):
+    """All outputs at once exceed every card; of a step, only two are there at a time."""
+    chain = [("a", "b", 20), ("b", "c", 20), ("c", "d", 20)]
+    profile = profile_of(dict.fromkeys("abcd", 10), chain, persistent=dict.fromkeys("abcd", 10))
+    result = place(Problem(profile, cards([85, 5], 5)), method, options=PlaceOptions(stop=Stop(5)))
+    assert result.schedule.fits
+
+
+@pytest.mark.parametrize(("method", "objective"), [("max-load-dp", THROUGHPUT), ("heft", "")])
+def test_a_plan_that_fits_only_in_another_order_gets_that_order(method, objective):
+    """Both of the large tensors are there at once unless each is read before the next is made."""
+    edges = [("a", "b", 60), ("c", "d", 60)]
+    profile = profile_of(dict.fromkeys("acbd", 10), edges)
+    problem = Problem(profile, cluster_of(1, capacity_bytes=100))
+    assert not simulate(problem, unordered(problem, np.zeros(4, np.int64), "")[0]).fits
+    assert place(problem, method, options=PlaceOptions(objective)).schedule.fits
+
+
 @st.composite
 def unlike_problems(draw):
     """Draw a few ops on two or three cards of two kinds and a host, with some constraints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
 
@@ -10,15 +11,19 @@ import numpy as np
 from enplace.placers.max_load.table.dp_table import NodeCosts
 from enplace.placers.max_load.table.ideals import Lattice
 from enplace.placers.max_load.table.stages import NodeStage
+from enplace.placing.stop import never
 
 FEW_PARTITIONS = 3_000
 """Partitions, and beginnings of partitions, that are few enough to simulate each."""
 
 
 def list_partitions(
-    lattice: Lattice, costs: NodeCosts, limit_us: float
+    lattice: Lattice, costs: NodeCosts, limit_us: float, stopped: Callable[[], bool] = never
 ) -> list[list[NodeStage]] | None:
-    """List all partitions whose work on each device is below a limit; None if there are many."""
+    """List all partitions whose work on each device is below a limit.
+
+    None if there are many, or if stopped.
+    """
     kinds = range(len(costs.devices))
     choices = [(kind, False) for kind in kinds]
     choices += [(kind, True) for kind in kinds if costs.recompute and costs.price[kind] >= 0]
@@ -28,6 +33,8 @@ def list_partitions(
     for _ in range(FEW_PARTITIONS):
         if not begun:
             return found
+        if stopped():
+            break
         base, stages = begun.pop()
         if base == lattice.n_ideals - 1:
             found.append(stages)

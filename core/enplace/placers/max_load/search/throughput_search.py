@@ -49,6 +49,9 @@ ONE_SAMPLE_SHARE = 0.3
 FEW_PLACEMENTS = 5_000
 """If samples in flight matter, so many placements are all simulated: no program counts exactly."""
 
+Accepts = Callable[[IntArray], bool]
+"""Says whether a placement of the ops fits."""
+
 _SEEDS_APART = 1 << 32
 """More than any seed that people choose, so that runs of different seeds differ."""
 
@@ -62,6 +65,7 @@ def search_anywhere(
     report: Report = lambda _: None,
     partition: Partition | None = None,
     op_bytes: IntArray | None = None,
+    accepts: Accepts | None = None,
 ) -> Incumbent:
     """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
@@ -75,28 +79,29 @@ def search_anywhere(
         Where to begin, if that is known.
     op_bytes : int array, shape (n_ops,), optional
         What each op counts towards memory; its variables and outputs by default.
+    accepts : callable, optional
+        Whether a placement of the ops fits. Then that count only guides the search.
     """
     graph = build_hypergraph(problem, rule, op_bytes)
     if partition is None:
         partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
+    search = _Search(problem, graph, stop, report, accepts)
+    search.offer(unit_devices(problem, partition.device))
     start = _place_units(problem, graph, partition.device)
-    search = _Search(problem, graph, stop, report)
     search.offer(start)
     search.offer_all()
     if graph.unit_us.size < SMALL or search.device is None:
         return _with_note(search.solve((), solver), partition)
     start = search.device
-    limited = search.with_samples_of(start)
-    search.offer(anneal_by_levels(limited, start, stop, seed))
+    search.offer(anneal_by_levels(search.graph_around(start), start, stop, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         apart = seed + number * _SEEDS_APART
         if number % EVERY == 0:
-            return anneal(limited, start, stopped, apart)
+            return anneal(search.graph_around(start), start, stopped, apart)
         best = start if search.device is None else search.device
-        # With the samples of the first placement, a later one need not fit.
-        fits = (held_bytes(limited, best) <= limited.capacity_bytes).all()
-        return anneal_by_levels(limited, best if fits else start, stopped, apart)
+        share = np.random.default_rng(apart).random()
+        return anneal_by_levels(search.graph_around(best, share), best, stopped, apart)
 
     with repeated_aside(again, stop, search.offer) as take_others:
         _offer_contiguous(search, partition, stop.within(CONTIGUOUS_SHARE), take_others)
@@ -112,14 +117,15 @@ def search_contiguous(
     report: Report = lambda _: None,
     partition: Partition | None = None,
     op_bytes: IntArray | None = None,
+    accepts: Accepts | None = None,
 ) -> Incumbent:
     """Find the least maximum load if each device has contiguous forward and backward ops (Fig. 6).
 
     Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
-    not allow. CP-SAT proves in seconds what HiGHS does in minutes. ``partition`` and ``op_bytes``
-    are those of :func:`search_anywhere`.
+    not allow. CP-SAT proves in seconds what HiGHS does in minutes. ``partition``, ``op_bytes`` and
+    ``accepts`` are those of :func:`search_anywhere`.
     """
-    search = _Search(problem, build_hypergraph(problem, rule, op_bytes), stop, report)
+    search = _Search(problem, build_hypergraph(problem, rule, op_bytes), stop, report, accepts)
     if partition is None:
         partition = find_fitting(problem, rule, seed=seed, stopped=stop.within(DP_SHARE))
     _begin_contiguous(search, partition)
@@ -145,7 +151,7 @@ def _offer_contiguous(
         bound_us = found.bound_us
 
     useful = stop.when(lambda: bound_us >= search.found.objective_us)
-    contiguous = _Search(search.problem, search.graph, useful, note)
+    contiguous = _Search(search.problem, search.graph, useful, note, search.accepts)
     _begin_contiguous(contiguous, partition)
     contiguous.solve(find_passes(search.problem), CP_SAT, take_others)
     if contiguous.device is not None:
@@ -162,8 +168,15 @@ def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
 class _Search:
     """The best of a search whose placements are by unit of a hypergraph."""
 
-    def __init__(self, problem: Problem, graph: Hypergraph, stop: Stop, report: Report) -> None:
-        self.problem, self.graph, self._stop = problem, graph, stop
+    def __init__(
+        self,
+        problem: Problem,
+        graph: Hypergraph,
+        stop: Stop,
+        report: Report,
+        accepts: Accepts | None = None,
+    ) -> None:
+        self.problem, self.graph, self._stop, self.accepts = problem, graph, stop, accepts
         self._counts_samples = samples_matter(problem, graph.rule)
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
@@ -182,10 +195,15 @@ class _Search:
         if the time is not below a limit.
         """
         graph, problem = self.graph, self.problem
-        allowed = np.isfinite(graph.unit_us[np.arange(len(device)), device]).all()
-        if not allowed or (held_bytes(graph, device) > graph.capacity_bytes).any():
+        if not np.isfinite(graph.unit_us[np.arange(len(device)), device]).all():
             return np.inf
         load_us = time_per_sample_us(graph, device)
+        if self.accepts is None:
+            fits = bool((held_bytes(graph, device) <= graph.capacity_bytes).all())
+        else:
+            fits = load_us < most_us and self.accepts(device[problem.unit])
+        if not fits:
+            return np.inf
         if not self._counts_samples or load_us >= most_us:
             return load_us
         return max(
@@ -212,16 +230,26 @@ class _Search:
                 if is_faster and accepts(device[self.problem.unit]):
                     self.offer(device)
 
-    def with_samples_of(self, device: IntArray) -> Hypergraph:
-        """Count the samples in flight of a placement that fits; the same graph if none matter."""
-        if not self._counts_samples:
-            return self.graph
-        problem, rule = self.problem, self.graph.rule
-        samples = count_samples(problem, device[problem.unit], rule, self.time_us(device))
-        limited = with_samples(problem, self.graph, samples)
-        # By the paper's sum, a placement may need more than when it is simulated.
-        held = np.maximum(limited.capacity_bytes, held_bytes(limited, device))
-        return replace(limited, capacity_bytes=held)
+    def graph_around(self, device: IntArray, share: float = 1.0) -> Hypergraph:
+        """Return the graph in which to search around a placement that fits.
+
+        It counts the samples in flight of that placement, and has room for it. By the paper's sum,
+        a placement may need more than when it is simulated. So if that decides, only a share of the
+        outputs counts.
+        """
+        problem, graph = self.problem, self.graph
+        if self.accepts is not None and share < 1:
+            held = problem.unit_persistent_bytes[:, None]
+            mixed = held + share * np.maximum(graph.unit_bytes - held, 0)
+            graph = replace(graph, unit_bytes=mixed.astype(np.int64))
+        if self._counts_samples:
+            rule, place_us = graph.rule, self.time_us(device)
+            samples = count_samples(problem, device[problem.unit], rule, place_us)
+            graph = with_samples(problem, graph, samples)
+        elif self.accepts is None:
+            return graph
+        room = np.maximum(graph.capacity_bytes, held_bytes(graph, device))
+        return replace(graph, capacity_bytes=room)
 
     def solve(
         self,
@@ -240,7 +268,7 @@ class _Search:
         while self._counts_samples and self.device is not None:
             if found.proven or self._stop():
                 break
-            before_us, limited = found.objective_us, self.with_samples_of(self.device)
+            before_us, limited = found.objective_us, self.graph_around(self.device)
             found = self._solve_one(limited, passes, solver, take_others, self._stop)
             if found.objective_us >= before_us:
                 break
@@ -262,7 +290,11 @@ class _Search:
 
         def write() -> ImprovingProgram:
             scale_us = _scale_us(graph, self._best.found)
-            program = write_program(graph, scale_us, passes)
+            roomy = graph
+            if self.device is not None:  # it fits, whatever the count says
+                held = held_bytes(graph, self.device)
+                roomy = replace(graph, capacity_bytes=np.maximum(graph.capacity_bytes, held))
+            program = write_program(roomy, scale_us, passes)
             start = None if self.device is None else write_solution(program, self.device)
 
             def offer(values: FloatArray) -> None:
