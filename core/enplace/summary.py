@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
-LONG_COMPILING_S = 2.0
-"""Seconds of compiling that are said: loading compiled kernels takes one or two."""
+LONG_COMPILING_S = 5.0
+"""Seconds of compiling that are said: loading takes one, or a few on a busy machine."""
 
 SHOWN_STAGES = 40
 """Most stages of a pipeline that are printed for people."""

@@ -67,6 +67,8 @@ def _outcome(target: Target, path: Path) -> str:
     try:
         target.read(path)
     except EnplaceError as error:
+        if getattr(error, "is_fault", False):  # of a worker
+            return f"fault: {error}"
         message = str(error)
         return "refused" if message.isprintable() else f"fault: unprintable {message!a}"
     except MemoryError:
