@@ -75,7 +75,7 @@ class Copies:
 
     def whole(self, path: Any) -> str | None:
         """Return the absolute path, through no link to a folder; None to use the file as it is."""
-        if isinstance(path, int):
+        if not isinstance(path, str | bytes | os.PathLike):  # an open file
             return None
         text = os.fsdecode(path)
         if "://" in text or text in ("", ":memory:") or text.startswith("file:"):
@@ -378,6 +378,7 @@ def _seeing(view: Copies, function: Callable[..., Any], usual: Any) -> Any:
     @wraps(usual)
     def led(*words: Any, **options: Any) -> Any:
         path, *rest = _in_places(names, n_paths, words, options) or ["."]
+        path = "." if path is None else path
         whole = view.whole(path)
         if whole is None and function is not _rename:
             return usual(path, *rest, **options)

@@ -110,7 +110,8 @@ def test_native_code_changes_no_file(do, refused):
 
 
 SPELLINGS = """
-import bz2, gzip, io, os, pathlib, posix, sqlite3, tempfile
+import bz2, io, os, pathlib, posix, sqlite3, tempfile
+from enplace.processes import redirect
 from enplace.processes.main import done
 
 def work(connection):
@@ -133,12 +134,14 @@ def work(connection):
     os.utime(path="kept", times=(0, 0))
     os.chmod("kept", 0o777, dir_fd=there)
     os.rename("changed", "moved", src_dir_fd=there, dst_dir_fd=there)
+    assert "moved" in os.listdir(None)
     pathlib.Path("kept").replace("changed")
     pathlib.Path("new").touch()
     tempfile.NamedTemporaryFile(dir=".").close()
     os.remove(path="changed")
     place = os.path.abspath("folder/inner")
     with open(place) as inner:
+        assert redirect.led_path(redirect.copies, inner, "read") is inner
         attempt("fchmod", os.fchmod, inner.fileno(), 0o777)
         attempt("futimes", os.utime, inner.fileno(), (0, 0))
         attempt("again", open, f"/proc/self/fd/{inner.fileno()}", "w")
