@@ -35,6 +35,10 @@ STEPS_PER_UNIT, MOST_STEPS = 8000, 1_500_000
 HOT, COLD = 0.03, 0.00003
 """First and last temperature, as shares of the load."""
 
+COOL, COLDEST = 0.0003, 0.00001
+"""The same, where a placement is only changed in detail: from the hot ones, little of it is left,
+and small units that fill the gaps of many devices are only found at the cold ones."""
+
 MANY, COOLER = 2000, 2.5
 """With more units than :data:`MANY`, each unit has a smaller share of the load and gets fewer
 steps, so the first temperature falls with this power of the number of units."""
@@ -63,6 +67,14 @@ def anneal(
     """
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
     return cool(graph, start, stopped, np.random.default_rng(seed), total, HOT, COLD)
+
+
+def refine(
+    graph: Hypergraph, start: IntArray, stopped: Callable[[], bool], seed: int = 0
+) -> IntArray:
+    """Anneal a good placement at low temperatures; parameters as for :func:`anneal`."""
+    total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
+    return cool(graph, start, stopped, np.random.default_rng(seed), total, COOL, COLDEST)
 
 
 def cool(

@@ -12,7 +12,7 @@ import numpy as np
 from enplace.placers.max_load.contiguity import Pass, find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.memory.fitting import find_fitting
 from enplace.placers.max_load.memory.in_flight import count_samples, find_pace_us, samples_matter
-from enplace.placers.max_load.search.anneal import anneal
+from enplace.placers.max_load.search.anneal import anneal, refine
 from enplace.placers.max_load.search.hypergraph import (
     Hypergraph,
     build_hypergraph,
@@ -41,7 +41,8 @@ CONTIGUOUS_SHARE = 0.15
 """Share of the time left for the contiguous program, whose answer is a placement too."""
 
 EVERY = 4
-"""Of so many annealings, all but one are by levels."""
+"""Of so many annealings, one begins with the first placement again, one refines the best placement
+at low temperatures, and the others go by levels."""
 
 ONE_SAMPLE_SHARE = 0.3
 """Share of the time for the program that counts one sample, if there are more in flight."""
@@ -101,7 +102,8 @@ def search_anywhere(
             return anneal(search.graph_around(start), start, stopped, apart)
         best = start if search.device is None else search.device
         share = np.random.default_rng(apart).random()
-        return anneal_by_levels(search.graph_around(best, share), best, stopped, apart)
+        run = refine if number % EVERY == 2 else anneal_by_levels
+        return run(search.graph_around(best, share), best, stopped, apart)
 
     with repeated_aside(again, stop, search.offer) as take_others:
         _offer_contiguous(search, partition, stop.within(CONTIGUOUS_SHARE), take_others)

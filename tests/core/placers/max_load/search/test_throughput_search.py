@@ -14,7 +14,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.placers.max_load.search.anneal import anneal
+from enplace.placers.max_load.search.anneal import anneal, refine
 from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes, loads_us
 from enplace.placers.max_load.search.levels import anneal_by_levels
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
@@ -155,7 +155,7 @@ def test_unit_loads_equal_op_loads(planned):
     np.testing.assert_allclose(loads, pass_loads_us(problem, plan.device).sum(axis=1))
 
 
-@pytest.mark.parametrize("annealing", [anneal, anneal_by_levels])
+@pytest.mark.parametrize("annealing", [anneal, refine, anneal_by_levels])
 @given(problem=tiny_problems(), seed=st.integers(0, 9))
 def test_annealing_stays_within_memory_and_never_gets_worse(annealing, problem, seed):
     graph = build_hypergraph(problem)
