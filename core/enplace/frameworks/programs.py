@@ -75,13 +75,17 @@ def failed_line(source: Source, error: BaseException) -> str:
     return _innermost(source, traceback.walk_tb(error.__traceback__))
 
 
-def why_failed(source: Source, error: BaseException, line: str) -> str:
+def why_failed(
+    source: Source, error: BaseException, line: str, usual_mend: str = "correct the script"
+) -> str:
     """Print the script's own traceback; return the reason in one line.
 
     Parameters
     ----------
     line : str
         The line of the error's text that says why.
+    usual_mend : str
+        What to do about an error of the script's own.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
@@ -93,7 +97,7 @@ def why_failed(source: Source, error: BaseException, line: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
     reason = ": ".join(filter(None, (type(error).__name__, line)))
-    mend = _NOT_WRITABLE if _is_refused(error) else "correct the script"
+    mend = _NOT_WRITABLE if _is_refused(error) else usual_mend
     return f"{place}: it failed before it trained: {reason}; {mend}"
 
 

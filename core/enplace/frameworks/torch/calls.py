@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ from enplace.frameworks.source import Source
 from enplace.frameworks.torch.recording import EnoughError, Recorded, Recording, Wanted
 from enplace.frameworks.torch.step import Step
 from enplace.frameworks.torch.timing import Clock
+from enplace.frameworks.torch.whole import check_whole
 from enplace.text import listed
 
 REPORT_S = 0.25
@@ -53,7 +55,8 @@ def may_train(source: Source) -> bool:
 class Calls:
     """Follows the outermost calls of a script's models."""
 
-    def __init__(self, clock: Clock, wanted: Wanted, ends: bool) -> None:
+    def __init__(self, source: Source, clock: Clock, wanted: Wanted, ends: bool) -> None:
+        self._source = source
         self._recording, self._wanted, self._ends = Recording(clock), wanted, ends
         self._hooks = ExitStack()
         self._names: dict[str, None] = {}
@@ -137,6 +140,7 @@ class Calls:
         if size > self._size:
             self._model, self._size, self._step = module, size, None
             self._calls = self._plain = self._again = 0
+            check_whole(self._source, chain(module.modules(), module.parameters()))
         if module is not self._model:
             yield
             return

@@ -47,6 +47,12 @@ _KNOWN = (
         "has none; profile it on a device without --estimate",
     ),
     (
+        ("environment variable RANK expected", "KeyError: 'RANK'", "KeyError: 'LOCAL_RANK'",
+         "KeyError: 'WORLD_SIZE'", "environment variable WORLD_SIZE expected"),
+        "it wants to be one of several processes, as torchrun starts them; set RANK=0 LOCAL_RANK=0 "
+        "WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500, so that it runs as one",
+    ),
+    (
         ("not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available"),
         "it wants a GPU of its own, and there is none here; let it take "
         "torch.device('cuda' if torch.cuda.is_available() else 'cpu')",

@@ -33,6 +33,12 @@ from enplace.processes.worker import Report
 _aten = torch.ops.aten
 
 
+_MEND = (
+    "correct the script, or profile it on a device without --estimate: here each number that it "
+    "asks for is 1, and each condition false"
+)
+
+
 def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     """Run a script on fake tensors until its second step is recorded.
 
@@ -43,6 +49,7 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     """
     check_hooks()
     watch = Watch(source, Clock, Wanted(0, 0, report))
+    watch.mend = _MEND
     with fake_tensors():
         run_watched(source, watch)
     return watch.recorded()

@@ -17,7 +17,7 @@ from enplace.frameworks.torch.profile import Node, graph_of
 from enplace.frameworks.torch.step import Step, Timing
 from enplace.readers.calibration import calibrate
 from enplace.system import host_bytes
-from enplace.text import count, percent, size
+from enplace.text import count, listed, percent, size
 from enplace.values.cluster import Cluster, Device
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
@@ -81,7 +81,7 @@ def estimated_profile(name: str, step: Step, gpu: roofline.Gpu, facts: Measureme
         batch_shapes=step.batch_shapes,
         function=step.name,
         config={PARAMETERS: graph.parameters},
-        notes=(*facts.notes, *_unwritten(step)),
+        notes=(*facts.notes, *_unwritten(step), *_unknown(step)),
     )
     return graph.profile(name, measured)
 
@@ -110,17 +110,33 @@ def _unwritten(step: Step) -> tuple[str, ...]:
     """Warn of tensors that something outside of PyTorch's dispatcher must have written."""
     empty: set[int] = set()
     found: set[int] = set()
+    where = ""
     for op in step.ops:
         if op.kind in ALLOCATES:
             empty.update(s for s in op.makes if step.storages[s].n_bytes)
         elif not op.is_view:
-            found |= empty.intersection(s for s, _ in op.reads) - {*op.writes}
+            unwritten = empty.intersection(s for s, _ in op.reads) - {*op.writes}
+            where = where if found or not unwritten else op.module or "the model"
+            found |= unwritten
             empty.difference_update(op.writes)
     if not found:
         return ()
+    tensors = f"{count(len(found), 'tensor')} of this step, read first in {where}"
     return (
-        f"Kernels that PyTorch does not dispatch, such as those of Triton, make "
-        f"{count(len(found), 'tensor')} of this step; their time is missing.",
+        f"Kernels that PyTorch does not dispatch, such as those of Triton, make {tensors}; their "
+        f"time is missing.",
+    )
+
+
+def _unknown(step: Step) -> tuple[str, ...]:
+    """Name the ops of which an estimate only knows what they read and write."""
+    kinds = [*dict.fromkeys(op.kind for op in step.ops if not op.work.known)]
+    if not kinds:
+        return ()
+    return (
+        f"No formula says how many FLOPs {listed(kinds[:5])} take, so they count as if they "
+        f"only read and wrote their tensors; register a formula with "
+        f"torch.utils.flop_counter.register_flop_formula.",
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,6 @@ from torch.optim import optimizer as hooks
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.programs import (
-    current_line,
     failed_line,
     run_program,
     why_ended,
@@ -39,16 +39,8 @@ from enplace.frameworks.torch.recording import (
 )
 from enplace.frameworks.torch.step import Step
 from enplace.frameworks.torch.timing import Clock, CpuClock, GpuClock
+from enplace.frameworks.torch.whole import check_whole, why_missing
 from enplace.processes.worker import Report
-
-_SHARDING = {
-    "torch.distributed.fsdp": "FSDP",
-    "torch.distributed._composable.fsdp": "FSDP",
-    "torch.distributed.tensor": "tensor parallelism",
-    "deepspeed": "DeepSpeed",
-    "megatron": "Megatron",
-}
-"""Modules whose classes divide a model among processes, each of which sees only its part."""
 
 
 def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> Recorded:
@@ -91,9 +83,10 @@ def run_watched(source: Source, watch: Watch) -> None:
             if is_out_of_memory(error):
                 raise
             if not watch.has_step:
-                if why := explain(error):
+                if why := explain(error) or why_missing(error):
                     raise LoadError(f"{failed_line(source, error)}: {why}") from None
-                raise LoadError(why_failed(source, error, first_line(error)), True) from None
+                why = why_failed(source, error, first_line(error), watch.mend)
+                raise LoadError(why, True) from None
 
 
 def _gpu_clock() -> GpuClock:
@@ -118,13 +111,21 @@ def without_compiler(note: Callable[[], None]) -> Iterator[None]:
 
 
 class Watch:
-    """Follows the steps of a script's optimisers, and says when to record and when to time."""
+    """Follows the steps of a script's optimisers, and says when to record and when to time.
+
+    Attributes
+    ----------
+    mend : str
+        What to do about a script that fails.
+    """
+
+    mend = "correct the script"
 
     def __init__(self, source: Source, make_clock: Callable[[], Clock], wanted: Wanted) -> None:
         self._source, self._wanted = source, wanted
         self._forward = bool(source.options.get("forward"))
         ends = self._forward or not may_train(source)
-        self._calls = Calls(make_clock(), wanted, ends)
+        self._calls = Calls(source, make_clock(), wanted, ends)
         self._recording = Recording(make_clock())
         self._clock = self._recording.clock
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -255,24 +256,10 @@ class Watch:
         return self._plain >= 0 and self._again >= self._recording.repeats
 
     def _check_whole(self) -> None:
-        """Refuse a model of which this process has only a part.
-
-        Raises
-        ------
-        LoadError
-            With what divides it.
-        """
-        kinds = [type(each) for root in self._recording.modules.roots for each in root.modules()]
+        roots = self._recording.modules.roots
         groups = (group for each in self._optimizers for group in each.param_groups)
-        kinds += [type(parameter) for group in groups for parameter in group["params"]]
-        for kind in dict.fromkeys(kinds):
-            name = next((n for m, n in _SHARDING.items() if kind.__module__.startswith(m)), "")
-            if name:
-                raise LoadError(
-                    f"{current_line(self._source)}: the model is divided by {name} "
-                    f"({kind.__name__}), and this process has only its part; profile the script "
-                    f"without it, on one device"
-                )
+        parameters = (each for group in groups for each in group["params"])
+        check_whole(self._source, chain(*(root.modules() for root in roots), parameters))
 
     def _record(self) -> None:
         self._wanted.report("Recording a step", None)

@@ -43,7 +43,8 @@ class Storage:
 class Work:
     """What an op has to do: see :class:`enplace.frameworks.roofline.Work`.
 
-    Its kernels take ``effort`` times as long as the roofline says.
+    Its kernels take ``effort`` times as long as the roofline says. Where it is not ``known``, no
+    formula tells the FLOPs, as of an op of another library.
     """
 
     flops: float = 0.0
@@ -52,6 +53,7 @@ class Work:
     precision: str = "float32"
     kernels: int = 1
     effort: float = 1.0
+    known: bool = True
 
 
 @dataclass(frozen=True)

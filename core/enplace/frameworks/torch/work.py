@@ -38,6 +38,8 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     name = func._schema.name.rpartition("::")[2]
     given, made = tensors_in((args, kwargs)), tensors_in(out)
     matrix, precision = matrix_flops(func, args, kwargs, out), _precision(given)
+    is_known = not math.isnan(matrix)
+    matrix = matrix if is_known else 0.0
     flops = matrix
     if not matrix and kind in _ARITHMETIC:
         flops = float(max((t.numel() for t in (*given, *made)), default=0))
@@ -45,18 +47,23 @@ def work_of(func: Any, kind: OpKind | str, args: Any, kwargs: Any, out: Any) -> 
     moved = traffic_of(
         name, func, args, given, made, precision, is_tf32=precision == F32 and on_cores > 0
     )
-    return Work(flops, on_cores, moved.n_bytes, precision, moved.kernels, moved.effort)
+    return Work(flops, on_cores, moved.n_bytes, precision, moved.kernels, moved.effort, is_known)
 
 
 def matrix_flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Return the FLOPs of products, convolutions and attention; 0 for other ops."""
-    packet = func._overloadpacket
+    """Return the FLOPs of products, convolutions and attention; 0 for other ops, NaN if unknown."""
     with suppress(Exception):  # a formula may not know the arguments of a newer op
-        if packet in flop_registry:
-            return float(flop_registry[packet](*args, **kwargs, out_val=out))
+        if func._overloadpacket in flop_registry:
+            formula = flop_registry[func._overloadpacket]
+            return float(formula(*args, **kwargs, out_val=out))
         if own := _OWN.get(func._schema.name.rpartition("::")[2]):
             return float(own(args, kwargs, out))
-    return 0.0
+        return 0.0 if func.namespace in _KNOWN else math.nan
+    return math.nan
+
+
+_KNOWN = ("aten", "prims", "inductor", "c10d", "_c10d_functional")
+"""Namespaces of ops that take FLOPs only if a formula says so."""
 
 
 def _attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:

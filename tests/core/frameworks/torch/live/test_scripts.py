@@ -254,6 +254,41 @@ model ="""
     assert {op.module for op in divided} == {"1"}
 
 
+OF_ANOTHER_LIBRARY = """
+import torch
+
+@torch.library.custom_op("mine::attend", mutates_args=())
+def attend(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.T
+
+attend.register_fake(lambda x: x.new_empty(len(x), len(x)))
+model = torch.nn.Linear(16, 4).eval()
+with torch.no_grad():
+    found = attend(model(torch.randn(4, 16)))
+    found = attend(model(torch.randn(4, 16)))
+    assert not (found > 0).any(), "too large"
+"""
+
+
+def test_an_estimate_names_ops_whose_flops_no_formula_tells(tmp_path):
+    step = record_on_fake_tensors(script(tmp_path, OF_ANOTHER_LIBRARY), ignore).step
+    notes = estimated_profile("model", step, GPUS["h100"], Measurement()).measured.notes
+    assert [note for note in notes if "how many FLOPs attend take" in note]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("assert (torch.ones(2) > 0).any(), 'no data'", "no data; .* without --estimate"),
+        ("import deepspeed", "line 2: it divides its model by DeepSpeed"),
+        ("raise KeyError('LOCAL_RANK')", "line 2: .* torchrun .* set RANK=0"),
+    ],
+)
+def test_what_an_estimate_cannot_do_is_said_with_the_line_and_the_mend(line, says, tmp_path):
+    with pytest.raises(LoadError, match=says):
+        record_on_fake_tensors(script(tmp_path, f"import torch\n{line}\n"), ignore)
+
+
 def test_a_tied_model_may_be_converted_in_an_estimate(tmp_path):
     text = LOOP.replace(
         "optimizer =", "model.append(model[0])\nmodel.to(torch.bfloat16)\noptimizer =", 1
