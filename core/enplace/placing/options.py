@@ -148,6 +148,9 @@ class PlaceOptions:
         Called with every incumbent.
     start : Plan or None
         A plan to begin from, for placers with :data:`~enplace.placing.registry.WARM_START`.
+    exact : Plan or None
+        The best plan of a small problem, for placers with :data:`~enplace.placing.registry.EXACT`:
+        they need not search.
     values : mapping of str to value
         The placer's own options by name; options not listed have their defaults.
     proofs : Proofs
@@ -159,6 +162,7 @@ class PlaceOptions:
     seed: int = 0
     progress: Callable[[Progress], None] = _ignore
     start: Plan | None = None
+    exact: Plan | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
     proofs: Proofs = field(default_factory=Proofs)
 
@@ -170,7 +174,7 @@ class PlaceOptions:
     @property
     def quiet(self) -> PlaceOptions:
         """Return the options for another placer that this one runs: no reports, no own values."""
-        return replace(self, progress=_ignore, values={})
+        return replace(self, progress=_ignore, exact=None, values={})
 
     @property
     def is_quiet(self) -> bool:

@@ -17,7 +17,7 @@ from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
 MEMORY, HETEROGENEOUS, CHANNELS = "memory", "heterogeneous", "channels"
 ANYTIME, WARM_START, PROOF = "anytime", "warm-start", "proof"
-SPLITS, ONE_DEVICE, TIES = "splits", "one-device", "ties"
+SPLITS, ONE_DEVICE, TIES, EXACT = "splits", "one-device", "ties", "exact"
 CAPABILITIES = {
     MEMORY: "counts memory, and looks for a plan that fits",
     HETEROGENEOUS: "takes the different speeds of devices into account",
@@ -26,6 +26,7 @@ CAPABILITIES = {
     WARM_START: "can begin from a plan",
     PROOF: "may prove that no other plan of its kind is better",
     TIES: "of plans that are as good as the best, takes the one with the most free memory",
+    EXACT: "tries every plan of a small problem, and proves the best one",
     SPLITS: "splits ops",
     ONE_DEVICE: "uses one GPU only",
 }

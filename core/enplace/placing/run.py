@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from enplace.bounds import Proof
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.check_claims import SAME, check_claims
@@ -16,11 +17,12 @@ from enplace.machine.op_passes import backward_ops
 from enplace.names.guessed_passes import backward_hint, may_have_backward
 from enplace.option import Value
 from enplace.placing.fitting import find_fit
-from enplace.placing.incumbents import Best, Incumbent, find_proof
+from enplace.placing.incumbents import Best, Incumbent, find_proof, is_better
 from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.placing.registry import MEMORY, TIES, Placer, find_placer, placers
+from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange
+from enplace.placing.small import Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
@@ -35,6 +37,11 @@ SIMULATING = "local-search"
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
 REMEMBERED = 16
 """Plans that a placer reported last, which may be taken if they are as good as its best."""
+
+ENGINE = "exhaustive search"
+"""The name of what solves small problems, in reports."""
+
+NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
 
 NO_FIT_IN_TIME = "There was too little time to find a plan that fits in memory."
 
@@ -108,13 +115,19 @@ def place_with_each(
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     """Return the plan's schedule after all the work that counts towards the solving time."""
     watch = _Watch(problem, options)
-    plan = watch.run(chosen)
+    exact = _try_all(problem, chosen.name, options) if chosen.can(EXACT) else Exact()
+    plan = watch.run(chosen, exact.plan if exact.is_settled else None)
     if options.start is not None and plan.acts_like(options.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
         schedule = simulate(problem, plan.with_notes(fruitless, plan.note))
     else:
         schedule = simulate(problem, plan)
-        if chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
+        if exact.schedule is not None and is_better(exact.schedule, schedule):
+            schedule = exact.schedule  # the best that it has found, though it is not proven
+        if exact.nothing_fits:
+            plan = replace(schedule.plan, nothing_fits=True, note=NOTHING_FITS)
+            schedule = replace(schedule, plan=plan)
+        elif chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
             schedule = _fit(schedule, watch.found, options)
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
@@ -122,9 +135,36 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     plan = schedule.plan
     if not watch.has_reported:  # a placer need not report its only plan
         step_us = schedule.makespan_us if plan.objective == STEP_TIME else plan.value_us
-        options.progress(Progress(options.seconds, "a plan", incumbent=plan, objective_us=step_us))
+        options.progress(
+            Progress(
+                options.seconds,
+                "a plan",
+                incumbent=plan,
+                objective_us=step_us,
+                bound_us=exact.bound_us if exact.is_settled and schedule.fits else None,
+                engine=ENGINE if exact.is_settled else "",
+            )
+        )
     plan = replace(plan, solve_seconds=options.seconds, seed=options.seed)
     return replace(schedule, plan=plan)
+
+
+def _try_all(problem: Problem, method: str, options: PlaceOptions) -> Exact:
+    """Solve a small problem by trying all plans, if it is about the step time."""
+    options.stop.check()
+    if options.objective != STEP_TIME or not is_small(problem):
+        return Exact()
+    return _shortest(problem, method, options, options.start)
+
+
+def _shortest(
+    problem: Problem, method: str, options: PlaceOptions, start: Plan | None = None
+) -> Exact:
+    """Find the shortest step of a small problem, and keep the proof if there is one."""
+    found = find_shortest(problem, method, start)
+    if 0 < found.bound_us < np.inf:
+        options.proofs.add(problem, Proof(found.bound_us, ENGINE))
+    return found
 
 
 def _result(schedule: Schedule, options: PlaceOptions) -> Result:
@@ -171,6 +211,12 @@ def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedu
         return replace(made, plan=fitted.plan)
     if known is not problem:
         fitted = simulate(problem, obey(problem, fitted.plan))
+    if not fitted.fits and is_small(problem) and not options.stop.cancelled():
+        exact = _shortest(problem, plan.method, options)
+        if exact.nothing_fits:
+            return replace(made, plan=replace(plan, nothing_fits=True, note=NOTHING_FITS))
+        if exact.plan is not None:
+            fitted = simulate(problem, _evaluate(problem, exact.plan, options))
     if not fitted.fits:
         note = FOUND_NO_FIT if has_time_to_rearrange(problem, options) else NO_FIT_IN_TIME
         return replace(made, plan=_with_first_note(plan, note))
@@ -210,8 +256,13 @@ class _Watch:
         self._may_change = any(kind.is_checked for kind in problem.constraints)
         self._best = Best[Incumbent]()
 
-    def run(self, chosen: Placer) -> Plan:
+    def run(self, chosen: Placer, exact: Plan | None = None) -> Plan:
         """Return the placer's plan for the problem and the objective; if cancelled, its last one.
+
+        Parameters
+        ----------
+        exact : Plan, optional
+            The best plan, if it is known already.
 
         Raises
         ------
@@ -223,7 +274,8 @@ class _Watch:
         stop = asked.stop.within(1 - SHARE) if chosen.can(TIES) else asked.stop
         try:
             asked.stop.check()
-            options = replace(asked, stop=stop, progress=self._pass_on, start=start)
+            exact = exact and replace(exact, splits=())
+            options = replace(asked, stop=stop, progress=self._pass_on, start=start, exact=exact)
             plan: object = chosen.run(self._graph, options)
         except CancelledError:
             if self._last is None:

@@ -29,6 +29,7 @@ from enplace.placing.incumbents import BETTER
 from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
 from enplace.placing.settle import by_placed_rank
+from enplace.placing.small import find_roomiest, is_small
 from enplace.placing.stop import Stop
 from enplace.text import count, ms, percent
 from enplace.values.arrays import IntArray
@@ -107,6 +108,9 @@ def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Sched
     n_each = EACH + problem.profile.n_ops
     if problem.cluster.n_devices < 2 or not is_plain or FEWEST * n_each > WORK:
         return schedule
+    if plan.objective == STEP_TIME and is_small(problem) and not stop.cancelled():
+        longest_us = schedule.makespan_us * (1 + TIE)
+        others = [find_roomiest(schedule, longest_us, round(100 * ROOMY)).plan, *others]
     return _Choice(schedule, stop).make(others)
 
 

@@ -128,11 +128,11 @@ def _one_of_twins(problem: Problem) -> np.ndarray:
     heaviest = int(np.argmax(least_us))
     first, *others = np.flatnonzero(allowed[heaviest]).tolist()
     for other in others:
-        allowed[heaviest, other] = not _are_twins(problem, first, other)
+        allowed[heaviest, other] = not are_twins(problem, first, other)
     return allowed
 
 
-def _are_twins(problem: Problem, one: int, other: int) -> bool:
+def are_twins(problem: Problem, one: int, other: int) -> bool:
     """Whether exchanging two devices changes nothing."""
     cluster = problem.cluster
     n = cluster.n_devices

@@ -32,7 +32,7 @@ def too_full(monkeypatch):
     monkeypatch.setitem(
         registry._registry, "full", registry.Placer("full", "", "", run, capabilities=capabilities)
     )
-    return Problem(line([1.0] * 3, [], persistent=[6] * 3), gpus(2, capacity=10))
+    return Problem(line([1.0] * 21, [], persistent=[6] * 21), gpus(2, capacity=63))
 
 
 @pytest.mark.parametrize(("needed_s", "begun"), [(5.4, True), (5.6, False)])

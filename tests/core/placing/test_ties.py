@@ -94,7 +94,8 @@ def test_a_plan_with_room_enough_stays_where_it_is():
 
 
 def test_devices_that_are_alike_are_used_in_order():
-    found = settle_ties(placed(problem_of([1] * 4, *[MIB] * 4), [3, 3, 1, 1]), [], Stop())
+    problem = problem_of([MIB] * 4, *[5 * MIB // 2] * 4)
+    found = settle_ties(placed(problem, [3, 3, 1, 1]), [], Stop())
     assert found.plan.device.tolist() == [0, 0, 1, 1]
 
 

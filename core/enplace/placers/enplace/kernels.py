@@ -36,6 +36,7 @@ from enplace.placing.moves.steps import (
     windows_step,
 )
 from enplace.placing.options import PlaceOptions, Progress
+from enplace.placing.small import find_shortest
 from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
 from enplace.processes.worker import Worker, WorkerError, handler_program
@@ -55,6 +56,7 @@ BALANCES = 8
 """How many balances are annealed, so that each kind is drawn."""
 
 SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "blocks", "windows"
+SMALL = "small"
 
 
 def _simulate(problem: Problem) -> None:
@@ -86,6 +88,26 @@ def _anneal_windows(problem: Problem) -> None:
     windows_step(_first_state(problem), 0, 1.0, new_stop_flag())
 
 
+def _try_all(problem: Problem) -> None:
+    """Try all plans of two of the ops, as the search does with small problems."""
+    one = problem.profile
+    two = make_profile(
+        "two ops",
+        op_names=one.op_names[:2],
+        op_types=one.op_types[:2],
+        scopes=one.scopes[:2],
+        time_us=one.time_us[:2],
+        persistent_bytes=[1, 1],
+        temporary_bytes=[1, 1],
+        colocation=["", ""],
+        edge_source=[0],
+        edge_output=[0],
+        edge_op=[1],
+        edge_bytes=[1],
+    )
+    find_shortest(Problem(two, problem.cluster), "")
+
+
 def _first_state(problem: Problem) -> LevelPlan:
     """All ops on the first device, in their own order."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
@@ -106,6 +128,7 @@ STEPS: dict[str, Step] = {
     BLOCKS: _move_blocks,
     MERGES: _merge,
     WINDOWS: _anneal_windows,
+    SMALL: _try_all,
 }
 """What each step runs, on a problem so small that only compiling takes time.
 

@@ -49,6 +49,7 @@ from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import (
     ANYTIME,
     CHANNELS,
+    EXACT,
     HETEROGENEOUS,
     MEMORY,
     TIES,
@@ -82,14 +83,17 @@ NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small
         "gap is large."
     ),
     source="Enplace: annealing of blocks and windows, from the best list schedule",
-    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START, TIES),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START, TIES, EXACT),
     options=(ROUNDS,),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
-    """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    start = find_start(problem, options)
+    """Improve the best list schedule until the time limit, or for a fixed number of rounds.
+
+    Small problems are solved by trying all plans instead (:mod:`enplace.placing.small`).
+    """
+    start = None if options.exact else find_start(problem, options)
     split_us = _split_step_us(problem, options)
-    plan = improve(problem, start, options)
+    plan = options.exact or improve(problem, start or find_start(problem, options), options)
     if np.isfinite(split_us) and split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
         # Without a time: that would be wrong once the user changes speeds or the plan.
         note = "With ops split by samples, even a list schedule was shorter: try enplace-split."

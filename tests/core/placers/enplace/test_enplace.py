@@ -254,7 +254,7 @@ def test_no_further_method_is_tried_once_a_plan_is_optimal(monkeypatch):
     monkeypatch.setattr(
         starts, "run_method", lambda name, *rest: tried.append(name) or run(name, *rest)
     )
-    chain = Problem(line([1.0] * 9, [(i, i + 1, 1) for i in range(8)]), gpus(2))
+    chain = Problem(line([1.0] * 20, [(i, i + 1, 1) for i in range(19)]), gpus(2))
     plan = place(chain, "enplace", options=PlaceOptions(stop=Stop(60.0))).plan
     assert (tried, plan.note) == (["single", "m-etf"], "")
 
@@ -441,7 +441,7 @@ def test_nothing_is_compiled_during_the_search():
 
 def test_a_method_that_fails_is_left_out_and_named(monkeypatch):
     """One quick method may fail; the others still find a plan."""
-    problem = Problem(line([3.0, 4.0, 5.0], [(0, 2, 1), (1, 2, 1)]), gpus(2))
+    problem = Problem(line([3.0, 4.0] + [5.0] * 18, [(0, 2, 1), (1, 2, 1)]), gpus(20))
 
     def fails(problem, options):
         raise EnplaceError("it is broken")
