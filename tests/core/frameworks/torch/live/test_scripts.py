@@ -262,11 +262,14 @@ def attend(x: torch.Tensor) -> torch.Tensor:
     return x @ x.T
 
 attend.register_fake(lambda x: x.new_empty(len(x), len(x)))
-model = torch.nn.Linear(16, 4).eval()
+
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return attend(super().forward(x))
+
+model = Model(16, 4).eval()
 with torch.no_grad():
-    found = attend(model(torch.randn(4, 16)))
-    found = attend(model(torch.randn(4, 16)))
-    assert not (found > 0).any(), "too large"
+    model(torch.randn(4, 16))
 """
 
 
@@ -302,6 +305,7 @@ VALUES = """
         assert (x.numpy() == 1).all() and not (x > 0).tolist()[0][0]
         assert torch.unique(y, return_counts=True)[1].shape == y.shape
         assert len(y.repeat_interleave(y)) == len(y)
+        import copy; copy.deepcopy(torch.tensor(1.0))
         optimizer.zero_grad()
 """
 
