@@ -25,8 +25,8 @@ ALL = (
 )
 """Together they take less than an hour on two idle cores."""
 
-BY_NAME = ("gap", "coarse", "extremes", "session", "measured", "verified")
-"""What takes long, or needs TensorFlow, runs only when named."""
+BY_NAME = ("gap", "coarse", "extremes", "session", "measured", "verified", "device_maps")
+"""What takes long, or needs TensorFlow or PyTorch, runs only when named."""
 
 
 def main() -> int:

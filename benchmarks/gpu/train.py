@@ -1,4 +1,4 @@
-"""Train one of eight models on made-up data, as anybody would: ``train.py NAME [--small]``."""
+"""Train a model on made-up data, as anybody would, or use it: ``train.py NAME [--inference]``."""
 
 import argparse
 
@@ -72,6 +72,19 @@ class LanguageModel(nn.Module):
         return self.head(hidden)
 
 
+class Parts(nn.Module):
+    """Layers of given widths, each of which passes 1,024 values on."""
+
+    def __init__(self, *widths):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(1024, width) for width in widths)
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)[:, :1024]
+        return x
+
+
 def images(batch, pixels, classes):
     """Return 8 batches of images and classes."""
     n = 8 * batch
@@ -120,19 +133,71 @@ def bert(small):
     return model, optimizer, texts(batch, length, config.vocab_size), batch, None, own_loss
 
 
-def llama(small):
-    from transformers import LlamaConfig, LlamaForCausalLM
+def language(name, batch, length, **sizes):
+    """Return a language model in bfloat16, of the sizes that its configuration names."""
+    import transformers
 
+    config = getattr(transformers, f"{name}Config")(**sizes, use_cache=False)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    return model, optimizer, texts(batch, length, config.vocab_size), batch, None, own_loss
+
+
+def llama(small):
     sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16}
     sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
     if small:
         sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, use_cache=False)).to(torch.bfloat16)
     batch, length = (2, 32) if small else (4, 2048)
+    return language("Llama", batch, length, **sizes)
+
+
+def llama_7b(small):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2} if small else {}
+    return language("Llama", 1, 32 if small else 2048, **sizes)
+
+
+def opt(small):
+    sizes = {"hidden_size": 2048, "ffn_dim": 8192, "num_hidden_layers": 24}
+    if small:
+        sizes = {"hidden_size": 64, "ffn_dim": 128, "num_hidden_layers": 2}
+    width = sizes["hidden_size"]
+    heads = {"num_attention_heads": width // 64, "word_embed_proj_dim": width}
+    return language("OPT", 4, 32 if small else 2048, **sizes, **heads)
+
+
+def mixtral(small):
+    sizes = {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 16}
+    if small:
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 4}
+    return language("Mixtral", 2, 32 if small else 1024, **sizes, **heads)
+
+
+def qwen(small):
+    sizes = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    if small:
+        sizes = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 2}
+    more = {"num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    return language("Qwen2", 4, 32 if small else 2048, **sizes, **more)
+
+
+def whisper(small):
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    width, layers = (64, 1) if small else (768, 12)
+    config = WhisperConfig(
+        d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width, encoder_attention_heads=12 if width % 12 == 0 else 4,
+        decoder_attention_heads=12 if width % 12 == 0 else 4, use_cache=False,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    words = sizes["vocab_size"]
-    return model, optimizer, texts(batch, length, words), batch, None, own_loss
+    batch = 2 if small else 8
+    words = torch.randint(0, config.vocab_size, (8 * batch, 8 if small else 128))
+    data = TensorDataset(torch.randn(8 * batch, 80, 3000), words)
+    return model, optimizer, data, batch, torch.bfloat16, of_sound
 
 
 def vit(small):
@@ -180,6 +245,11 @@ def lstm(small):
     return model, optimizer, texts(batch, length, words), batch, None, next_word
 
 
+def parts(*widths):
+    model, data = Parts(*widths), TensorDataset(torch.randn(64, 1024), torch.zeros(64).long())
+    return model, torch.optim.SGD(model.parameters(), 0.1), data, 8, None, classify
+
+
 def classify(model, x, y):
     out = model(x)
     return cross_entropy(getattr(out, "logits", out), y)
@@ -189,13 +259,20 @@ def next_word(model, x, y):
     return cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
+def of_sound(model, x, y):
+    return model(input_features=x, labels=y).loss
+
+
 def own_loss(model, x, y):
     return model(input_ids=x, labels=y).loss
 
 
 MODELS = {
     "resnet50": resnet50, "gpt2": gpt2, "bert": bert, "llama-1b": llama, "vit": vit, "lstm": lstm,
-    "t5": t5, "convnext": convnext,
+    "t5": t5, "convnext": convnext, "whisper": whisper, "opt-1.3b": opt, "mixtral": mixtral,
+    "qwen-1.5b": qwen, "llama-7b": llama_7b,
+    "one-large-part": lambda _: parts(*[100_000] * 6, 400_000),
+    "three-parts": lambda _: parts(50_000, 400_000, 350_000),
 }  # fmt: skip
 
 
@@ -203,20 +280,23 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--inference", action="store_true")
     given = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with device:
         model, optimizer, data, batch, low, loss_of = MODELS[given.model](given.small)
-    model.to(device).train()
+    model.to(device).train(not given.inference)
+    torch.set_grad_enabled(not given.inference)
     loader = DataLoader(data, batch_size=batch)
     for _ in range(STEPS):
         for x, y in loader:
             optimizer.zero_grad()
             with torch.autocast(device.type, low, enabled=low is not None):
                 loss = loss_of(model, x.to(device), y.to(device))
-            loss.backward()
-            optimizer.step()
+            if not given.inference:
+                loss.backward()
+                optimizer.step()
 
 
 if __name__ == "__main__":

@@ -228,7 +228,6 @@ ENDS = {ends}
 
 class PlannedPipelineModule(PipelineModule):
     def _partition_layers(self, method):
-        super()._partition_layers(method)
         found = self._find_layer_type(method.partition(":")[2])
         if len(found) != {total}:
             raise ValueError(f"the plan has {total} layers, but {{method}} finds {{len(found)}}")

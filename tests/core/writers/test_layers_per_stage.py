@@ -64,9 +64,6 @@ class Base:
     def __init__(self, stage_id, layers):
         self.stage_id, self._layer_specs = stage_id, layers
 
-    def _partition_layers(self, method):
-        pass
-
     def _find_layer_type(self, pattern):
         return [n for n, each in enumerate(self._layer_specs) if re.search(pattern, each)]
 
@@ -79,7 +76,7 @@ def deepspeed_stages(text, layers, n_stages):
     exec(text.replace("from deepspeed.pipe import PipelineModule", ""), space)
     stages = [space["PlannedPipelineModule"](stage, layers) for stage in range(n_stages)]
     for each in stages:
-        each._partition_layers("type:h_")
+        each._partition_layers(method="type:h_")
     return [each.own for each in stages]
 
 
