@@ -79,6 +79,9 @@ def to_networkx(profile: Profile) -> Graph:
         The bytes of each tensor by the producer's output number; -1 stands for "must run before",
         with 0 bytes.
 
+    ``graph["holds"]``, if there are any, lists tensors that stay on their device until an op has
+    ended: the op that makes it, its output number, and that op.
+
     A tensor with several consumers is an edge to each, and is sent to a device only once.
     """
     import networkx as nx
@@ -103,6 +106,11 @@ def to_networkx(profile: Profile) -> Graph:
         edge = graph.edges[ends]
         edge["outputs"][output] = size
         edge["bytes"] += size
+    if len(profile.hold_op):
+        graph.graph["holds"] = [
+            (profile.op_names[source], output, profile.op_names[op])
+            for source, output, op in profile.holds.tolist()
+        ]
     return graph
 
 
@@ -146,9 +154,21 @@ def from_networkx(graph: Graph, name: str | None = None) -> Profile:
         op_names=[node["name"] for node in nodes],
         **columns,
         **edge_columns(edges),
+        holds=[_hold(each, index) for each in graph.graph.get("holds", ())],
         measured=_measurement(graph.graph),
     )
     return with_guessed_passes(profile)
+
+
+def _hold(hold: Any, index: Mapping[Hashable, int]) -> tuple[int, int, int]:
+    """Take a tensor, by its op and output, and the op until which it stays."""
+    is_triple = isinstance(hold, list | tuple) and len(hold) == 3
+    is_known = is_triple and all(isinstance(e, Hashable) and e in index for e in hold[::2])
+    if not is_known or not isinstance(hold[1], int):
+        raise ProfileError(
+            f"the graph's holds: {hold!r} is not a node, the number of its output and a node"
+        )
+    return index[hold[0]], hold[1], index[hold[2]]
 
 
 def _measurement(attributes: Attributes) -> Measurement:

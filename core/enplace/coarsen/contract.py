@@ -11,10 +11,11 @@ from scipy.sparse.csgraph import connected_components
 
 from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
-from enplace.values.arrays import IntArray, csr_offsets, inverse
+from enplace.values.arrays import BoolArray, IntArray, csr_offsets, inverse
 from enplace.values.columns import Merge
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
+from enplace.values.op_kinds import OpKind
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, OP_COLUMNS, Profile, make_profile
@@ -41,23 +42,29 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     profile, cluster = problem.profile, problem.cluster
     n = int(group.max()) + 1
     order = np.lexsort((inverse(problem.profile.topological_order), group))
-    first = order[csr_offsets(group[order], n)[:-1]]
+    order_ptr = csr_offsets(group[order], n)
+    first = order[order_ptr[:-1]]
     source, target = group[profile.edge_source], group[profile.edge_op]
     leaves = source != target
     control = profile.tensor_output[profile.edge_tensor] == CONTROL
+    columns = {
+        label: _FOUND[label](problem, group, order)
+        if each.merge is Merge.OWN
+        else _merged(each.merge, getattr(profile, label), group, first)
+        for label, each in OP_COLUMNS.items()
+    }
+    for number, (op, size) in enumerate(zip(first.tolist(), np.diff(order_ptr), strict=True)):
+        if size > 1 and profile.kinds[op] == OpKind.VARIABLE:
+            columns["op_kinds"][number] = OpKind.OTHER  # it gives out more than the variable
     contracted = make_profile(
         profile.name,
         op_names=[profile.op_names[op] for op in first.tolist()],
-        **{
-            label: _FOUND[label](problem, group, order)
-            if each.merge is Merge.OWN
-            else _merged(each.merge, getattr(profile, label), group, first)
-            for label, each in OP_COLUMNS.items()
-        },
+        **columns,
         edge_source=source[leaves],
         edge_output=np.where(control, CONTROL, profile.edge_tensor)[leaves],
         edge_op=target[leaves],
         edge_bytes=profile.tensor_bytes[profile.edge_tensor][leaves],
+        holds=_holds_between(profile, group, leaves),
         measured=_backward_groups(profile, group),
     )
     allowed = np.ones((n, cluster.n_devices), dtype=bool)
@@ -67,6 +74,15 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     could = ~np.isnan(contracted.time_us)[:, cluster.kind]
     forbidden = map(tuple, np.argwhere(could & ~allowed).tolist())
     return Problem(contracted, cluster, Constraints(forbidden=forbidden))
+
+
+def _holds_between(profile: Profile, group: IntArray, leaves: BoolArray) -> IntArray:
+    """Find the holds of tensors that leave their group; the others end with it."""
+    left = np.zeros(profile.n_tensors, dtype=bool)
+    left[profile.edge_tensor[leaves]] = True
+    kept = left[profile.hold_tensor]
+    tensor, op = profile.hold_tensor[kept], profile.hold_op[kept]
+    return np.stack([group[profile.tensor_op[tensor]], tensor, group[op]], axis=1)
 
 
 def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
@@ -141,6 +157,9 @@ def _peaks(
             for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
                 inside &= group[edge_op[edge]] == current
                 last = max(last, place[edge_op[edge]])
+            for hold in range(machine.hold_ptr[tensor], machine.hold_ptr[tensor + 1]):
+                if group[machine.hold_op[hold]] == current:
+                    last = max(last, place[machine.hold_op[hold]])
             if inside:
                 live += machine.held_bytes[tensor]
                 dies[last] += machine.held_bytes[tensor]

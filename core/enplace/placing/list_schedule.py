@@ -16,7 +16,14 @@ from enplace.compiling import helper, loop, step
 from enplace.machine.layout import Machine, build_machine, transfer_us
 from enplace.option import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets, offsets
+from enplace.values.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    adjacency,
+    csr_offsets,
+    offsets,
+)
 from enplace.values.problem import Problem
 
 MAKERS, SUMS = "makers", "sums"
@@ -49,6 +56,8 @@ class Work(NamedTuple):
         ``follower[follower_ptr[u] : follower_ptr[u + 1]]``.
     copy_bytes, tensor_stays : arrays, shape (n_tensors,)
         Memory of a received copy, and whether a tensor is never freed.
+    until_ptr, until_tensor : int arrays, shapes (n_ops + 1,) and (n_holds,)
+        Tensors that are held until op ``u``: ``until_tensor[until_ptr[u] : until_ptr[u + 1]]``.
     output_bytes : int array, shape (n_ops,)
     unit_bytes : int array, shape (n_units,)
         Memory that a unit takes from the start.
@@ -61,6 +70,8 @@ class Work(NamedTuple):
     follower_ptr: IntArray
     copy_bytes: IntArray
     tensor_stays: BoolArray
+    until_ptr: IntArray
+    until_tensor: IntArray
     output_bytes: IntArray
     unit_bytes: IntArray
     lane_ptr: IntArray
@@ -128,12 +139,15 @@ def prepare(
         temporary_bytes=temporary_bytes,
         capacity_bytes=(memory_share * cluster.capacity_bytes).astype(np.int64),
     )
+    until_ptr, until_tensor = adjacency(profile.hold_op, profile.hold_tensor, profile.n_ops)
     work = Work(
         order=order[~follows[order]],
         follower=follower,
         follower_ptr=csr_offsets(leader[follower], profile.n_ops),
         copy_bytes=copy_bytes,
         tensor_stays=follows[profile.tensor_op],
+        until_ptr=until_ptr,
+        until_tensor=until_tensor,
         output_bytes=output_bytes,
         unit_bytes=unit_bytes,
         lane_ptr=offsets(cluster.lanes),
@@ -153,7 +167,7 @@ def begin(machine: Machine, work: Work) -> PartialSchedule:
         start_us=np.zeros(n_ops),
         finish_us=np.zeros(n_ops),
         arrival_us=np.full((len(machine.tensor_op), n_devices), -1.0),
-        uses_left=np.diff(machine.edge_ptr),
+        uses_left=np.diff(machine.edge_ptr) + np.diff(machine.hold_ptr),
         weights=weights,
         live=np.zeros(n_devices, dtype=np.int64),
         live_peak=np.zeros(n_devices, dtype=np.int64),
@@ -310,17 +324,27 @@ def estimated_excess_bytes(
 def count_memory(
     m: Machine, w: Work, s: PartialSchedule, op: int, inputs: IntArray, device: int
 ) -> None:  # pragma: no cover - compiled
-    """Count an op's outputs as live, and free the inputs of which it is the last consumer."""
+    """Count an op's outputs as live, and free the tensors of which it is the last use."""
     s.live[device] += w.output_bytes[op]
     peak = s.live[device] + m.temporary_bytes[op]
     s.live_peak[device] = max(s.live_peak[device], peak)
     for tensor in inputs:
-        s.uses_left[tensor] -= 1
-        if s.uses_left[tensor] > 0:
-            continue
-        for other in range(len(m.lanes)):
-            if s.arrival_us[tensor, other] >= 0:
-                s.live[other] -= w.copy_bytes[tensor]
-        if not w.tensor_stays[tensor]:
-            home = s.unit_device[m.unit[m.tensor_op[tensor]]]
-            s.live[home] -= m.held_bytes[tensor]
+        _use(m, w, s, tensor)
+    for at in range(w.until_ptr[op], w.until_ptr[op + 1]):
+        _use(m, w, s, w.until_tensor[at])
+
+
+@loop
+def _use(
+    m: Machine, w: Work, s: PartialSchedule, tensor: int
+) -> None:  # pragma: no cover - compiled
+    """Count one use of a tensor; after the last one, free it and its copies."""
+    s.uses_left[tensor] -= 1
+    if s.uses_left[tensor] > 0:
+        return
+    for other in range(len(m.lanes)):
+        if s.arrival_us[tensor, other] >= 0:
+            s.live[other] -= w.copy_bytes[tensor]
+    if not w.tensor_stays[tensor]:
+        home = s.unit_device[m.unit[m.tensor_op[tensor]]]
+        s.live[home] -= m.held_bytes[tensor]

@@ -25,6 +25,7 @@ from enplace.values.profile import (
 NAME, VERSION = "enplace-profile", 1
 OP_KEYS = {"name", *(column.key for column in OP_COLUMNS.values())}
 EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
+HOLD_KEYS = {"src", "output", "until"}
 
 
 def _is_text_form(content: Content) -> bool:
@@ -49,7 +50,7 @@ def read_text_form(content: Content) -> Profile:
     """
     data = content.fields
     check_format(data, NAME, VERSION)
-    only(data, {"format", "name", "ops", "edges", "measured"}, "")
+    only(data, {"format", "name", "ops", "edges", "holds", "measured"}, "")
     ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]
     index = {op["name"]: i for i, op in enumerate(ops)}
     if len(index) < len(ops):
@@ -58,6 +59,8 @@ def read_text_form(content: Content) -> Profile:
     edges = [
         _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
     ]
+    held = enumerate(take(data, "holds", list, "", []))
+    holds = [_hold(value, f"holds[{i}]", index) for i, value in held]
     columns: dict[str, Any] = {
         label: [op[column.key] for op in ops] for label, column in OP_COLUMNS.items()
     }
@@ -68,6 +71,7 @@ def read_text_form(content: Content) -> Profile:
         op_names=[op["name"] for op in ops],
         **columns,
         **edge_columns(edges),
+        holds=holds,
         measured=measurement_from_json(take(data, "measured", dict, "", {})),
     )
 
@@ -123,18 +127,29 @@ _READ: dict[str, Callable[[Column, dict[str, Any], str], Any]] = {
 def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
     edge = is_object(value, where)
     only(edge, EDGE_KEYS, where)
-    ends = []
-    for key in ("src", "dst"):
-        name = take(edge, key, str, where)
-        if name not in index:
-            raise DanglingEdgeError(
-                f"{where}.{key}: there is no op {shown(name)}; add it or remove the edge"
-            )
-        ends.append(index[name])
+    ends = [_end(edge, key, where, index) for key in ("src", "dst")]
     output = whole(edge, "output", where, 0, low=CONTROL, high=1 << 31)
     control = take(edge, "control", bool, where, False) or output == CONTROL
     size = whole(edge, "bytes", where, 0 if control else None, high=MAX_BYTES)
     return ends[0], CONTROL if control else output, ends[1], size
+
+
+def _hold(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int]:
+    hold = is_object(value, where)
+    only(hold, HOLD_KEYS, where)
+    source, until = (_end(hold, key, where, index) for key in ("src", "until"))
+    return source, whole(hold, "output", where, 0, high=1 << 31), until
+
+
+def _end(value: dict[str, Any], key: str, where: str, index: dict[str, int]) -> int:
+    """Return the number of the op that an edge or a hold names."""
+    name = take(value, key, str, where)
+    if name not in index:
+        what = where.partition("s[")[0]
+        raise DanglingEdgeError(
+            f"{where}.{key}: there is no op {shown(name)}; add it or remove the {what}"
+        )
+    return index[name]
 
 
 def colocation_texts(groups: list[list[str]]) -> list[str]:

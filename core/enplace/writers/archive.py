@@ -20,6 +20,7 @@ from enplace.readers.archive import (
     ARRAYS,
     FLOAT,
     FLOATS,
+    HOLDS,
     MAX_PLANS,
     NAME,
     TEXTS,
@@ -83,7 +84,7 @@ def write_project(path: str | os.PathLike[str], project: Project, *, packed: boo
 def _profile_members(profile: Profile) -> dict[str, bytes]:
     profile = without_guessed_passes(profile)
     header = {"format": f"{NAME}/{VERSION}"}
-    written = [key for key in (*TEXTS, *ARRAYS) if not may_lack(key) or has_column(profile, key)]
+    written = [key for key in (*TEXTS, *ARRAYS) if not may_lack(key) or _says_much(profile, key)]
     texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS if key in written}
     texts["measured"] = measurement_to_json(profile.measured)
     arrays = {key: getattr(profile, key) for key in ARRAYS if key in written}
@@ -92,6 +93,11 @@ def _profile_members(profile: Profile) -> dict[str, bytes]:
         "profile.json": dump_json(texts).encode(),
         "profile.npz": _npz(arrays),
     }
+
+
+def _says_much(profile: Profile, name: str) -> bool:
+    """Whether an array that may be left out says anything."""
+    return len(profile.hold_op) > 0 if name in HOLDS else has_column(profile, name)
 
 
 def _project_to_json(project: Project) -> dict[str, Any]:

@@ -42,10 +42,15 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
         }
         for source, output, target, size in profile.edges.tolist()
     ]
+    holds = [
+        {"src": profile.op_names[source], "output": output, "until": profile.op_names[op]}
+        for source, output, op in profile.holds.tolist()
+    ]
     return {
         "format": f"{NAME}/{VERSION}",
         "name": profile.name,
         "ops": ops,
         "edges": edges,
+        **({"holds": holds} if holds else {}),
         "measured": measurement_to_json(profile.measured),
     }

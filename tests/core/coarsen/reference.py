@@ -148,7 +148,9 @@ def peaks_slowly(problem, group, order):
             users = profile.edge_op[profile.edge_tensor == tensor].tolist()
             if set(users) <= set(ops):
                 made = ops.index(int(profile.tensor_op[tensor]))
-                freed = max([made, *(ops.index(user) for user in users)])
+                held = profile.hold_op[profile.hold_tensor == tensor].tolist()
+                until = [ops.index(op) for op in (*users, *held) if op in ops]
+                freed = max([made, *until])
                 alive.append((made, freed, int(profile.held_bytes[tensor])))
         peaks.append(
             max(

@@ -6,7 +6,7 @@
   module reads a copy, and its part of the gradient is summed in the update.
 - A tensor is a storage: what a view shows is read from whoever wrote the storage last. An op that
   changes a tensor in place makes it anew.
-- A tensor that was freed later than its last reader ended is held until then by one more edge.
+- A tensor that was freed later than its last reader ended is held until the op that ran then.
 - What an optimiser's step does to one parameter is one op. The step begins when the backward pass
   has ended: ``update/step`` waits for it.
 """
@@ -82,6 +82,7 @@ class StepGraph:
 
     nodes: Sequence[Node]
     edges: Sequence[Edge]
+    holds: Sequence[tuple[int, int, int]]
     ties: Sequence[tuple[int, int]]
     parameters: Mapping[str, str]
 
@@ -102,6 +103,7 @@ class StepGraph:
             temporary_bytes=[node.temporary_bytes for node in nodes],
             colocation=colocation_groups(names, self.ties),
             **edge_columns(self.edges),
+            holds=self.holds,
             measured=measured,
         )
 
@@ -118,7 +120,7 @@ def graph_of(step: Step, costs: Costs) -> StepGraph:
             break
         merged = {op: key for op, key in merged.items() if key not in keys}
         made = _Builder(step, costs, merged).build()
-    return StepGraph(made.nodes, made.edges, made.ties, made.parameters())
+    return StepGraph(made.nodes, made.edges, made.holds, made.ties, made.parameters())
 
 
 def _is_part(module: str, other: str) -> bool:
@@ -183,6 +185,7 @@ class _Builder:
     merged: Mapping[int, UpdateKey]
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
+    holds: list[tuple[int, int, int]] = field(default_factory=list)
     ties: list[tuple[int, int]] = field(default_factory=list)
     merged_nodes: dict[UpdateKey, int] = field(default_factory=dict)
 
@@ -493,7 +496,7 @@ class _Builder:
                 continue
             until = last_node[storage.device][min(storage.last, n_ops - 1)]
             if until is not None and until > readers.get((source, output), -1):
-                self._connect_nodes(source, output, until, storage.n_bytes)
+                self.holds.append((source, output, until))
 
     def _name_loose(self) -> None:
         """Let what the model does between its modules belong to the module before it."""

@@ -233,8 +233,20 @@ class _Splitting:
             op_names=new.names,
             **new.columns,
             **edge_columns(np.concatenate([kept, more])),
+            holds=self._holds(np.concatenate([kept, more])),
             measured=_measured_of_parts(profile, list(split.values())),
         )
+
+    def _holds(self, edges: IntArray) -> list[tuple[int, int, int]]:
+        """Hold each part of a tensor until each part of an op, if it still has readers."""
+        read = set(zip(edges[:, 0].tolist(), edges[:, 1].tolist(), strict=True))
+        return [
+            (made, output, end)
+            for source, output, op in self._profile.holds.tolist()
+            for made in self._ends(source)
+            for end in self._ends(op)
+            if (made, output) in read
+        ]
 
     def _connect_split_ops(self, every: IntArray, edges: Sequence[int]) -> None:
         """Replace the edges that begin or end at split ops."""

@@ -134,7 +134,9 @@ def test_a_tensor_is_held_until_it_was_freed():
         RecordedOp("mul", "", "module", "forward", 2, reads=((1, 8),), makes=(2,)),
     )
     profile = ones(Step("kept", ops, storages))
-    assert "relu" in inputs(profile, "mul")
+    assert "relu" not in inputs(profile, "mul")
+    names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
+    assert names == [["relu", "mul"]]
     assert peak_bytes(profile) == n_bytes + 8
 
 
