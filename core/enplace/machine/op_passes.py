@@ -50,6 +50,16 @@ def once_per_step(profile: Profile) -> BoolArray:
     return found
 
 
+def holds_of_samples(profile: Profile) -> IntArray:
+    """Find the holds that count for each sample of a pipeline, by number.
+
+    No sample waits for the optimiser, so one until an op of it keeps only sums of gradients.
+    """
+    summed = once_per_step(profile)[profile.hold_tensor]
+    found: IntArray = np.flatnonzero(~summed & ~_optimiser_ops(profile)[profile.hold_op])
+    return found
+
+
 def given_by_variables(profile: Profile) -> BoolArray:
     """Find the tensors that are the content of a variable; (n_tensors,)."""
     found: BoolArray = profile.variable_given[profile.tensor_op] >= 0

@@ -1,6 +1,7 @@
 """Memory over time, by hand and against a brute-force count."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,32 @@ def test_a_sent_tensor_occupies_memory_on_both_devices():
     assert there.sent_bytes.tolist() == [0, 4, 4, 0]
     assert (here.weights_bytes, there.weights_bytes) == (100, 0)
     assert (here.peak_bytes, there.peak_bytes) == (104, 11)
+
+
+def test_a_held_tensor_stays_until_an_op_elsewhere_has_ended_and_is_not_sent():
+    """a (0-2) makes 4 bytes for b (2-3); c (0-9) on the other device ends later, and reads none."""
+    profile = profile_of({"a": 2, "b": 1, "c": 9}, [("a", "b", 4)])
+    profile = replace(profile, hold_tensor=np.array([0]), hold_op=np.array([2]))
+    problem = Problem(profile, cluster_of())
+    schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
+    here, there = schedule.memory
+    assert list(zip(here.time_us, here.bytes, strict=True)) == [(0, 4), (9, 0)]
+    assert there.peak_bytes == len(schedule.transfer_tensor) == 0
+    assert schedule.makespan_us == 9
+
+
+def test_the_content_of_a_variable_takes_memory_only_elsewhere():
+    """Both readers of w (10 bytes, read by r) are beside it or not; r passes it on."""
+    profile = profile_of(
+        {"w": 0, "r": 0, "near": 1, "far": 1},
+        [("w", "r", 0), ("r", "near", 10), ("r", "far", 10)],
+        persistent={"w": 30},
+        colocation={"w": "w", "r": "w"},
+    )
+    types = ("VariableV2", "Identity", "MatMul", "MatMul")
+    problem = Problem(replace(profile, op_types=types), cluster_of())
+    devices = {"w": 0, "r": 0, "near": 0, "far": 1}
+    assert simulate(problem, plan_of(problem, devices)).peak_bytes.tolist() == [30, 10]
 
 
 def test_frees_come_before_allocations():

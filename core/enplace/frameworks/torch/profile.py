@@ -478,7 +478,10 @@ class _Builder:
             self.edges.append((*edge, n_bytes))
 
     def _add_holds(self) -> None:
-        """Hold each tensor until its storage was freed, if all readers end before."""
+        """Hold each tensor until its storage was freed, if all readers end before.
+
+        What outlives the step, such as gradients that are zeroed later, stays until its last op.
+        """
         n_ops = len(self.step.ops)
         devices = {node.device for node in self.nodes}
         last_node = {device: self._last_nodes(device) for device in devices}
@@ -486,15 +489,21 @@ class _Builder:
         for source, output, target, _ in self.edges:
             if output != CONTROL:
                 readers[source, output] = max(readers.get((source, output), -1), target)
+        newest: dict[int, int] = {}
+        for _, number, version in self._slots:
+            newest[number] = max(newest.get(number, version), version)
+        ends = {node.device: number for number, node in enumerate(self.nodes)}
         for (source, number, version), output in [*self._slots.items()]:
             storage = self.step.storages[number]
-            is_last = version == self._version[number]
+            is_last = version == newest[number]
             stays = self._is_held(storage) or number in self._data
             if not is_last or stays or storage.n_bytes < HELD_BYTES:
                 continue
             if storage.device not in last_node:
                 continue
             until = last_node[storage.device][min(storage.last, n_ops - 1)]
+            if storage.last >= n_ops:
+                until = ends[storage.device]
             if until is not None and until > readers.get((source, output), -1):
                 self.holds.append((source, output, until))
 

@@ -1,11 +1,11 @@
 """Memory of a pipeline over time: what each device holds of every sample on its way.
 
 A device always holds the variables of its ops, copies of others' that its ops read, and sums of
-gradients that its ops make for updates elsewhere: both cross once per step
+gradients that its ops make for updates elsewhere, or that are held until the optimiser has ended
 (:func:`~enplace.machine.op_passes.once_per_step`). Of each sample it holds
 
 - a tensor that it makes, from the start of the stage that makes it to the end of the last stage
-  there that reads it, and until it is sent;
+  there that reads it, and of those until which it is held, and until it is sent;
 - a tensor that it receives, from the start of the transfer to the end of the last stage there that
   reads it;
 - while a stage computes, the temporary memory of its hungriest op.
@@ -31,6 +31,7 @@ import numpy as np
 from enplace.machine.op_passes import (
     backward_ops,
     given_by_variables,
+    holds_of_samples,
     once_per_step,
     recomputing,
     returns_to,
@@ -82,7 +83,8 @@ def forward_bytes(problem: Problem) -> IntArray:
     else:
         read = np.zeros(profile.n_tensors, dtype=bool)
         read[profile.edge_tensor[backward[profile.edge_op]]] = True
-        read[profile.hold_tensor[backward[profile.hold_op]]] = True
+        holds = holds_of_samples(profile)
+        read[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
         read[once_per_step(profile)] = False
         np.add.at(kept, profile.tensor_op, profile.held_bytes * read)
     return np.where(backward, 0, kept)
@@ -156,7 +158,8 @@ def copied_bytes(problem: Problem, device: IntArray) -> Copies:
         np.add.at(place, to[chosen], profile.copy_bytes[tensor[chosen]])
     made = np.flatnonzero(weights)
     np.add.at(kept, device[profile.tensor_op[made]], profile.held_bytes[made])
-    sums = np.unique(tensor[~of_weights])
+    held = np.diff(profile.hold_ptr) > 0
+    sums = np.union1d(tensor[~of_weights], np.flatnonzero(once & ~weights & held))
     np.add.at(kept, device[profile.tensor_op[sums]], profile.held_bytes[sums])
     return Copies(kept, arriving)
 
@@ -193,22 +196,24 @@ def _find_holds(
     recompute = recomputing(problem, plan.device, plan.recompute)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
     once, weights = once_per_step(profile), given_by_variables(profile)
+    until: dict[int, set[int]] = defaultdict(set)
+    for hold in holds_of_samples(profile).tolist():
+        until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))
     for tensor in np.flatnonzero((profile.copy_bytes > 0) & ~weights).tolist():
         edges = slice(profile.edge_ptr[tensor], profile.edge_ptr[tensor + 1])
         maker = int(stage_of[profile.tensor_op[tensor]])
         readers: dict[int, set[int]] = {first[maker]: {maker}}
         for reader in set(stage_of[profile.edge_op[edges]].tolist()):
             readers.setdefault(first[reader], set()).add(reader)
-        if once[tensor] and len(readers) > 1:
-            # Added to the sum of the samples at once, which is sent after the last of them.
-            readers = {first[maker]: readers[first[maker]]}
-        until = profile.hold_op[profile.hold_ptr[tensor] : profile.hold_ptr[tensor + 1]]
-        ends = set(stage_of[until].tolist())
+        held = profile.hold_ptr[tensor] < profile.hold_ptr[tensor + 1]
+        if once[tensor] and (held or len(readers) > 1):
+            # Added at once to the sum of the samples, which stays, or is sent after the last one.
+            readers = {first[maker]: {maker}}
         for device, there in readers.items():
             sent = device == first[maker] and len(readers) > 1
             again = stages[min(there)].of == FORWARD and device in recompute
             made = device == first[maker]
-            later = ends if made else set()
+            later = until[tensor] if made else set()
             n_bytes = int((profile.held_bytes if made else profile.copy_bytes)[tensor])
             for hold in _holds_of(stages, maker, sorted(there), made, sent, again, sorted(later)):
                 holds[device][hold] += n_bytes

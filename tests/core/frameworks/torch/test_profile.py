@@ -6,7 +6,15 @@ from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.costs import EstimatedCosts, MeasuredCosts
 from enplace.frameworks.torch.measure import estimated_profile, measured_profile
 from enplace.frameworks.torch.profile import graph_of
-from enplace.frameworks.torch.step import PARAMETER, STATE, RecordedOp, Step, Storage, Timing
+from enplace.frameworks.torch.step import (
+    GRADIENT,
+    PARAMETER,
+    STATE,
+    RecordedOp,
+    Step,
+    Storage,
+    Timing,
+)
 from enplace.machine import simulate
 from enplace.readers import recorded_plan
 from enplace.values.cluster import Cluster, Device
@@ -138,6 +146,19 @@ def test_a_tensor_is_held_until_it_was_freed():
     names = [[profile.op_names[op] for op in (source, until)] for source, _, until in profile.holds]
     assert names == [["relu", "mul"]]
     assert peak_bytes(profile) == n_bytes + 8
+
+
+def test_gradients_live_until_they_are_zeroed():
+    step = read_step("mlp")
+    profile, last = ones(step), {}
+    for source, _, until in profile.holds.tolist():
+        last[profile.op_names[source]] = until
+    made = [name for name in last if name.startswith("gradients/0/")]
+    assert made
+    assert all(last[name] == profile.n_ops - 1 for name in made)
+    sizes = profile.tensor_bytes[profile.hold_tensor]
+    weights = sum(each.n_bytes for each in step.storages if each.role == GRADIENT)
+    assert sizes[profile.hold_op == profile.n_ops - 1].sum() >= weights / 2
 
 
 def test_updates_that_wait_for_each_other_stay_apart():

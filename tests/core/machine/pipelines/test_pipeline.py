@@ -375,7 +375,7 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
     profile = problem.profile
     slots = {(s.microbatch, s.stage, s.part): s for s in found.slots_of(d)}
     total = int(profile.persistent_bytes[plan.device == d].sum())
-    sums = set()
+    sums, every_sum = set(), set()
     for tensor, op in enumerate(profile.tensor_op.tolist()):
         if profile.tensor_output[tensor] == CONTROL:
             continue
@@ -386,10 +386,14 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
             total += int(profile.held_bytes[tensor]) if is_home else size * (d in homes)
         elif readers and set(readers) <= set(np.flatnonzero(optimiser_ops(problem)).tolist()):
             sums.add(tensor)
+            every_sum.add(tensor)
             exchanged = found.exchange and found.exchange_us > 0
             in_time = bool(exchanged) and found.exchange[0].start_us <= at_us < found.makespan_us
             crosses = homes != {int(plan.device[op])}
-            total += size * (crosses if is_home else in_time and d in homes)
+            stays = crosses or bool((profile.hold_tensor == tensor).any())
+            if not stays:
+                sums.discard(tensor)
+            total += size * (stays if is_home else in_time and d in homes)
     for m in range(found.n_microbatches):
         for tensor in range(profile.n_tensors):
             op = int(profile.tensor_op[tensor])
@@ -400,9 +404,12 @@ def count_bytes(problem, plan, found, stage_of, d, at_us):
             if plan.device[op] == d:
                 begin = slots[m, stage_of[op], 0].start_us
                 ends = [slots[m, s, 0].finish_us for s in {*there, stage_of[op]}]
+                if tensor in sums:
+                    ends = [slots[m, stage_of[op], 0].finish_us]
                 ends += [
                     stage_end(problem, found, stage_of[o], m)
                     for o in profile.hold_op[profile.hold_tensor == tensor].tolist()
+                    if tensor not in every_sum and not optimiser_ops(problem)[o]
                 ]
                 sent = slots.get((m, stage_of[op], 2))
                 if (

@@ -17,7 +17,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from enplace.machine.host_links import sample_us, send_us
-from enplace.machine.op_passes import backward_ops, given_by_variables, once_per_step
+from enplace.machine.op_passes import (
+    backward_ops,
+    given_by_variables,
+    holds_of_samples,
+    once_per_step,
+)
 from enplace.machine.pipelines.loads import BACKWARD, FORWARD, IN, OUT
 from enplace.machine.pipelines.memory import counts_whole_nodes, forward_bytes
 from enplace.values.arrays import adjacency, csr_offsets
@@ -116,7 +121,8 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
         apart = np.arange(N_HELD) == RECEIVED
     once, weights = once_per_step(profile), given_by_variables(profile)
     kept = np.zeros(profile.n_tensors, dtype=bool)
-    kept[profile.hold_tensor[backward[profile.hold_op]]] = True
+    holds = holds_of_samples(profile)
+    kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
     for tensor in np.flatnonzero(profile.tensor_bytes).tolist():
         readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
         op = profile.tensor_op[tensor]
