@@ -85,13 +85,18 @@ def fake_tensors() -> Iterator[None]:
 
 
 def _copy(usual: Any) -> Any:
-    """Copy a tensor that the script wrote out, without the real one beside it."""
+    """Copy a tensor without content: PyTorch would copy its mode, and a real tensor beside it."""
 
     @wraps(usual)
-    def copy(self: torch.Tensor, memo: Any) -> Any:
-        if isinstance(self, FakeTensor):
-            self.constant = None
-        return usual(self, memo)
+    def copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not isinstance(self, FakeTensor):
+            return usual(self, memo)
+        if id(self) not in memo:
+            made: torch.Tensor = self.detach().clone()
+            if isinstance(self, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, self.requires_grad)
+            memo[id(self)] = made.requires_grad_(self.requires_grad)
+        return memo[id(self)]
 
     return copy
 
