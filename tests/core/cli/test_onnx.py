@@ -55,11 +55,11 @@ def test_without_options_the_batch_is_one_and_the_gpu_the_one_of_the_bundled_pro
 
 def test_the_ops_of_a_module_stay_together_on_request(imported, enplace):
     words = ("--cluster", "h200-2-nvlink", "--method", "round-robin", "--grain", "module")
-    assert enplace("place", imported, *words, "-o", "p.json").status == 0
+    assert enplace("place", imported, *words, "-o", "module.json").status == 0
     profile = read_profile(imported)
     scopes = dict(zip(profile.op_names, profile.scopes, strict=True))
     found = {}
-    for op in json.loads(Path("p.json").read_text())["ops"]:
+    for op in json.loads(Path("module.json").read_text())["ops"]:
         found.setdefault(scopes[op["op"]], set()).add(op["device"])
     modules = {scope: devices for scope, devices in found.items() if scope not in ("", "input")}
     assert len(modules) > 10
@@ -125,8 +125,9 @@ def test_a_time_that_nobody_measured_says_so_wherever_it_shows(imported, enplace
     assert "Op times are estimated" in report
     assert "enplace.apply" not in report
     for form in ("csv", "html", "svg", "trace"):
-        assert enplace("export", imported, "plan.json", "--format", form, "-o", "out").status == 0
-        assert "estimated" in Path("out").read_text(), form
+        out = f"out.{form}"
+        assert enplace("export", imported, "plan.json", "--format", form, "-o", out).status == 0
+        assert "estimated" in Path(out).read_text(), form
 
 
 def test_no_module_for_another_framework_is_written(imported, enplace):
@@ -151,7 +152,7 @@ def test_a_plan_is_written_as_onnx_files_and_read_back(folder, enplace):
     assert (folder / "stages/stages.json").exists()
     again = enplace(*export, "onnx-stages", "-o", "stages")
     assert (again.status, "is there already" in again.err) == (2, True)
-    own = enplace(*export, "onnx", "-o", path)
+    own = enplace(*export, "onnx", "-o", path, "--force")
     assert (own.status, "stays as it is" in own.err) == (2, True)
     assert path.read_bytes() == before
     assert not list(folder.glob(".*"))
