@@ -94,3 +94,11 @@ class Recording:
         """Record no longer, if at all; what was recorded does not matter."""
         if self.recorder is not None:
             self.end()
+            self.clock.forget()
+
+    def shorter(self, known: Step | None, found: Step) -> Step:
+        """Return the step just found, or the known one if it is shorter: that has no evaluation."""
+        if known is None or len(found.ops) <= len(known.ops):
+            return found
+        self.clock.forget()
+        return known

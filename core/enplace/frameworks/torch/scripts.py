@@ -227,7 +227,8 @@ class Watch:
         if self._recording.recorder is None:
             self._time()
             return
-        self._step = self._recording.end(self._optimizers)
+        found = self._recording.end(self._optimizers)
+        self._step = self._recording.shorter(self._step, found)
         self._check_whole()
         self._again += self._plain >= 0
         if self._is_finished():

@@ -36,6 +36,9 @@ class Clock:
     def stop(self) -> None:
         """Note that the step has ended."""
 
+    def forget(self) -> None:
+        """Forget the step that was recorded last."""
+
     def begin_plain(self) -> None:
         """Note that plain steps begin."""
 
@@ -65,6 +68,9 @@ class CpuClock(Clock):
     def end(self, call: int) -> None:
         self._recordings[-1].append((time.perf_counter() - self._began) * 1e6)
 
+    def forget(self) -> None:
+        self._recordings.pop()
+
     def begin_plain(self) -> None:
         self._last = time.perf_counter()
 
@@ -92,10 +98,12 @@ class GpuClock(Clock):
         self._profiler: Any = None
         self._events: list[Any] = []
         self._peak_bytes = self._allocated_bytes = 0
+        self._before = self._kernels, self._extra, self._allocated_bytes
 
     def start(self) -> None:
         self._note_peak()
-        self._extra.clear()
+        self._before = self._kernels, self._extra, self._allocated_bytes
+        self._extra = {}
         torch.cuda.synchronize(self._device)
         self._allocated_bytes = torch.cuda.memory_allocated(self._device)
         activity = torch.profiler.ProfilerActivity
@@ -124,6 +132,9 @@ class GpuClock(Clock):
             profiler.export_chrome_trace(path)
             with open(path, encoding="utf-8", errors="replace") as file:
                 self._kernels = join_kernels(json.load(file, strict=False)["traceEvents"])
+
+    def forget(self) -> None:
+        self._kernels, self._extra, self._allocated_bytes = self._before
 
     def begin_plain(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._device)

@@ -129,6 +129,12 @@ def test_the_recorded_script_trains_as_it_does_alone(tmp_path):
     assert found.timing.call_us.keys() == {op.call for op in found.step.ops}
 
 
+def test_an_evaluation_between_steps_is_no_part_of_the_step(tmp_path):
+    text = LOOP + "    model(x) if step == 6 else None\n"
+    step = record_script(script(tmp_path, text), 3, 0, ignore).step
+    assert kinds(step) == kinds(read_step("mlp"))
+
+
 def test_a_script_that_ends_early_gives_the_steps_it_has(tmp_path):
     found = record_script(script(tmp_path, LOOP), 1000, 1000, ignore)
     assert 1 <= len(found.timing.step_times_us) <= 6
