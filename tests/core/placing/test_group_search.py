@@ -59,7 +59,7 @@ def test_plans_that_fit_are_preferred(method):
     assert simulate(problem, place(problem, method).plan).fits
 
 
-@pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
+@pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 3)])
 def test_the_plan_of_a_search_that_finds_nothing_that_fits_is_repaired(method, seed):
     problem = problem_on_small_gpus()
     plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
