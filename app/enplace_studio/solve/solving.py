@@ -14,6 +14,7 @@ from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.option import Value
 from enplace.placing.options import STAGE_OPTIONS, load_values
+from enplace.placing.registry import WARM_START
 from enplace.text import count, seconds
 from enplace.values.constraints import DEVICE, KINDS, OP, look_up, same
 from enplace.values.plan import Plan
@@ -79,7 +80,21 @@ class Solving(Part):
         """Run the chosen method on the problem as it is now."""
         chosen = self._methods
         values = {o.name: chosen.values[o.name] for o in chosen.options if o.name in chosen.values}
-        self._run([chosen.method], choose=True, objective=chosen.objective, values=values)
+        start = self._edited_plan(chosen.method, chosen.objective)
+        aim = chosen.objective
+        self._run([chosen.method], choose=True, objective=aim, values=values, start=start)
+
+    def _edited_plan(self, method: str, objective: str) -> Plan | None:
+        """Return the plan shown if the user has worked on it and the method can begin from it."""
+        project = self._document.project
+        if project is None or project.current is None or method not in self._solver.methods:
+            return None
+        entry, problem = project.current, project.problem
+        if WARM_START not in self._solver.methods[method].capabilities:
+            return None
+        is_own = entry.origin is not None or bool(problem.constraints)
+        is_apt = entry.plan.objective == objective and not why_stale(problem, entry)
+        return entry.plan if is_own and is_apt else None
 
     def choose_method(self) -> None:
         """Show all methods with their options."""
@@ -315,7 +330,8 @@ class Solving(Part):
         is_older = entry.cluster is not None or not _asks_the_same(job.problem, project.problem)
         own = job.cluster or job.problem.cluster
         self.is_adding = True
-        self._document.take_plan(entry, own, job.choose and not is_older, job.asked)
+        worse = self._is_worse(project, entry)
+        self._document.take_plan(entry, own, job.choose and not is_older and not worse, job.asked)
         self.is_adding = False
         if not job.asked:
             return
@@ -324,11 +340,19 @@ class Solving(Part):
         if is_older:
             step = headline(entry.plan, entry.schedule)
             self.done.emit(f"{entry.name}: {step}, {_age(entry)}")
-        elif job.choose and self._document.current:
-            self._report(self._document.current)
+        elif job.choose:
+            self._report(self._document.plans[-1])
+
+    @staticmethod
+    def _is_worse(project: OpenProject, entry: PlanEntry) -> bool:
+        """Return whether a plan is worse than one that the user has made, which stays then."""
+        own = project.current
+        if own is None or own.origin is None or why_stale(project.problem, own):
+            return False
+        return own.plan.objective == entry.plan.objective and rank(own) < rank(entry)
 
     def _report(self, entry: PlanEntry) -> None:
-        """Report the new plan, compared with the expert's if there is one."""
+        """Report the new plan, compared with the expert's if there is one, and with the best."""
         change, project = None, self._document.project
         is_expert = project is not None and entry is project.expert
         if project is not None and entry.plan.value_us is None and not is_expert:
@@ -336,7 +360,8 @@ class Solving(Part):
         against = "" if change is None else f", {vs_expert(change)}"
         if unfit := unfit_text(entry.schedule):
             against = f", {unfit}"
-        self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
+        other = "" if project is None else rival_text(project, entry)
+        self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}{other}")
 
     def _on_idle(self) -> None:
         if self._compared:  # after the last plan is in the list
@@ -398,6 +423,44 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
 
 def _asks_the_same(one: Problem, other: Problem) -> bool:
     return one.splits == other.splits and one.constraints == other.constraints
+
+
+def rival_text(project: OpenProject, entry: PlanEntry) -> str:
+    """Say which plan of the list is better than a new one, or that it beats those made more freely.
+
+    A plan made under constraints may also hold without them, and be better than what a search
+    found that had to keep none of them.
+    """
+    problem = entry.schedule.problem
+    others = [
+        each
+        for each in project.plans
+        if each is not entry
+        and each.cluster is None
+        and each.plan.objective == entry.plan.objective
+        and each.plan.splits == entry.plan.splits
+    ]
+    held = [each for each in others if not why_stale(problem, each) and each.schedule.fits]
+    best = min(held, key=rank, default=None)
+    if best is not None and rank(best) < rank(entry):
+        return f"; “{best.name}” is better and holds too: {headline(best.plan, best.schedule)}"
+    free = [each for each in others if each.origin is None and not each.is_expert]
+    free = [each for each in free if _asks_less(each.schedule.problem, problem)]
+    best = min(free, key=rank, default=None)
+    if best is None or not rank(entry) < rank(best) or not entry.schedule.fits:
+        return ""
+    if why_stale(best.schedule.problem, entry):
+        return ""
+    shown = headline(best.plan, best.schedule)
+    return f"; it also holds without these constraints, and beats “{best.name}”: {shown}"
+
+
+def _asks_less(one: Problem, other: Problem) -> bool:
+    """Return whether a problem has only constraints that another has, and not all of them."""
+    own, all_ = one.constraints, other.constraints
+    return own != all_ and all(
+        set(rows) <= set(kind.rows(all_[kind.key])) for kind, rows in own.items()
+    )
 
 
 def _age(entry: PlanEntry) -> str:

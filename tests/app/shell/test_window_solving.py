@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QWidget
-from tests.app.shell.windows import import_plan, open_path, press, solving
+from tests.app.shell.windows import import_plan, open_path, press, project_with_a_plan, solving
 
 from documents import wide_document
 from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.text import ms
 from enplace.values.result import Result
 from enplace.writers import write_plan
 from enplace_studio.jobs.solver import Job, Method, Report
@@ -399,6 +400,45 @@ def test_pins_change_the_text_of_the_solve_button(window):
     assert window.header.solve_button.text() == "Solve around 1 constraint"
     window.document.undo_stack.undo()
     assert window.header.solve_button.text() == "Solve"
+
+
+def test_solving_around_an_edit_begins_from_the_plan_shown(make_window, qtbot):
+    window = make_window()
+    window.document.open(project_with_a_plan())
+    window.solver.start()
+    qtbot.waitUntil(lambda: bool(window.solver.methods))
+    window.document.place([1], 1)
+    edited = window.document.current
+    reported = []
+    window.solver.changed.connect(lambda: reported.append(window.solver.report.objective_us))
+    with solving(window, qtbot):
+        window.header.solve_button.click()
+        assert window.solver.jobs[-1].start is edited.plan
+    shown = window.document.current.schedule.makespan_us
+    assert shown <= edited.schedule.makespan_us
+    assert max(us or 0.0 for us in reported) <= edited.schedule.makespan_us
+
+
+def test_a_plan_worse_than_the_users_own_is_listed_and_not_shown(window):
+    window.document.place([0], 1)
+    window.document.place([1], 1)
+    own, problem = window.document.current, window.document.problem
+    found = plan_of(problem, {"a": 1, "b": 1, "c": 0})
+    window.solver.solved.emit(Job(1, problem, "heft", None, True), found)
+    window.studio.solving.wait()
+    assert window.document.plans[-1].plan is found
+    assert window.document.current is own
+    assert f"“{own.name}” is better and holds too: {ms(30)}" in window.toast.text
+
+
+def test_a_plan_under_constraints_that_beats_those_without_is_said_to_hold_without(window):
+    window.document.place([0], 1)
+    problem = window.document.problem
+    found = plan_of(problem, dict.fromkeys("abc", 1))
+    window.solver.solved.emit(Job(1, problem, "heft", None, True), found)
+    window.studio.solving.wait()
+    assert window.document.current.plan is found
+    assert "it also holds without these constraints, and beats “first”" in window.toast.text
 
 
 def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot):
