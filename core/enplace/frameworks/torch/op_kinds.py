@@ -22,13 +22,18 @@ _KINDS = {
         bmm baddbmm _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
         _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu
         _scaled_dot_product_fused_attention_overrideable
+        _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_cudnn_attention_backward
+        _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_fused_attention_overrideable_backward
     """,
     OpKind.ELEMENTWISE: """
         abs add addcdiv addcmul clamp clamp_max clamp_min clone copy cos div elu elu_backward eq
         erf exp ge gelu gelu_backward gt hardtanh hardtanh_backward le leaky_relu
         leaky_relu_backward lerp log logical_and logical_not logical_or lt masked_fill maximum
-        minimum mul ne neg pow reciprocal relu rsqrt rsub sigmoid sigmoid_backward sign silu
-        silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
+        minimum mul native_dropout_backward ne neg pow reciprocal relu rsqrt rsub sigmoid
+        sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
         threshold_backward _to_copy where zeros_like ones_like full_like
     """,
     OpKind.POOL: """
@@ -38,10 +43,13 @@ _KINDS = {
     """,
     OpKind.ROWS: """
         _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data native_layer_norm
-        nll_loss_forward native_group_norm _fused_rms_norm
+        native_group_norm _fused_rms_norm
     """,
     OpKind.GATHER: "embedding gather index index_select",
-    OpKind.REDUCE: "sum mean max min amax amin norm linalg_vector_norm embedding_dense_backward",
+    OpKind.REDUCE: """
+        sum mean max min amax amin norm linalg_vector_norm embedding_dense_backward
+        nll_loss_forward
+    """,
     OpKind.RANDOM: """
         bernoulli native_dropout normal rand rand_like randint randn randn_like randperm
     """,

@@ -7,8 +7,9 @@ has neither, so there we assume:
 
 - A tensor that depends on the batch is data, with the samples first, unless an op on the way sums
   over samples. A tensor that depends only on variables and constants is weights.
-- A tensor can be cut into equal parts if its bytes can. Profiles measured by Enplace record the
-  lengths: :attr:`~enplace.values.measurement.Measurement.split_lengths`.
+- A tensor can be cut into equal parts if its bytes can. An op that mixes what belongs to one sample
+  needs as many samples, if their number is known. Profiles of some frameworks record all lengths:
+  :attr:`~enplace.values.measurement.Measurement.split_lengths`.
 - A ``matmul`` of two tensors of data is the gradient of a weight: it sums over the samples. One
   that hands data on, or has several outputs, stands for both gradients of a layer.
 - A filter's gradient takes its image from the tensor that a convolution also takes.
@@ -124,6 +125,11 @@ _SAMPLE_KINDS = frozenset((*_CONVOLUTIONS, OpKind.MATMUL, OpKind.BATCH_MATMUL)) 
     OpKind.ROWS,
 }
 """Kinds of ops that work on samples: one without inputs is fed by what the profile leaves out."""
+
+_MIXES = frozenset((OpKind.BATCH_MATMUL, OpKind.POOL, OpKind.ROWS)) | {
+    kind for kind in RULES if "conv" in kind
+}
+"""Kinds of ops that need the whole of a sample for any part of its output, such as attention."""
 
 _NO_SAMPLES = (
     OpKind.SHAPE,
@@ -291,10 +297,12 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     there |= {WEIGHTS} if holds else set()
     if not carries_samples(profile)[profile.edge_source[edges]].any():
         return ()  # no row for each sample, perhaps a single number
-    lengths = split_lengths(profile, op)
+    lengths, mixes = split_lengths(profile, op), profile.kinds[op] in _MIXES
 
     def has_equal_parts(dimension: str, rule: Rule) -> bool:
         if lengths is None:
+            if mixes and dimension == "batch" and (profile.measured.batch_size or 0) % parts:
+                return False
             return not (_cut_bytes(profile, op, operands, rule) % parts).any()
         return dimension in lengths and lengths[dimension] % parts == 0
 

@@ -22,6 +22,7 @@ from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
+from enplace.values.splits import Split, legal_dimensions, split_profile
 from torch_steps import read_step
 
 H100 = GPUS["h100"]
@@ -257,3 +258,21 @@ def test_a_tensor_that_no_op_wrote_is_a_sign_of_kernels_that_are_not_dispatched(
     assert "make 1 tensor of this step" in notes[0]
     filled = RecordedOp("fill_", "", "module", "forward", 1, reads=((0, 64),), writes=(0,))
     assert not estimate(Step("plain", (ops[0], filled, *ops[1:]), storages)).measured.notes
+
+
+def test_ops_that_work_on_each_sample_can_be_split_by_them():
+    attention = "_scaled_dot_product_flash_attention"
+    kinds = ("tanh", attention, f"{attention}_backward", "nll_loss_forward")
+    sizes = (1024, 1024, 1024, 1024, 4)
+    storages = tuple(Storage(size, "cpu", n - 1, 9) for n, size in enumerate(sizes))
+    ops = tuple(
+        RecordedOp(kind, "m", "module", OpPass.FORWARD, n, reads=((n, 1024),), makes=(n + 1,))
+        for n, kind in enumerate(kinds)
+    )
+    profile = estimate(Step("model", ops, storages, batch_shapes=((4, 64),)))
+    legal = [legal_dimensions(profile, profile.index[f"m/{kind}"], 2) for kind in kinds]
+    assert legal == [("batch", "channel"), ("batch",), ("batch",), ()]  # the loss is one number
+    splits = tuple(Split(f"m/{kind}", "batch", 2) for kind in kinds[:3])
+    names = split_profile(profile, splits).op_names
+    assert f"m/{attention}/split/part_1" in names
+    assert sum("/split/of_" in name for name in names) == 1  # parts feed parts

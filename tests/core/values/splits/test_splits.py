@@ -162,6 +162,18 @@ def test_parts_are_split_only_if_their_length_allows_it():
     assert legal_dimensions(twice, last, 4) == ()
 
 
+def test_what_mixes_a_sample_needs_as_many_samples():
+    profile = graph(
+        {"batch": ("IteratorGetNext", 0.0), "attend": ("BatchMatMul", 9.0), "relu": ("Relu", 9.0)},
+        [("batch", "attend", KB), ("attend", "relu", KB)],
+    )
+    for n_samples, dimensions in ((1, ()), (6, ("batch",)), (None, ("batch",))):
+        shapes = ((n_samples, 64),) if n_samples else ()
+        known = replace(profile, measured=Measurement(batch_shapes=shapes))
+        assert legal_dimensions(known, 1, 2) == dimensions
+        assert "batch" in legal_dimensions(known, 2, 2)  # each number alone
+
+
 def test_os_dpos_leaves_a_batch_of_seven_whole():
     lengths = {"product": {"rows": 7}, "relu": {"batch": 7}, "relu_grad": {"batch": 7}}
     profile = with_lengths({**lengths, "w_grad": {"inner": 7}})
