@@ -33,8 +33,8 @@ _KINDS = {
         erf exp ge gelu gelu_backward gt hardtanh hardtanh_backward le leaky_relu
         leaky_relu_backward lerp log logical_and logical_not logical_or lt masked_fill maximum
         minimum mul native_dropout_backward ne neg pow reciprocal relu rsqrt rsub sigmoid
-        sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh tanh_backward
-        threshold_backward _to_copy where zeros_like ones_like full_like
+        sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt sub tanh
+        tanh_backward threshold_backward _to_copy where zeros_like ones_like full_like
     """,
     OpKind.POOL: """
         max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
