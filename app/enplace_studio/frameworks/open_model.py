@@ -9,6 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
+    QComboBox,
     QDialog,
     QFileDialog,
     QLineEdit,
@@ -31,6 +32,8 @@ from enplace_studio.widgets.theme import theme
 WIDTH = 560
 STEPS, WARM_UPS = 100, 10
 MOST_STEPS = 10_000
+ESTIMATE = "estimate"
+"""The option of models whose times can be estimated instead of measured."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class OpenModel(QDialog):
         self.form = Form()
         self._lay_out(declared)
         self.path.textChanged.connect(self._show_kind)
+        estimate = self.fields.get(ESTIMATE)
+        if isinstance(estimate, QComboBox):
+            estimate.editTextChanged.connect(self._show_measuring)
         self.path.setText(str(path) if path else "")
         self._show_kind()
 
@@ -130,7 +136,7 @@ class OpenModel(QDialog):
         if source is not None and not source.is_recorded:
             self.devices.offer(source.framework)
         is_recorded = kind is not None and kind.is_recorded
-        self._show_measuring(kind is not None and not is_recorded)
+        self._show_measuring()
         self.profile_button.setText("Open" if is_recorded else "Profile")
         usable = [source.framework] if source else list(frameworks().values())
         is_usable = self._show_missing(usable)
@@ -153,12 +159,20 @@ class OpenModel(QDialog):
         self.missing.setHidden(is_usable)
         return is_usable
 
-    def _show_measuring(self, shown: bool) -> None:
-        """Show or hide the fields of the measurement; a recorded model is already measured."""
-        for field in (
-            self.heading, self.devices, self.steps, self.warm_ups, self.batch_sizes, self.hint,
-        ):  # fmt: skip
-            self.form.setRowVisible(field, shown)
+    def _show_measuring(self) -> None:
+        """Show the fields of the measurement, unless the model is recorded or only estimated."""
+        source, _ = self._source({})
+        measures = source is not None and not source.is_recorded and not self._is_estimated(source)
+        of_batch = measures and source is not None and source.framework.runs
+        for field in (self.heading, self.devices, self.steps, self.warm_ups):
+            self.form.setRowVisible(field, measures)
+        self.form.setRowVisible(self.batch_sizes, of_batch)
+        self.form.setRowVisible(self.hint, of_batch)
+
+    def _is_estimated(self, source: Source) -> bool:
+        """Whether op times are to come from a GPU's figures instead of a measurement."""
+        declared = {option.key for option in source.model_kind.fields}
+        return ESTIMATE in declared and bool(value_of(self.fields[ESTIMATE]))
 
     def _source(self, options: dict[str, object]) -> tuple[Source | None, str]:
         """Return the chosen model, or why it is not valid; neither if the field is empty."""
@@ -187,7 +201,8 @@ class OpenModel(QDialog):
         try:
             if source is not None:
                 source, why = self._source(self._options(source.model_kind))
-            sizes = _whole_numbers(self.batch_sizes.text())
+            is_asked = self.form.isRowVisible(self.batch_sizes)
+            sizes = _whole_numbers(self.batch_sizes.text() if is_asked else "")
             if source is not None and sizes:
                 check_batch_sizes(source, sizes)
         except (ValueError, EnplaceError) as error:
