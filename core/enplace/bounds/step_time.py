@@ -53,8 +53,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import highspy
 import numpy as np
-from scipy.sparse import coo_array
 
 from enplace.bounds.heads import LeastCosts, earliest_starts
 from enplace.values.problem import BoolArray, Problem
@@ -392,35 +392,33 @@ def _prices(
     cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
         Time of each cell on each device, inf where it is not allowed, and its bytes.
     """
-    from scipy.optimize import linprog  # takes a while to import
-
     cluster = problem.cluster
     n_devices, n_cells = cluster.n_devices, len(held)
     cells, devices = np.nonzero(np.isfinite(cell_us))
-    each = np.arange(len(cells))
+    n = len(cells)
     scale_us = max(float(cell_us[cells, devices].max()), 1e-9)
     chips = np.unique(cluster.lane_owner)
-    # Rows: the time of each device, which devices of one chip share, then its memory.
-    row = np.concatenate([cluster.lane_owner[devices], n_devices + devices, chips])
-    column = np.concatenate([each, each, np.full(len(chips), len(each))])
-    value = np.concatenate(
-        [
-            cell_us[cells, devices] / scale_us,
-            held[cells] / cluster.capacity_bytes[devices],
-            -cluster.lanes[chips].astype(np.float64),
-        ]
-    )
-    found = linprog(
-        np.append(np.zeros(len(each)), 1.0),
-        A_ub=coo_array((value, (row, column)), shape=(2 * n_devices, len(each) + 1)).tocsr(),
-        b_ub=np.repeat([0.0, 1.0], n_devices),
-        A_eq=coo_array((np.ones(len(each)), (cells, each)), shape=(n_cells, len(each) + 1)).tocsr(),
-        b_eq=np.ones(n_cells),
-        method="highs",
-    )
-    if found.status != 0:
+    # Rows: the time of each device, which devices of one chip share, its memory, then each cell.
+    rows = cluster.lane_owner[devices], n_devices + devices, 2 * n_devices + cells
+    time_share = cell_us[cells, devices] / scale_us
+    values = time_share, held[cells] / cluster.capacity_bytes[devices], np.ones(n)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = n + 1, 2 * n_devices + n_cells
+    lp.col_cost_ = np.append(np.zeros(n), 1.0)
+    lp.col_lower_, lp.col_upper_ = np.zeros(n + 1), np.full(n + 1, np.inf)
+    lp.row_lower_ = np.repeat([-np.inf, 1.0], [2 * n_devices, n_cells])
+    lp.row_upper_ = np.repeat([0.0, 1.0], [n_devices, n_devices + n_cells])
+    matrix = lp.a_matrix_
+    matrix.start_ = np.append(3 * np.arange(n + 1), 3 * n + len(chips)).astype(np.int32)
+    matrix.index_ = np.append(np.column_stack(rows), chips).astype(np.int32)
+    matrix.value_ = np.append(np.column_stack(values), -cluster.lanes[chips])
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.passModel(lp)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    dual = np.maximum(-found.ineqlin.marginals, 0.0)
+    dual = np.maximum(-np.array(solver.getSolution().row_dual[: 2 * n_devices]), 0.0)
     of_chip = dual[:n_devices]
     total = float(of_chip @ cluster.lanes)
     if total <= 0:

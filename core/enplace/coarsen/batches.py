@@ -29,8 +29,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
 from enplace.compiling import kernel, step
@@ -44,6 +42,7 @@ from enplace.values.arrays import (
     inverse,
     topological_order,
 )
+from enplace.values.components import components
 from enplace.values.problem import Problem
 
 MEMORY_SHARE = 0.25
@@ -214,10 +213,7 @@ def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) 
 def _ties(problem: Problem, vertex: IntArray) -> IntArray:
     """Number the set of vertices that each vertex shares a device with; shape (n_vertices,)."""
     n = int(vertex.max()) + 1
-    size = n + problem.n_units
-    links = coo_array((np.ones(len(vertex)), (vertex, n + problem.unit)), shape=(size, size))
-    label: IntArray = connected_components(links, directed=False)[1][:n].astype(np.int64)
-    return label
+    return components(n + problem.n_units, vertex, n + problem.unit)[:n]
 
 
 def _merged(graph: _Graph, number: IntArray) -> _Graph:
@@ -230,10 +226,7 @@ def _merged(graph: _Graph, number: IntArray) -> _Graph:
     np.add.at(memory, number, graph.memory_bytes)
     device_set = np.empty(n, dtype=np.int64)
     device_set[number] = graph.device_set
-    joined = coo_array((np.ones(len(number)), (number, n + graph.tie)))
-    size = max(joined.shape)
-    joined.resize(size, size)
-    tie = connected_components(joined, directed=False)[1][:n].astype(np.int64)
+    tie = components(n + int(graph.tie.max()) + 1, number, n + graph.tie)[:n]
     return _Graph(
         work_us=np.bincount(number, graph.work_us, n).astype(np.float64),
         memory_bytes=memory,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.compiling import helper, kernel
+from enplace.values.components import components
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 
@@ -46,8 +45,7 @@ def _split_large(problem: Problem, group: IntArray) -> IntArray:
     """Dissolve groups that hold too much memory, counting all that is colocated with them."""
     n_groups = int(group.max()) + 1
     n = n_groups + problem.n_units
-    ends = group, n_groups + problem.unit
-    _, part = connected_components(coo_array((np.ones(len(group)), ends), shape=(n, n)), False)
+    part = components(n, group, n_groups + problem.unit)
     held_bytes = np.bincount(part[group], weights=problem.profile.persistent_bytes, minlength=n)
     full = (held_bytes > MEMORY_SHARE * problem.cluster.capacity_bytes.min())[part[group]]
     apart = np.where(full, n_groups + np.arange(len(group)), group)

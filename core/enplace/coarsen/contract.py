@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import BoolArray, IntArray, csr_offsets, inverse
 from enplace.values.columns import Merge
+from enplace.values.components import components
 from enplace.values.constraints import Constraints
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind
@@ -121,8 +120,7 @@ def _together(problem: Problem, group: IntArray, order: IntArray) -> list[str]:
     n = int(group[order[-1]]) + 1
     units = n + problem.unit
     size = n + problem.n_units
-    links = coo_array((np.ones(len(group)), (group, units)), shape=(size, size))
-    _, label = connected_components(links, directed=False)
+    label = components(size, group, units)
     shared = np.bincount(label[:n], minlength=size) > 1
     return [str(number) if shared[number] else "" for number in label[:n].tolist()]
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.machine.op_passes import once_per_step
 from enplace.values.cluster import Cluster
+from enplace.values.components import components
 from enplace.values.device_names import task_of
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, FloatArray, IntArray
@@ -99,7 +98,8 @@ def machine_of(cluster: Cluster) -> IntArray:
     between = _megabyte_us(cluster)[np.ix_(gpus, gpus)]
     near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)
     if near.any():
-        n, machine[gpus] = connected_components(coo_array(near), directed=False)
+        machine[gpus] = components(len(gpus), *near.nonzero())
+        n = int(machine.max()) + 1
         machine[cluster.cpus] = np.arange(len(cluster.cpus)) * n // max(len(cluster.cpus), 1)
     return machine
 

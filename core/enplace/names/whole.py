@@ -15,8 +15,6 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.errors import ProblemError
 from enplace.names.guessed_passes import says_backward, without_pass_words
@@ -25,6 +23,7 @@ from enplace.names.paths import index_ops
 from enplace.names.rules import compile_regex
 from enplace.text import count
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.values.components import strong_components
 from enplace.values.limits import KINDS
 from enplace.values.profile import Profile
 
@@ -204,8 +203,7 @@ def _find_stacks(profile: Profile, forward: Sequence[_Match], inner: BoolArray) 
     inner[[each.op for each in forward]] = True
     edges = inner[profile.edge_source] & inner[profile.edge_op]
     ends = node[profile.edge_source[edges]], node[profile.edge_op[edges]]
-    links = coo_array((np.ones(len(ends[0])), ends), shape=(profile.n_ops, profile.n_ops))
-    group = connected_components(links, connection="strong")[1]
+    group = strong_components(profile.n_ops, *ends)
     names: dict[int, str] = {}
     return {part: names.setdefault(int(group[parts[part][0]]), part) for part in large}
 

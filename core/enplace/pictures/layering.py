@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import block_array, csr_array, eye_array
-from scipy.sparse.csgraph import connected_components
 
+from enplace.values.components import components
 from enplace.values.profile import FloatArray, IntArray
 
 Layers = list[list[int]]
@@ -133,11 +133,10 @@ class Paths:
 
 def order_layers(paths: Paths) -> Layers:
     """Order the nodes of each layer with few crossings; connected ones stay together."""
-    n, (high, low) = len(paths.rank), paths.parts.T
-    links = csr_array((np.ones(len(high)), (high, low)), (n, n))
-    count, component = connected_components(links, directed=False)
+    high, low = paths.parts.T
+    component = components(len(paths.rank), high, low)
     layers: Layers = [[] for _ in range(int(paths.rank.max(initial=0)) + 1)]
-    for number in range(count):
+    for number in range(int(component.max(initial=-1)) + 1):
         nodes = np.flatnonzero(component == number)
         found = _Order(nodes, paths.rank, paths.parts[component[high] == number]).layers
         for layer, more in zip(layers, found, strict=False):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+
+from enplace.values.components import components
 
 
 def colocation_groups(names: Sequence[str], ties: Sequence[tuple[int, int]]) -> list[str]:
@@ -19,9 +19,7 @@ def colocation_groups(names: Sequence[str], ties: Sequence[tuple[int, int]]) -> 
     """
     n = len(names)
     ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
-    _, label = connected_components(
-        coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n)), directed=False
-    )
+    label = components(n, ends[:, 0], ends[:, 1])
     size = np.bincount(label, minlength=n)
     first: dict[int, str] = {}
     for name, group in zip(names, label.tolist(), strict=True):

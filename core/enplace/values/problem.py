@@ -7,8 +7,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.errors import (
     CycleError,
@@ -23,6 +21,7 @@ from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
+from enplace.values.components import components
 from enplace.values.constraints import DEVICE, NONE, OP, Constraints, same
 from enplace.values.pins import Pins, as_pins
 from enplace.values.profile import (
@@ -271,8 +270,7 @@ def _units(colocation: tuple[str, ...], together: tuple[tuple[int, ...], ...]) -
     ties += [(ops[0], op) for ops in together for op in ops]
     n = len(colocation)
     ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
-    links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
-    _, label = connected_components(links, directed=False)
+    label = components(n, ends[:, 0], ends[:, 1])
     _, first, of_op = np.unique(label, return_index=True, return_inverse=True)
     unit = inverse(np.argsort(first))[of_op]
     unit.flags.writeable = False

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.frameworks.torch.costs import Costs
 from enplace.frameworks.torch.names import UniqueNames, scope_of, scope_of_module
@@ -38,6 +36,7 @@ from enplace.frameworks.torch.step import (
 from enplace.names.passes import BACKWARD, UPDATE, split_pass
 from enplace.names.scopes import INPUT as INPUT_SCOPE
 from enplace.readers.colocation import colocation_groups
+from enplace.values.components import strong_components
 from enplace.values.measurement import Measurement
 from enplace.values.op_kinds import OpKind, OpPass
 from enplace.values.profile import CONTROL, Profile, edge_columns, make_profile
@@ -135,11 +134,7 @@ def _is_part(module: str, other: str) -> bool:
 
 def _on_cycles(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
     ends = np.array([(e[0], e[2]) for e in edges], dtype=np.int64).reshape(-1, 2)
-    shape = (len(nodes), len(nodes))
-    ones = np.ones(len(ends))
-    _, label = connected_components(
-        coo_array((ones, (ends[:, 0], ends[:, 1])), shape=shape), connection="strong"
-    )
+    label = strong_components(len(nodes), ends[:, 0], ends[:, 1])
     size = np.bincount(label, minlength=1)
     return {int(op) for op in np.flatnonzero(size[label] > 1)}
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
 from enplace.placers.max_load.table.orders import order_depth_first
 from enplace.values.arrays import inverse
+from enplace.values.components import components, strong_components
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -136,20 +135,13 @@ def _strong_parts(problem: Problem, backward: BoolArray) -> IntArray:
     profile = problem.profile
     label = np.unique(2 * problem.unit + backward, return_inverse=True)[1]
     n = int(label.max()) + 1
-    ends = label[profile.edge_source], label[profile.edge_op]
-    graph = coo_array((np.ones(len(ends[0])), ends), shape=(n, n))
-    component = connected_components(graph, directed=True, connection="strong")[1]
-    part: IntArray = component[label].astype(np.int64)
+    part: IntArray = strong_components(n, label[profile.edge_source], label[profile.edge_op])[label]
     return part
 
 
 def _join_units(problem: Problem, part: IntArray, n_parts: int) -> IntArray:
     """Join units that share a component, and components that share a unit, to groups; (n_ops,)."""
-    ties = coo_array(
-        (np.ones(len(part)), (problem.unit, problem.n_units + part)),
-        shape=(problem.n_units + n_parts,) * 2,
-    )
-    _, tied = connected_components(ties, directed=False)
+    tied = components(problem.n_units + n_parts, problem.unit, problem.n_units + part)
     group: IntArray = np.unique(tied[problem.unit], return_inverse=True)[1]
     return group
 

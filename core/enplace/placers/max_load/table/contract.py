@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops, optimiser_ops
@@ -27,6 +25,7 @@ from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedg
 from enplace.placers.max_load.table.kinds import Kinds, find_kinds, prices_of_kinds_us, times_us
 from enplace.text import size
 from enplace.values.arrays import adjacency, topological_order
+from enplace.values.components import components, strong_components
 from enplace.values.limits import MAX_BYTES
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
@@ -242,9 +241,7 @@ def _relabel(label: IntArray, edges: IntArray, new: IntArray) -> tuple[IntArray,
 
 def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, IntArray]:
     n = int(label.max()) + 1
-    graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    _, component = connected_components(graph, directed=True, connection="strong")
-    return _relabel(label, edges, component.astype(np.int64))
+    return _relabel(label, edges, strong_components(n, edges[:, 0], edges[:, 1]))
 
 
 def _without_free_nodes(
@@ -281,9 +278,7 @@ def _without_free_nodes(
         merged = edges[into_a | into_b]
         if not len(merged):
             return label, edges
-        graph = coo_array((np.ones(len(merged)), (merged[:, 0], merged[:, 1])), shape=(n, n))
-        _, new = connected_components(graph, directed=False)
-        label, edges = _relabel(label, edges, new.astype(np.int64))
+        label, edges = _relabel(label, edges, components(n, merged[:, 0], merged[:, 1]))
 
 
 def _nodes(
