@@ -132,6 +132,11 @@ def _check_output(output: str, inputs: Sequence[str]) -> None:
         raise FileError(f"{output}: is also an input; write to another file")
 
 
+def may_be_replaced(output: str) -> bool:
+    """Whether an output is a plain file, or will be one, and not a stream or a device."""
+    return not os.path.lexists(output) or _is_replaced(output)
+
+
 def _is_replaced(output: str) -> bool:
     """Whether there is a file that will be another one, and not longer or written into."""
     from enplace.files.writing import is_open_stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from enplace import summary
 from enplace.cli.answer import INTERRUPTED, NO, YES, Answer, command
+from enplace.cli.first_plan import FirstPlan
 from enplace.cli.options import (
     FILE,
     LINK_POLICIES,
@@ -43,6 +45,7 @@ from enplace.text import count
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
+    from enplace.placers import Progress
     from enplace.summary import Others
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -82,7 +85,7 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written nevertheless.
     """
-    from enplace.placers import PlaceOptions, Stop
+    from enplace.placers import STEP_TIME, PlaceOptions, Stop
     from enplace.placers import place as run_placer
     from enplace.placing.stopwatch import Stopwatch
 
@@ -93,18 +96,28 @@ def place(
     chosen = choose_method(method, objective, values)
     problem = make_problem(profile, **given, dashes="--")
     first = None if start is None else read_start(problem, start, chosen)
+    as_json = click.get_current_context().params["as_json"]
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         begin(chosen)
+        early = FirstPlan(output, as_json, stopped)
+
+        def note(progress: Progress) -> None:
+            early.note_better(progress)
+            report(progress)
+
         search = Stop(time_limit and _search_s(problem, time_limit), stopped)
-        options = PlaceOptions(objective, search, seed, report, start=first, values=values)
-        result = run_placer(problem, chosen, options=options)
-        written = _write(result, output, schedule_file)
+        options = PlaceOptions(objective, search, seed, note, start=first, values=values)
+        wanted = objective == STEP_TIME and first is None
+        made_early = early.made_meanwhile(problem, chosen, seed, given["whole"])
+        with made_early if wanted else nullcontext():
+            result = run_placer(problem, chosen, options=options)
+        written = _write(result, output, schedule_file, is_kept=early.is_kept)
         left_s = time_limit and max(LEAST_S, time_limit - (result.plan.solve_seconds or 0.0))
         with (clock := Stopwatch()).paused_by_compiler():
             stop = Stop(left_s, stopped, clock)
-            others = _find_others(problem, objective, result.schedule, stop)
+            others = find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(result, others, written, given["whole"], seed=seed, **files)
+    answer = make_answer(result, others, written, given["whole"], seed=seed, **files)
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)
@@ -184,10 +197,10 @@ def simulate(
     result = with_bound(simulate_given(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    others = _find_others(problem, chosen.objective, result.schedule)
+    others = find_others(problem, chosen.objective, result.schedule)
     if chosen.splits:  # the expert places the model; a plan with splits is for another graph
         others = others._replace(expert=None)
-    return _answer(result, others, written, (), **files)
+    return make_answer(result, others, written, (), **files)
 
 
 def _pipeline_answer(
@@ -296,7 +309,7 @@ def _search_s(problem: Problem, time_limit: float) -> float:
     return time_limit - min(OTHERS_OP_S * problem.profile.n_ops, OTHERS_SHARE * time_limit)
 
 
-def _find_others(
+def find_others(
     problem: Problem,
     objective: str,
     made: Schedule,
@@ -339,12 +352,20 @@ def _write(
     plan_file: str | None,
     schedule_file: str | None,
     trace_file: str | None = None,
+    *,
+    is_kept: bool = False,
 ) -> list[str]:
-    """Write the requested files; return a sentence for each."""
+    """Write the requested files; return a sentence for each.
+
+    Parameters
+    ----------
+    is_kept : bool
+        Whether what the plan's file held is kept already, and replaced.
+    """
     from enplace.files.writing import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
-    keep_replaced(plan_file, schedule_file, trace_file)
+    keep_replaced(None if is_kept else plan_file, schedule_file, trace_file)
     if plan_file:
         write_plan(plan_file, result)
     if schedule_file:
@@ -366,9 +387,10 @@ def _worth(result: Result | None, others: Others) -> dict[str, Any]:
     }
 
 
-def _answer(
+def make_answer(
     result: Result, others: Others, written: list[str], whole: Sequence[str] = (), **more: Any
 ) -> Answer:
+    """Make the answer of a command whose result is one plan."""
     problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     text = summary.describe(result, others, whole)

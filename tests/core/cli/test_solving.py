@@ -4,10 +4,13 @@ import json
 import os
 import re
 import signal
+import threading
+from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import MIB, OPS, machine, model
 
+from enplace.cli import first_plan
 from enplace.placers import Progress, placers
 from enplace.placing import registry
 from enplace.readers import read_plan, read_profile
@@ -524,6 +527,28 @@ def test_ctrl_c_keeps_the_best_plan_so_far(enplace, folder, endless):
     assert "stopped; this is the best plan so far" in done.err
     assert set(devices_of("plan.json").values()) == {0}
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_while_the_search_is_compiled_there_is_a_first_plan(enplace, folder, monkeypatch):
+    told, ended = threading.Event(), threading.Event()
+
+    def search(problem, options):
+        assert told.wait(60)
+        first.update(devices_of("plan.json"))
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended.wait(60)
+        return placers()["single"].run(problem, options)
+
+    first = {}
+    monkeypatch.setitem(registry._registry, "slow", registry.Placer("slow", "Slow", "", search))
+    monkeypatch.setattr(first_plan, "is_cold", lambda method: True)
+    monkeypatch.setattr(first_plan, "_say", lambda text: told.set())
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set() if status == 130 else None)
+    Path("plan.json").write_text('{"format": "enplace-plan/1"}')
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "slow", "-o", "plan.json")
+    assert first.keys() == devices_of("plan.json").keys()
+    assert "heft" in done.out.partition("slow")[0], "the first plan is the answer to Ctrl-C"
+    assert Path("plan.json~").read_text() == '{"format": "enplace-plan/1"}'
 
 
 def test_the_plans_to_compare_with_come_out_of_the_time_limit(enplace, folder, monkeypatch):
