@@ -17,7 +17,7 @@ from enplace.placers.compared import result_for
 from enplace.readers import PlanFile, complete_plan, read_plan, read_plan_cluster
 from enplace.readers.clusters import cluster_from
 from enplace.readers.constraints import ConstraintsFile, constrain, read_constraints
-from enplace.text import count, ms, one_line
+from enplace.text import count, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import Profile
@@ -28,6 +28,7 @@ from enplace_studio.files import session
 from enplace_studio.files.saving import Saving
 from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.widgets.part import Part
 from enplace_studio.widgets.pictures import SUFFIXES, Drawing, write_picture
 
@@ -95,8 +96,10 @@ class Exchange(Part):
         title = drawing.title or f"{drawing.name} · {project.problem.profile.name}"
         if project.current is not None and not drawing.title:
             measured = project.problem.measured_profile.measured
-            step = measured.title_of(ms(project.current.schedule.makespan_us))
+            step = measured.title_of(headline(project.current.plan, project.current.schedule))
             title += f" · {project.current.name}, {step}"
+        if (what_if := what_if_text(*project.scale)) and not drawing.title:
+            title += f", {what_if}"
         self._ask_write(
             "Save picture of this view",
             SUFFIXES[0],

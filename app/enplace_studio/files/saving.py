@@ -111,6 +111,8 @@ class Saving(Part):
         project = session.to_project(document.project, document.view)
         work, n_opened, is_own = document.work, document.n_opened, self._is_own(path)
         backups = self.recovery.backups
+        is_what_if = document.project.scale != (1.0, 1.0)
+        without = ", without the what-if" if is_what_if else ""
 
         def write() -> tuple[FileVersion | None, str]:
             fault = ""
@@ -131,7 +133,7 @@ class Saving(Part):
             if document.n_opened == n_opened:
                 document.mark_saved(path, version, work)
             self.recent.add(path)
-            self.done.emit(f"Saved {path.name}")
+            self.done.emit(f"Saved {path.name}{without}")
             if fault:
                 self.failed.emit(f"{path.name} is saved; what it replaced is not kept: {fault}")
             then()

@@ -263,7 +263,7 @@ def to_project(
     file: Path | None = None,
     seen: FileVersion | None = None,
 ) -> Project:
-    """Convert the open project to the form that a file stores.
+    """Convert the open project to the form that a file stores, at its cluster's own speeds.
 
     Parameters
     ----------
@@ -274,7 +274,6 @@ def to_project(
     """
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
-        "scale": [opened.compute_scale, opened.link_scale],
         "current": numbers.get(opened.current) if opened.current else None,
         "plans": [_details(entry, numbers) for entry in opened.plans],
         **({"file": str(file)} if file else {}),
@@ -286,10 +285,19 @@ def to_project(
         opened.model.measured_profile,
         opened.cluster,
         opened.problem.constraints,
-        tuple((entry.name, entry.plan) for entry in opened.plans),
+        tuple((entry.name, _kept_plan(opened, entry)) for entry in opened.plans),
         {**view, SHELL: shell},
         opened.problem.splits,
     )
+
+
+def _kept_plan(opened: OpenProject, entry: PlanEntry) -> Plan:
+    """Return a plan as it is without the what-if, which no file keeps."""
+    made = entry.own or entry.plan
+    if opened.scale == (1.0, 1.0) or made.value_us is None:
+        return entry.plan
+    problem = replace(entry.schedule.problem, cluster=entry.cluster or opened.cluster)
+    return check_claims(problem, made)
 
 
 def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:

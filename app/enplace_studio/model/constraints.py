@@ -35,6 +35,7 @@ from enplace.values.schedule import Schedule
 from enplace_studio.explain.reasons import find_lock
 from enplace_studio.model import edits
 from enplace_studio.model.open_project import Constraint, OpenProject
+from enplace_studio.model.prices import simulate_changed, value_us
 
 MOST_GROUPS, MOST_UNITS = 20, 8
 """Most groups whose moves are tried for what a lock costs, and placement units for the others."""
@@ -229,27 +230,28 @@ def _breaks(problem: Problem, plan: Plan, kind: Kind) -> bool:
 
 
 def step_without(project: OpenProject, constraint: Constraint) -> float | None:
-    """Find the best step time, in us, if only the ops of a constraint move once it is gone.
+    """Find the least cost of the plan, in us, if only the ops of a constraint move once it is gone.
 
+    That is its step time, or its time per sample or query.
     Pinned ops may go to any device, forbidden ones to that device: all together, one unit at a
     time, or back to where they ran before the edits. Colocated ops move one unit at a time. Ordered
     ops run when they did before the edits, or the other way round. Of a lock, one group of ops
     leaves the device, or goes there. A plan that does not fit is no gain for one that does. If no
-    such move gains, the step time of now; None without a plan that keeps all constraints.
+    such move gains, the cost of now; None without a plan that keeps all constraints.
     """
     current = project.current
     if current is None or not _follows(project.problem, current.plan):
         return None
-    best_us = current.schedule.makespan_us
+    best_us = value_us(current.schedule)
     for candidate in _candidates(project, constraint, without(project.problem, constraint)):
         try:
             schedule = candidate()
         except EnplaceError:  # not there either
             continue
         # Adding up the memory takes as long as the simulation.
-        is_better = schedule.makespan_us < best_us
+        is_better = value_us(schedule) < best_us
         if is_better and (schedule.fits or not current.schedule.fits):
-            best_us = schedule.makespan_us
+            best_us = value_us(schedule)
     return best_us
 
 
@@ -346,7 +348,7 @@ def _moved(problem: Problem, plan: Plan, ops: Collection[int], device: int | Int
     """Simulate a plan with ops on one device, or each on the device that another plan gives it."""
     whole = edits.unit_ops(problem, ops)
     there = device if isinstance(device, int) else device[whole]
-    return simulate(problem, edits.move(plan, whole, there))
+    return simulate_changed(problem, edits.move(plan, whole, there))
 
 
 def switch_off(project: OpenProject, constraint: Constraint) -> OpenProject:

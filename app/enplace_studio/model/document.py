@@ -17,7 +17,7 @@ from PySide6.QtCore import QObject, Signal
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
 from enplace.machine.pipelines.pipeline import PipelineSchedule
-from enplace.text import count, factor, ms, one_line
+from enplace.text import count, one_line
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -37,9 +37,11 @@ from enplace_studio.model.open_project import (
     FileVersion,
     OpenProject,
     PlanEntry,
+    is_same_work,
 )
 from enplace_studio.model.ordering import Slot
 from enplace_studio.model.previews import Previews, lack
+from enplace_studio.model.prices import change_text, what_if_text
 from enplace_studio.model.relations import Relation, related
 from enplace_studio.model.requests import Requests
 from enplace_studio.model.stamp import Stamp
@@ -142,13 +144,16 @@ class Document(QObject):
 
     @property
     def work(self) -> Work:
-        """What a file keeps of the user's work; equal only to itself."""
+        """What a file keeps of the user's work, to be remembered as saved."""
         return Work(self.project, self.queries)
 
     @property
     def modified(self) -> bool:
         """Whether there is anything to save."""
-        return self.project is not None and self.work != self._saved
+        saved = self._saved
+        if self.project is None or saved is None:
+            return self.project is not None
+        return saved.queries != self.queries or not is_same_work(self.project, saved.project)
 
     # Opening and saving
 
@@ -626,10 +631,10 @@ class Document(QObject):
         """Say what an edit has changed, unless it has been undone by now."""
         notice, old, new = self._notice
         if old and new and self.project is new and old.current and new.current:
-            delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
+            change = change_text(old.current.schedule, new.current.schedule)
             lacking = lack(new.current.schedule)
             unfit = f", but it does not fit: {lacking}" if lacking else ""
-            self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}{unfit}")
+            self.noticed.emit(f"{notice}: {change}{unfit}")
 
     def _show(self, old: OpenProject, new: OpenProject) -> None:
         """Tell what is another than before; :mod:`.history` says how an edit comes here."""
@@ -659,4 +664,4 @@ class Document(QObject):
 
 
 def _speeds_title(compute: float, links: float) -> str:
-    return f"set compute to {factor(compute)}, links to {factor(links)}"
+    return what_if_text(compute, links) or "end the what-if"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import EnplaceError, PlanError
-from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
 from enplace.names.groups import group_ops
 from enplace.names.whole import find_layers
 from enplace.placing.obey import obey
@@ -24,6 +24,7 @@ from enplace.values.schedule import Schedule
 from enplace.values.splits import split_profile
 from enplace_studio.explain.reasons import find_lock, why_not
 from enplace_studio.model.open_project import Arrival, OpenProject, PlanEntry
+from enplace_studio.model.prices import simulate_changed, simulate_priced
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
@@ -139,9 +140,10 @@ def _with_plan(
         return project
     plan = replace(plan, solve_seconds=None, nothing_fits=False)  # no search made it
     schedule = _with_pins(known, project.problem, plan) if known else None
-    schedule = schedule or simulate(project.problem, plan)
+    schedule = schedule or simulate_changed(project.problem, plan)
+    plan = schedule.plan
     if current.origin is not None:
-        edited = replace(current, plan=plan, schedule=schedule, run=None)
+        edited = replace(current, plan=plan, schedule=schedule, run=None, own=None)
         return swap_entry(project, current, edited)
     name = unused_name(project, f"{current.name}, edited")
     entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
@@ -155,7 +157,8 @@ def _with_pins(known: Schedule, problem: Problem, plan: Plan) -> Schedule | None
     if not (same and known.plan.acts_like(plan)):
         return None
     check_plan(problem, plan)
-    return replace(known, problem=problem, plan=plan)
+    plan = replace(plan, subgraph=None)
+    return replace(known, problem=problem, plan=check_claims(problem, plan))
 
 
 def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:
@@ -360,7 +363,9 @@ def _simulate_all(
     for entry in project.plans:  # an origin precedes its edit
         stays = entry.is_expert and (entry.cluster or project.cluster) != cluster
         carried = None if stays else _simulate_entry(entry, problem, moved)
-        moved[entry] = carried or _kept_for_its_cluster(entry, project, cluster, moved)
+        moved[entry] = carried or _kept_for_its_cluster(
+            entry, project, cluster, (compute, links), moved
+        )
     current = moved.get(project.current) if project.current else None
     if current is not None and current.cluster is not None:
         current = None
@@ -395,13 +400,25 @@ def _kept_for_its_cluster(
     entry: PlanEntry,
     project: OpenProject,
     cluster: Cluster,
+    scale: tuple[float, float],
     moved: Mapping[PlanEntry, PlanEntry | None],
 ) -> PlanEntry | None:
     """Keep a plan that cannot run on another cluster; None if it is the costs that changed."""
     if cluster == project.cluster and entry.cluster is None:
         return None
     origin = moved.get(entry.origin) if entry.origin else None
-    return replace(entry, origin=origin, cluster=entry.cluster or project.cluster)
+    return _at_home(replace(entry, origin=origin), entry.cluster or project.cluster, scale)
+
+
+def _at_home(entry: PlanEntry, own: Cluster, scale: tuple[float, float]) -> PlanEntry:
+    """Keep a plan for its own cluster, at the speeds of a what-if."""
+    there, made = own.scaled(*scale), entry.own or entry.plan
+    if entry.schedule.problem.cluster != there:
+        problem = replace(entry.schedule.problem, cluster=there)
+        schedule = simulate_priced(problem, made)
+        kept = None if schedule.plan is made else made
+        entry = replace(entry, plan=schedule.plan, schedule=schedule, own=kept)
+    return replace(entry, cluster=own)
 
 
 def carry_over(entry: PlanEntry, project: OpenProject, own: Cluster) -> PlanEntry:
@@ -413,11 +430,11 @@ def carry_over(entry: PlanEntry, project: OpenProject, own: Cluster) -> PlanEntr
         The cluster that the plan was made for, before scaling.
     """
     if entry.is_expert and own != project.cluster:
-        return replace(entry, cluster=own)
+        return _at_home(entry, own, project.scale)
     old, problem = entry.schedule.problem, project.problem
     if old.cluster == problem.cluster and _costs_for(old, problem) is old.measured_profile:
         return entry if entry.cluster is None else replace(entry, cluster=None)
-    return _simulate_entry(entry, problem, {}) or replace(entry, cluster=own)
+    return _simulate_entry(entry, problem, {}) or _at_home(entry, own, project.scale)
 
 
 def with_arrivals(project: OpenProject, more: Sequence[Arrival], shown: Plan | None) -> OpenProject:
@@ -446,20 +463,30 @@ def _simulate_entry(
     there = counterparts(old.cluster, problem.cluster)
     agree = there == list(range(len(there)))
     try:
-        plan = entry.plan if agree else _plan_on(there, entry.plan)
+        made = entry.own or entry.plan
+        plan = made if agree else _plan_on(there, made)
         carried = old if agree else _on_cluster(old, problem.cluster)
         own = problem
         if (carried.constraints, carried.splits) != (problem.constraints, problem.splits):
             costs = _costs_for(old, problem)
             own = replace(carried, cluster=problem.cluster, measured_profile=costs)
-        schedule = simulate(own, plan)
+        schedule = simulate_priced(own, plan)
     except EnplaceError:
         return None
+    kept = plan if schedule.plan is not plan else None
     origin = entry.origin
     if origin is not None:
         origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
     run = entry.run if _same_names(old.cluster, problem.cluster) else None
-    return replace(entry, plan=plan, schedule=schedule, origin=origin, run=run, cluster=None)
+    return replace(
+        entry,
+        plan=schedule.plan,
+        schedule=schedule,
+        origin=origin,
+        run=run,
+        cluster=None,
+        own=kept,
+    )
 
 
 def _plan_on(there: list[int], plan: Plan) -> Plan:
@@ -551,7 +578,8 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
 
 @lru_cache(maxsize=1)
 def _move(problem: Problem, plan: Plan, ops: frozenset[int], device: int) -> Schedule:
-    return simulate(problem, move(repair(problem, plan), unit_ops(problem, ops), device))
+    moved = move(repair(problem, plan), unit_ops(problem, ops), device)
+    return simulate_changed(problem, moved)
 
 
 def unpinned(problem: Problem) -> Problem:

@@ -77,6 +77,12 @@ class History(QUndoStack):
         )
         return [first, *(State(step.text(), schedule_of(step.new)) for step in steps)]
 
+    @property
+    def last_change(self) -> str:
+        """The title of the last step that a file would keep: a what-if is none."""
+        done = reversed(self._steps()[: self.index()])
+        return next((step.text() for step in done if step.new.scale == step.old.scale), "")
+
     def go_to(self, index: int) -> None:
         """Undo or redo until a state of :meth:`states`; it is shown as it was."""
         self._keeps_shown = False

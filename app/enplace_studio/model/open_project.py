@@ -34,6 +34,8 @@ class PlanEntry:
     ----------
     name, note : str
         Its title, and a few words on how it was made.
+    own : Plan or None
+        The plan as it was made, with what was proven of it, if other speeds change its value.
     starred, remark : bool and str
         The user's star, which keeps it on top of the list, and the user's own words about it.
     origin : PlanEntry or None
@@ -52,6 +54,7 @@ class PlanEntry:
     origin: PlanEntry | None = None
     run: MeasuredRun | None = None
     cluster: Cluster | None = None
+    own: Plan | None = None
     starred: bool = False
     remark: str = ""
 
@@ -189,6 +192,37 @@ class OpenProject:
     def device_label(self, device: int) -> str:
         """Return a readable name for a device: ``GPU 0``."""
         return device_label(self.problem.cluster.devices[device].name)
+
+
+def is_same_work(one: OpenProject | None, other: OpenProject | None) -> bool:
+    """Return whether a file would keep the same of two projects; it keeps no what-if."""
+    if one is other or one is None or other is None:
+        return one is other
+    return _work_of(one) == _work_of(other) and all(
+        mine is theirs or _is_same_plan(mine, theirs)
+        for mine, theirs in zip(one.plans, other.plans, strict=True)
+    )
+
+
+def _work_of(project: OpenProject) -> tuple[object, ...]:
+    """Return what a file keeps of a project besides the plans themselves."""
+    number = {entry: at for at, entry in enumerate(project.plans)}
+    rows = [
+        (entry.name, entry.note, entry.starred, entry.remark, entry.cluster, id(entry.run))
+        for entry in project.plans
+    ]
+    of = [number.get(entry.origin) if entry.origin else None for entry in project.plans]
+    shown = number.get(project.current) if project.current else None
+    constraints = project.problem.constraints, project.off, project.locks
+    graph = id(project.model.measured_profile), project.problem.splits
+    return rows, of, shown, constraints, graph, project.cluster
+
+
+def _is_same_plan(one: PlanEntry, other: PlanEntry) -> bool:
+    """Return whether two rows have one plan, be it priced for different speeds."""
+    mine, theirs = one.own or one.plan, other.own or other.plan
+    same_aim = (mine.method, mine.objective) == (theirs.method, theirs.objective)
+    return mine is theirs or (same_aim and mine.acts_like(theirs))
 
 
 def start_project(profile: Profile, cluster: Cluster) -> OpenProject:

@@ -12,7 +12,7 @@ from enplace.machine import critical_path
 from enplace.text import AS_FAST, change_text, count, gap_text, ms, percent, shows_tie, size
 from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace.values.spare_memory import about_full
 from enplace_studio.explain.cluster_facts import cluster_title
@@ -30,25 +30,16 @@ from enplace_studio.model.constraints import broken_kinds
 from enplace_studio.model.open_project import Constraint, OpenProject, PlanEntry
 from enplace_studio.model.ordering import keeps_order
 from enplace_studio.model.previews import unfit_text
+from enplace_studio.model.prices import PER
 
 MOST_MEMORY_LINES = 4
 """Largest number of devices with a line of their own in a comparison."""
 
 
-PER = {THROUGHPUT: "/sample", LATENCY: "/query"}
-"""Suffix of a plan's time if it is not the time of a step."""
-
 _VS_EXPERT = " vs expert"
 AS_FAST_AS_EXPERT = f"{AS_FAST} as expert"
 UNFIT_EXPERT = "expert does not fit"
 """Standings of a plan, where there is no change to show."""
-
-
-def headline(plan: Plan, schedule: Schedule) -> str:
-    """Return the number that a plan minimises: ``148.9 ms``, ``24.1 ms/sample``."""
-    if plan.value_us is None:
-        return ms(schedule.makespan_us)
-    return ms(plan.value_us) + PER[plan.objective]
 
 
 def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from enplace_studio.jobs.background import Background
 from enplace_studio.jobs.call_later import take_turn
 from enplace_studio.model.edits import moved_schedule, unit_ops
 from enplace_studio.model.open_project import OpenProject
+from enplace_studio.model.prices import change_text, price_text, value_us
 
 LIMIT = 64
 """Largest number of previews kept for a project."""
@@ -34,8 +35,11 @@ class Preview:
 
     Attributes
     ----------
-    step_us, delta_us : float
-        Step time after the move, and its change; inf if the ops may not run on the device.
+    value_us, delta_us : float
+        What the plan minimises after the move, such as its step time, and its change; inf if the
+        ops may not run on the device.
+    price, change : str
+        The same two as texts.
     peak_bytes : int array, shape (n_devices,)
     why_not : str
         Why the ops may not run there; empty if they may.
@@ -44,13 +48,15 @@ class Preview:
         by :meth:`Previews.start`.
     """
 
-    step_us: float
+    value_us: float
     delta_us: float
     peak_bytes: IntArray
     fits: bool
     why_not: str = ""
     reason: str = ""
     whys: tuple[Why, ...] = ()
+    price: str = ""
+    change: str = ""
 
 
 class Previews(QObject):
@@ -155,8 +161,16 @@ def find_preview(
         after = moved_schedule(problem, before.plan, ops, device)
     except EnplaceError as error:
         return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
-    step_us = after.makespan_us
-    delta_us = step_us - before.makespan_us
-    reason = explain_step(before, after) if explain else ""
+    is_of_step = after.plan.value_us is None
+    reason = explain_step(before, after) if explain and is_of_step else ""
     whys = tuple(why_there(before, after, moved, device)) if explain else ()
-    return Preview(step_us, delta_us, after.peak_bytes, after.fits, "", reason, whys)
+    return Preview(
+        value_us(after),
+        value_us(after) - value_us(before),
+        after.peak_bytes,
+        after.fits,
+        reason=reason,
+        whys=whys,
+        price=price_text(after),
+        change=change_text(before, after),
+    )

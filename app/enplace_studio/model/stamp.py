@@ -9,13 +9,14 @@ import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.names.blocks import find_blocks
-from enplace.text import count, listed, ms
+from enplace.text import count, listed
 from enplace.values.constraints import OP, Constraints, Kind, Pin, Row, same
 from enplace.values.pins import FREE, Pins
 from enplace.values.profile import IntArray
 from enplace_studio.model.edits import constrain
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import peak_text
+from enplace_studio.model.prices import change_text, price_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,5 @@ def _price(project: OpenProject, after: OpenProject) -> str:
     if project.current is None or after.current is None:
         return "there is no plan yet"
     before, schedule = project.current.schedule, after.current.schedule
-    change_us = schedule.makespan_us - before.makespan_us
     peak = peak_text(project, schedule.peak_bytes)
-    return f"{ms(change_us, signed=True)}, step {ms(schedule.makespan_us)} · {peak}"
+    return f"{change_text(before, schedule)}, {price_text(schedule)} · {peak}"

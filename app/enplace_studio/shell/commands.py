@@ -14,7 +14,7 @@ from enplace.values.device_names import device_label
 from enplace.values.profile import Profile
 from enplace_studio.model.method_facts import OBJECTIVES, time_text, why_not_for
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.model.plan_facts import headline
+from enplace_studio.model.prices import headline
 from enplace_studio.shell.key_sheet import native_keys
 from enplace_studio.shell.menus import Menus
 from enplace_studio.shell.parts import Studio

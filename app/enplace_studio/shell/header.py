@@ -13,6 +13,7 @@ from enplace_studio.explain.titles import model_title
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.constraints import solve_text
 from enplace_studio.model.document import Document
+from enplace_studio.model.prices import what_if_text
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.solve.method_menu import MethodMenu
 from enplace_studio.widgets.labels import ElidedLabel, plain_tip
@@ -44,6 +45,8 @@ class Header(QWidget):
         self._measuring = False
         self._name, self._size = ElidedLabel("heading"), ElidedLabel("dim")
         self.cluster_button = button("", self.cluster_pressed.emit)
+        self.what_if_button = button("", lambda: self._document.set_scale(1.0, 1.0), kind="link")
+        self.what_if_button.setToolTip("Every time shown is for these speeds. Click to end it")
         self.method_button = button("")
         self.method_menu = MethodMenu(solver, chosen, self)
         self.method_button.setMenu(self.method_menu)
@@ -64,7 +67,7 @@ class Header(QWidget):
         self.refresh()
 
     def _lay_out(self) -> None:
-        left = (self._name, 3000), (self._size, 100), self.cluster_button
+        left = (self._name, 3000), (self._size, 100), self.cluster_button, self.what_if_button
         hbox(*left, STRETCH, *self._right, on=self, spacing=SPACING, margins=(4, 4, 4, 4))
 
     @property
@@ -101,15 +104,24 @@ class Header(QWidget):
         measured = profile.measured
         about = (measured.about_times, measured.about_passes, *measured.notes)
         self._size.setToolTip(plain_tip(" ".join(filter(None, about))))
+        what_if = what_if_text(*project.scale)
+        self.what_if_button.setText(f"{what_if[:1].upper()}{what_if[1:]}  ✕")
+        self.what_if_button.setVisible(bool(what_if))
         self._show_cluster(project.cluster)
         self.method_button.setText(f"{self._chosen.text}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
         self.method_menu.set_problem(problem)
         self._show_solve(solve_text(project))
 
+    @property
+    def _is_what_if(self) -> bool:
+        project = self._document.project
+        return project is not None and project.scale != (1.0, 1.0)
+
     def _show_cluster(self, cluster: Cluster) -> None:
         title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
-        fixed = sum(each.sizeHint().width() + SPACING for each in self._right)
+        beside = *self._right, *([self.what_if_button] if self._is_what_if else [])
+        fixed = sum(each.sizeHint().width() + SPACING for each in beside)
         free = self.width() - fixed - self._name.maximumWidth() - BUTTON_PX
         most = max(min(most, free), LEAST_CLUSTER_PX)
         self._size.setVisible(free - most >= self._size.maximumWidth() + SPACING)

@@ -14,6 +14,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.plan_facts import other_machine
 from enplace_studio.model.previews import unfit_text
+from enplace_studio.model.prices import PER, headline, what_if_text
 from enplace_studio.widgets.labels import ElidedLabel, label, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox
 
@@ -42,18 +43,35 @@ class StatusLine(QWidget):
 
     def _show_document(self) -> None:
         schedule = self._document.schedule
-        text = f"{_title(schedule)} step {ms(schedule.makespan_us)}" if schedule else ""
+        text = _priced(schedule) if schedule else ""
+        project = self._document.project
+        if text and project and (what_if := what_if_text(*project.scale)):
+            text = f"{what_if[:1].upper()}{what_if[1:]}: {text[:1].lower()}{text[1:]}"
         unfit = unfit_text(schedule) if schedule else ""
         self.step.setText(f"{text}, {unfit}" if unfit else text)
         set_role(self.step, "bad" if unfit else "strong")
-        bound_us = self._document.bounds.find_us(schedule.problem) if schedule else None
+        bound_us = self._bound_us(schedule) if schedule else None
         self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
         self.unsaved.set_text(unsaved_text(self._document))
+
+    def _bound_us(self, schedule: Schedule) -> float | None:
+        """Return what is proven of the number shown."""
+        if schedule.plan.value_us is not None:
+            return schedule.plan.bound_us
+        return self._document.bounds.find_us(schedule.problem)
 
     def _show_solver(self) -> None:
         busy = self._solver.busy
         set_role(self.solver_text, "strong" if busy else "good")
         self.solver_text.setText(f"●  {solver_state(self._solver, self._document.project)}")
+
+
+def _priced(schedule: Schedule) -> str:
+    """Say what the plan minimises, and its step time if that is something else."""
+    step = f"step {ms(schedule.makespan_us)}"
+    if schedule.plan.value_us is None:
+        return f"{_title(schedule)} {step}"
+    return f"{_title(schedule)} {headline(schedule.plan, schedule)}, one {step}"
 
 
 def _title(schedule: Schedule) -> str:
@@ -66,7 +84,7 @@ def unsaved_text(document: Document) -> str:
     """Describe the last unsaved change."""
     if not document.modified:
         return ""
-    change = document.undo_stack.undoText()
+    change = document.undo_stack.last_change
     return f"Unsaved change: {change}" if change else "Not saved yet"
 
 
@@ -79,7 +97,8 @@ def solver_state(solver: Solver, project: OpenProject | None) -> str:
     if report.message:
         parts.append(report.message)
     if report.objective_us is not None:
-        best = f"best {ms(report.objective_us)}"
+        per = PER.get(solver.aim(job.method, job.objective), "")
+        best = f"best {ms(report.objective_us)}{per}"
         parts.append(f"{best} {other_machine(project, job)}".rstrip())
     if solver.waiting:
         parts.append(f"{len(solver.waiting)} more to come")

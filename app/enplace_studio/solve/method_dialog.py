@@ -24,7 +24,7 @@ from enplace_studio.model.method_facts import (
     why_not_for,
 )
 from enplace_studio.model.open_project import PlanEntry
-from enplace_studio.model.plan_facts import headline
+from enplace_studio.model.prices import headline
 from enplace_studio.solve.chosen_method import TIME_LIMITS_S, Choice
 from enplace_studio.solve.option_form import OptionForm
 from enplace_studio.widgets.column import Column

@@ -9,7 +9,6 @@ from typing import Any
 
 from PySide6.QtWidgets import QWidget
 
-from enplace.machine import simulate
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.option import Value
@@ -27,8 +26,9 @@ from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.method_facts import rank, why_not_for
 from enplace_studio.model.open_project import OpenProject
-from enplace_studio.model.plan_facts import headline, vs_expert, why_stale
+from enplace_studio.model.plan_facts import vs_expert, why_stale
 from enplace_studio.model.previews import unfit_text
+from enplace_studio.model.prices import headline, simulate_priced
 from enplace_studio.solve.chosen_method import ChosenMethod
 from enplace_studio.widgets.part import Part
 
@@ -414,7 +414,8 @@ def _simulated(job: Job, plan: Plan, project: OpenProject) -> PlanEntry:
     If speeds or the cluster have changed since its job started, it is treated as the plans in the
     list were.
     """
-    entry = PlanEntry("", plan, simulate(job.problem, plan))
+    schedule = simulate_priced(job.problem, plan)
+    entry = PlanEntry("", schedule.plan, schedule)
     if job.problem.cluster != project.problem.cluster:
         entry = edits.carry_over(entry, project, job.cluster or job.problem.cluster)
     _ = entry.schedule.peak_bytes

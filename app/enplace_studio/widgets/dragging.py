@@ -18,6 +18,7 @@ from enplace_studio.model.document import Document
 from enplace_studio.model.edits import unit_ops
 from enplace_studio.model.ordering import Slot, reordered_schedule
 from enplace_studio.model.previews import peak_text
+from enplace_studio.model.prices import change_text, price_text
 from enplace_studio.widgets.theme import theme
 
 EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
@@ -78,11 +79,11 @@ def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop
     name = project.device_label(device)
     if preview is None:
         return Drop(f"{name}: there is no plan yet, press Solve first", False)
-    if not math.isfinite(preview.step_us):
+    if not math.isfinite(preview.value_us):
         why = why_not(project.problem, unit_ops(project.problem, ops), device)
         reason = "" if why is None else f":\n{why.figure}"
         return Drop(f"may not run on {name}{reason}", False)
-    step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
+    step = f"on {name}: {preview.change}, {preview.price}"
     return Drop(f"{step}\n{peak_text(project, preview.peak_bytes, device)}", preview.fits)
 
 
@@ -99,7 +100,6 @@ def describe_order(document: Document, ops: Collection[int], slot: Slot) -> Drop
     before = project.current.schedule
     if np.array_equal(after.op_start_us, before.op_start_us):
         return Drop(f"Nothing changes: the step stays at {ms(before.makespan_us)}", True, False)
-    delta_us = after.makespan_us - project.current.schedule.makespan_us
     where = f"{'before' if slot.earlier else 'after'} {other}"
-    text = f"{where}: {ms(delta_us, signed=True)}, step {ms(after.makespan_us)}"
+    text = f"{where}: {change_text(before, after)}, {price_text(after)}"
     return Drop(text + ("" if after.fits else ", does not fit"), after.fits)

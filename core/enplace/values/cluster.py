@@ -329,13 +329,16 @@ class Cluster:
         ClusterError
             If a factor is not a number from 1e-6 to 1e6.
         """
+        told = []
         for label, scale in (("compute", compute), ("links", links)):
             if not (isinstance(scale, int | float | np.number) and 1e-6 <= scale <= 1e6):
                 raise ClusterError(f"scale of {label} is {scale!r:.60}; use 1e-6 to 1e6")
-        if compute == links == 1:
+            told += [f"{label.capitalize()} {factor(scale)} as fast"] if scale != 1 else []
+        if not told:
             return self
         return replace(
             self,
+            description=". ".join(filter(None, [self.description.rstrip("."), *told])),
             devices=tuple(replace(d, speed=d.speed * compute) for d in self.devices),
             links=tuple(
                 replace(k, b0_us=k.b0_us / links, b1_us_per_byte=k.b1_us_per_byte / links)

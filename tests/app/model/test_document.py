@@ -1,11 +1,15 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from documents import add_plan, chain_document, document_of
 from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.text import ms
 from enplace_studio.model.constraints import list_constraints
 from enplace_studio.model.open_project import PlanEntry
+from enplace_studio.model.prices import headline
 from problems import cluster_of, plan_of, profile_of
 
 
@@ -76,6 +80,36 @@ def test_an_edit_and_its_opposite_restore_the_constraints(document, first, secon
     first(document)
     second(document)
     assert snapshot(document)[:3] == before
+
+
+def test_a_what_if_is_no_unsaved_change(document):
+    document.mark_saved(Path("p.enplace"), None, document.work)
+    document.set_scale(2.0, 3.1)
+    assert not document.modified
+    document.place([2], 0)
+    document.set_scale(4.0, 3.1)
+    assert document.modified
+    assert document.undo_stack.last_change.startswith("pin")
+    document.undo_stack.setIndex(0)
+    assert not document.modified
+
+
+def test_a_plan_of_another_objective_is_priced_in_it(document):
+    plan = replace(document.current.plan, objective="throughput")
+    plan = replace(check_claims(document.problem, plan), bound_us=15.0, rivals=None)
+    made = PlanEntry("loads", plan, simulate(document.problem, plan))
+    document.add_plan(made)
+    preview = document.previews.get([2], 0)
+    assert preview.price == f"{ms(30)}/sample"
+    document.place([2], 0)
+    assert headline(document.current.plan, document.schedule) == f"{ms(30)}/sample"
+    assert document.current.plan.bound_us is None
+    document.choose_plan(made)
+    document.set_scale(2.0, 1.0)
+    assert document.current.plan.value_us < plan.value_us
+    document.set_scale(1.0, 1.0)
+    assert document.current.plan.value_us == plan.value_us
+    assert document.current.plan.bound_us == plan.bound_us
 
 
 def test_placing_pins_and_simulates_at_once(document):
@@ -157,10 +191,10 @@ def test_a_drop_where_the_ops_are_pinned_already_is_no_step_of_undo(document):
 def test_a_preview_shows_the_effect_and_changes_nothing(document):
     before = snapshot(document)
     preview = document.previews.get([2], 0)
-    assert (preview.step_us, preview.delta_us) == (30, -21)
+    assert (preview.value_us, preview.delta_us) == (30, -21)
     assert snapshot(document) == before
     document.place([2], 0)
-    assert document.schedule.makespan_us == preview.step_us
+    assert document.schedule.makespan_us == preview.value_us
     assert document.schedule.peak_bytes.tolist() == preview.peak_bytes.tolist()
 
 
@@ -176,7 +210,7 @@ def test_a_drop_is_scheduled_as_if_it_had_not_been_previewed(document):
 
 def test_a_preview_ignores_the_pins_of_the_moved_ops(document):
     document.pin_here([2])
-    assert document.previews.get([2], 0).step_us == 30
+    assert document.previews.get([2], 0).value_us == 30
 
 
 def test_a_preview_of_an_impossible_move_gives_the_reason():
@@ -273,7 +307,7 @@ def test_scaling_simulates_every_plan_again(document):
 def test_one_slider_drag_is_one_undo_step(document):
     for factor in (1.5, 2.0, 4.0):
         document.set_scale(factor, 1.0, drag=1)
-    assert document.undo_stack.undoText() == "set compute to 4 ×, links to 1 ×"
+    assert document.undo_stack.undoText() == "what if: compute 4 ×"
     document.undo_stack.undo()
     assert document.project.scale == (1.0, 1.0)
 

@@ -34,6 +34,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
 from enplace_studio.model.previews import Preview
+from enplace_studio.model.prices import headline
 from enplace_studio.views.inspector.inspector_facts import (
     SplitFact,
     largest_outgoing,
@@ -158,10 +159,12 @@ class InspectorView(ScrollPanel):
                 "There is no plan yet. As soon as there is one, you read here what limits it."
             )
         else:
-            step = ms(current.schedule.makespan_us)
+            schedule = current.schedule
+            per = "" if current.plan.value_us is None else f", {headline(current.plan, schedule)}"
+            step = ms(schedule.makespan_us)
             measured = current.schedule.problem.measured_profile.measured
             known = f"an {ESTIMATED} " if measured.estimated else ""
-            self._add_text(f"“{current.name}” takes {known}{step} per step.")
+            self._add_text(f"“{current.name}” takes {known}{step} per step{per}.")
             if note := current.plan.note.rstrip("."):
                 self._add_text(f"Its method says: {note}.")
             self._add_text(

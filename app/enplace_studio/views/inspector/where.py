@@ -7,7 +7,7 @@ from functools import partial
 from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QMenu, QWidget
 
-from enplace.text import ms, size
+from enplace.text import size
 from enplace.values.profile import IntArray
 from enplace_studio.model.document import Document
 from enplace_studio.model.open_project import OpenProject
@@ -93,11 +93,11 @@ class DeviceGrid(Columns):
             self.explained.emit(device, preview)
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
-        text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"
+        text = preview.change if abs(change) > _UNCHANGED_US else "no change"
         button.set_note(text if preview.fits else "no room", role if preview.fits else "bad")
         peak = size(int(preview.peak_bytes[button.device]))
         fits = "" if preview.fits else "; does not fit"
-        tip = f"{button.text()}: step time {ms(preview.step_us)} ({text}), {peak} at the peak{fits}"
+        tip = f"{button.text()}: {preview.price} ({text}), {peak} at the peak{fits}"
         button.setToolTip(plain_tip(tip))
 
     def menu_of(self, button: DeviceButton) -> QMenu:

@@ -13,8 +13,9 @@ from enplace_studio.explain.differences import sent_bytes
 from enplace_studio.explain.shortened import shorten_among
 from enplace_studio.model.bounds import Bounds
 from enplace_studio.model.open_project import OpenProject, PlanEntry
-from enplace_studio.model.plan_facts import brief_standing, headline, standing, tooltip, why_stale
+from enplace_studio.model.plan_facts import brief_standing, standing, tooltip, why_stale
 from enplace_studio.model.previews import full_text, lack
+from enplace_studio.model.prices import headline, what_if_text
 from enplace_studio.widgets.drawing import RIGHT, draw_text
 from enplace_studio.widgets.labels import plain_tip
 from enplace_studio.widgets.messages import button
@@ -59,6 +60,7 @@ class PlanCard(QAbstractButton):
         self._gap = bounds.gap(entry.schedule)
         some_split = any(each.plan.splits for each in project.plans)
         self._of_what = ", ops whole" if some_split and not entry.plan.splits else ""
+        self._what_if = "" if entry.cluster is not None else what_if_text(*project.scale)
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(project, entry)
         self.stale = why_stale(project.problem_of(entry), entry, project.locks)
@@ -105,7 +107,9 @@ class PlanCard(QAbstractButton):
             f"{size(sent_bytes(schedule))} sent",
             peak,
         ]
-        return [f"{ESTIMATED}, {found[0]}", *found[1:]] if is_estimated else found
+        first_words = [ESTIMATED] if is_estimated else []
+        first_words += [self._what_if] if self._what_if else []
+        return [", ".join([*first_words, found[0]]), *found[1:]]
 
     def hasHeightForWidth(self) -> bool:
         return True
@@ -145,7 +149,7 @@ class PlanCard(QAbstractButton):
     def _lead(self, width: float) -> str:
         """Return the text below the name that is always shown."""
         rest = self._name_lines(width)[1]
-        is_urgent = bool(self.stale) or not self.entry.schedule.fits
+        is_urgent = bool(self.stale or self._what_if) or not self.entry.schedule.fits
         first = self.notes[:1] if is_urgent or not rest else []
         return " · ".join([*([rest] if rest else []), *first])
 

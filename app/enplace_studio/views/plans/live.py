@@ -20,7 +20,8 @@ from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.explain.titles import short_title
 from enplace_studio.jobs.solver import Job, Report, SearchRecord, Solver
 from enplace_studio.model.document import Document
-from enplace_studio.model.plan_facts import PER, other_machine, role_of, vs_expert
+from enplace_studio.model.plan_facts import other_machine, role_of, vs_expert
+from enplace_studio.model.prices import PER
 from enplace_studio.views.plans.waiting import WaitingJobs
 from enplace_studio.widgets.labels import ElidedLabel, label, paragraph, set_role
 from enplace_studio.widgets.layouts import STRETCH, hbox, vbox

@@ -17,6 +17,7 @@ from enplace.values.problem import THROUGHPUT
 from enplace_studio.explain.prediction import step_error
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
+from enplace_studio.model.prices import what_if_text
 from enplace_studio.views.timeline.canvas import TimelineCanvas
 from enplace_studio.views.timeline.pipeline import PipelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
@@ -92,8 +93,12 @@ class TimelineView(Panel):
     def _follow_objective(self) -> None:
         """Show a plan made for a pipeline as one, all others as a step."""
         entry = self._document.current
-        if entry is not None and entry is not self._followed:
-            self._followed = entry
+        if entry is None or entry is self._followed:
+            return
+        # An edit leaves the page that the user has chosen.
+        is_edit = self._followed is not None and _is_edit(entry, self._followed)
+        self._followed = entry
+        if not is_edit:
             self.show_page(int(entry.plan.objective == THROUGHPUT))
 
     def _show_legend(self) -> None:
@@ -105,6 +110,7 @@ class TimelineView(Panel):
             self.set_legend("")
             return
         schedule, baseline = project.current.schedule, project.baseline
+        what_if = what_if_text(*project.scale)
         step, run = ms(schedule.makespan_us), project.current.run
         if run is None and schedule.problem.measured_profile.measured.estimated:
             step += f" {ESTIMATED}"
@@ -115,7 +121,8 @@ class TimelineView(Panel):
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
-        self.set_legend(f"{step}{BETWEEN_FACTS}W A S D to move")
+        facts = [what_if] if what_if else []
+        self.set_legend(BETWEEN_FACTS.join([*facts, step, "W A S D to move"]))
 
     def _show_summary(self, text: str) -> None:
         self.summary.setText(
@@ -130,6 +137,12 @@ class TimelineView(Panel):
         summary = self.summary.sizeHint().height() + 8
         wanted = self.around_height + self.canvas.lanes.wanted_px + summary
         return Need(self.title_height, 0, wanted, wanted)
+
+
+def _is_edit(entry: PlanEntry, shown: PlanEntry) -> bool:
+    """Return whether a plan was made from the one shown so far, or only priced anew."""
+    is_own = entry.origin is shown or (entry.origin is not None and entry.origin is shown.origin)
+    return is_own or (entry.name == shown.name and entry.plan.objective == shown.plan.objective)
 
 
 def _traced(run: MeasuredRun) -> str:

@@ -1,0 +1,123 @@
+"""Random work in the studio: every figure it shows or writes is what ``enplace simulate`` says."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from documents import document_of
+from enplace.bounds import with_bound
+from enplace.cli import run
+from enplace.machine import simulate
+from enplace.machine.check_claims import check_claims
+from enplace.placing.registry import EVERY
+from enplace.text import ms
+from enplace.values.load_rule import LoadRule
+from enplace.values.plan_facts import VALUE_KEYS
+from enplace.values.result import Result
+from enplace.writers import write_plan, write_profile
+from enplace.writers.archive import write_project
+from enplace.writers.report import report_html
+from enplace_studio.files import session
+from enplace_studio.jobs.solver import Solver
+from enplace_studio.model import edits
+from enplace_studio.model.open_project import PlanEntry
+from enplace_studio.model.prices import PER, headline
+from enplace_studio.shell.status import StatusLine
+from enplace_studio.views.plans.card import PlanCard
+from problems import cluster_of, profile_of
+
+N_OPS, STEPS = 7, 12
+
+
+def model(chance):
+    names = "abcdefg"
+    times = {name: chance.randint(1, 30) for name in names}
+    n_bytes = {name: chance.randint(1, 40) for name in names}
+    sources = [names[chance.randrange(at)] for at in range(1, N_OPS)]
+    edges = [(one, names[at + 1], n_bytes[one]) for at, one in enumerate(sources)]
+    return profile_of(times, edges)
+
+
+def made_plan(document, objective, chance):
+    """Add a plan for an objective, as a method would bring it."""
+    plan = document.current.plan
+    device = plan.device.copy()
+    device[chance.randrange(N_OPS)] = chance.choice(document.project.cluster.gpus)
+    rule = LoadRule() if objective == "throughput" else None
+    plan = replace(plan, device=device, objective=objective, load_rule=rule, value_us=None)
+    plan = edits.repair(document.problem, replace(plan, subgraph=None))
+    plan = check_claims(document.problem, plan)
+    own_us = plan.value_us
+    plan = plan if own_us is None else replace(plan, bound_us=own_us, proven=True)
+    entry = PlanEntry(objective, plan, simulate(document.problem, plan))
+    document.take_plan(entry, document.project.cluster)
+
+
+def work(document, chance):
+    """Do one thing that a user may do."""
+    ops, device = [chance.randrange(N_OPS)], chance.choice(document.project.cluster.gpus)
+    do = chance.choice(["move", "pin", "scale", "cluster", "solve", "show", "undo", "unpin"])
+    if do in ("move", "pin"):
+        document.place(ops, device, pin=do == "pin")
+    elif do == "scale":
+        document.set_scale(chance.choice([1.0, 2.0]), chance.choice([0.5, 1.0, 3.1]))
+    elif do == "cluster":
+        document.set_cluster(cluster_of(chance.choice([2, 3])))
+    elif do == "solve":
+        made_plan(document, chance.choice(EVERY), chance)
+    elif do == "show":
+        document.choose_plan(chance.choice(document.plans))
+    elif do == "undo":
+        document.undo_stack.undo()
+    else:
+        document.unpin(ops)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_figure_is_what_simulate_says(seed, tmp_path, capsys, qtbot):
+    chance = random.Random(seed)
+    profile = model(chance)
+    document = document_of(profile, cluster_of(2), dict.fromkeys(profile.op_names, 0))
+    made_plan(document, "throughput", chance)
+    status = StatusLine(document, Solver())
+    qtbot.addWidget(status)
+    write_profile(tmp_path / "p.json", profile)
+    for _ in range(STEPS):
+        work(document, chance)
+    compare_all(document, status, tmp_path, capsys)
+
+
+def simulated(folder, capsys):
+    """Return what the command says of the exported plan."""
+    status = run(["simulate", str(folder / "p.json"), str(folder / "a.plan.json"), "--json"])
+    assert status in (0, 1)
+    return json.loads(capsys.readouterr().out)
+
+
+def compare_all(document, status, folder, capsys):
+    project = document.project
+    for entry in document.plans:
+        write_plan(folder / "a.plan.json", with_bound(entry.schedule, None))
+        told, objective = simulated(folder, capsys), entry.plan.objective
+        own_us = told[VALUE_KEYS.get(objective, "step_time_us")]
+        card = PlanCard(project, document.bounds, entry)
+        assert card.step == ms(own_us) + PER.get(objective, "")
+        is_scaled = entry.cluster is None and project.scale != (1.0, 1.0)
+        assert ("what if" in card.notes[0]) == is_scaled
+        report = report_html(Result(entry.schedule))
+        assert ms(own_us) in report
+        assert ms(told["step_time_us"]) in report
+        assert ("as fast" in report) == (project.scale != (1.0, 1.0))
+    if document.current is not None:
+        status._show_document()
+        assert headline(document.current.plan, document.schedule) in status.step.text()
+        assert status.step.text().startswith("What if") == (project.scale != (1.0, 1.0))
+    write_project(folder / "p.enplace", session.to_project(project, {}))
+    again = session.open_file(folder / "p.enplace").project
+    assert again.scale == (1.0, 1.0)
+    plain = edits.set_scale(project, 1.0, 1.0)
+    for kept, entry in zip(again.plans, plain.plans, strict=True):
+        assert headline(kept.plan, kept.schedule) == headline(entry.plan, entry.schedule)
+        assert kept.schedule.makespan_us == pytest.approx(entry.schedule.makespan_us)
