@@ -9,6 +9,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ def make_problem(
     whole: Iterable[str] = (),
     reserve: str = "",
     dashes: str = "",
+    objective: str = "",
     **given: Any,
 ) -> Problem:
     """Build the problem of a profile, a cluster and constraints.
@@ -88,7 +90,9 @@ def make_problem(
     constraints : path, optional
         A file of constraints.
     grain : str
-        What stays whole, as the model's framework knows it, such as ``module``.
+        What stays whole, as the model's framework knows it, such as ``module``; nothing if it is
+        ``op``. By default, what the framework keeps whole for the objective, unless ``whole`` is
+        given or another constraint divides it.
     whole : iterable of str
         Regexes; ops with the same match of one stay together.
     reserve : str
@@ -96,6 +100,8 @@ def make_problem(
         :meth:`~enplace.values.cluster.Cluster.reserving`.
     dashes : str
         What to put before ``pin`` and so on in a message: ``--`` on the command line.
+    objective : str
+        What the plan shall be good for.
     **given : iterables
         Constraints by the keyword of their kind: ``pins``, ``colocate``... They are as for
         ``--pin`` and so on: regexes of op names, and names of devices.
@@ -105,6 +111,7 @@ def make_problem(
     EnplaceError
         If a file, a name or a constraint cannot be used.
     """
+    from enplace.frameworks.framework import OPS
     from enplace.frameworks.registry import framework_of
     from enplace.names.whole import find_layers
     from enplace.readers.clusters import cluster_from
@@ -120,13 +127,22 @@ def make_problem(
     }
     pinned = {op for op, _ in rows[Pin.key]}
     rows[Pin.key] += scope_pins(profile, machine, pinned)
-    if grain:
-        rows["colocate"] += framework_of(profile).grain(grain, profile)
+    framework = framework_of(profile)
+    if grain and grain != OPS:
+        rows["colocate"] += framework.grain(grain, profile)
     for pattern in whole:
         layers = find_layers(pattern, profile, f"{dashes}whole")
         rows["colocate"] += [tuple(ops) for ops in layers.values() if len(ops) > 1]
     problem = Problem(profile, machine, Constraints.of(rows))
-    return problem if constraints is None else _with_constraints(problem, constraints)
+    if constraints is not None:
+        problem = _with_constraints(problem, constraints)
+    usual = framework.usual_grains.get(objective)
+    if grain or whole or usual is None:
+        return problem
+    together = [*problem.together, *framework.grain(usual, profile)]
+    with suppress(ProblemError):
+        return problem.constrained(together=together)
+    return problem
 
 
 def _how_to_profile(path: PathLike) -> str:

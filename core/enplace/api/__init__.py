@@ -224,7 +224,9 @@ def place(
     constraints : str or path, optional
         A file of constraints that the studio exported; those given here go before it.
     grain : str, optional
-        Keep together what the model's framework knows as one, such as ``"module"``.
+        Keep together what the model's framework knows as one, such as ``"module"``. By default,
+        ``"block"`` for the throughput of PyTorch's models, unless other constraints divide blocks;
+        else ``"op"``, which keeps nothing together.
     whole : str or iterable of str, optional
         Regexes; ops whose names or scopes have the same match stay together: ``r"layers/\d+"``
         keeps each layer whole.
@@ -277,7 +279,8 @@ def place(
     asked = _options(objective, time_limit_s, seed, progress)
     values = dict(options or {})
     chosen = choose_method(method, objective, values)
-    problem = _problem(profile, cluster, constraints, grain, whole, reserve, given)
+    usual_for = objective if start is None else ""  # it may divide anything
+    problem = _problem(profile, cluster, constraints, grain, whole, reserve, usual_for, given)
     first = None if start is None else _start(problem, start, chosen)
     asked = replace(asked, start=first, values=values)
     return Result.of(run_placer(problem, chosen, options=asked))
@@ -327,7 +330,7 @@ def compare(
     asked = _options(objective, time_limit_s, seed, progress)
     wanted = None if methods is None else ",".join(texts(methods, "methods"))
     values = values_of_methods(method_names(wanted, objective), dict(options or {}))
-    problem = _problem(profile, cluster, constraints, grain, whole, reserve, given)
+    problem = _problem(profile, cluster, constraints, grain, whole, reserve, objective, given)
     results, failures = place_with_each(problem, values, asked)
     return Comparison(
         {name: Result.of(each) for name, each in results.items()},
@@ -342,6 +345,7 @@ def _problem(
     grain: str,
     whole: str | Iterable[str],
     reserve: str,
+    objective: str,
     given: Mapping[str, Demand],
 ) -> Problem:
     return make_problem(
@@ -351,6 +355,7 @@ def _problem(
         grain=grain,
         whole=texts(whole, "whole"),
         reserve=reserve,
+        objective=objective,
         **demands(given),
     )
 

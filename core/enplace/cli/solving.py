@@ -94,7 +94,8 @@ def place(
     check_outputs(outputs, *inputs, force=force)
     values = take_values(given)
     chosen = choose_method(method, objective, values)
-    problem = make_problem(profile, **given, dashes="--")
+    usual_for = "" if start else objective  # a plan to start from may divide anything
+    problem = make_problem(profile, **given, dashes="--", objective=usual_for)
     first = None if start is None else read_start(problem, start, chosen)
     as_json = click.get_current_context().params["as_json"]
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
@@ -259,7 +260,7 @@ def compare(
 
     names = method_names(methods, objective)
     values = values_of_methods(names, take_values(given))
-    problem = make_problem(profile, **given, dashes="--")
+    problem = make_problem(profile, **given, dashes="--", objective=objective)
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         options = PlaceOptions(objective, Stop(time_limit, cancelled=stopped), seed, report)
         results, failures = place_with_each(problem, values, options, begin)

@@ -25,6 +25,9 @@ from enplace.writers.registry import Exporter
 
 Grain = Callable[[Profile], Sequence[Sequence[int]]]
 
+OPS = "op"
+"""The grain that keeps nothing together, of every framework."""
+
 
 def explain_script_end(name: str, code: int, less_memory: str) -> str:
     """Explain why a framework's worker that ran a script ended without an answer; "" if unknown.
@@ -126,6 +129,8 @@ class Framework:
     grains : mapping of str to callable
         Coarser units than ops, by name, such as ``module``. Each takes a profile and returns the
         groups of ops, by their numbers, which then stay together.
+    usual_grains : mapping of str to str
+        The grain of an objective if nobody asks for another.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
     bundled : tuple of Path
@@ -150,6 +155,7 @@ class Framework:
     about_plain_kernels: str = ""
     imports: tuple[str, ...] = ()
     grains: Mapping[str, Grain] = field(default_factory=dict)
+    usual_grains: Mapping[str, str] = field(default_factory=dict)
     exporters: tuple[Exporter, ...] = ()
     bundled: tuple[Path, ...] = ()
 
@@ -210,7 +216,7 @@ class Framework:
         if not self.module:
             raise EnplaceError(f"there is no grain '{name}': {self.state}")
         if name not in self.grains:
-            known = f"; use {listed(self.grains)}" if self.grains else ", nor any other"
+            known = f"; use {listed([*self.grains, OPS])}" if self.grains else ", nor any other"
             raise EnplaceError(f"{self.name} has no grain '{name}'{known}")
         return [tuple(group) for group in self.grains[name](profile) if len(group) > 1]
 

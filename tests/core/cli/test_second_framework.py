@@ -37,11 +37,13 @@ def test_its_scripts_take_what_it_declares(enplace):
     assert profile.measured.source["compile"] is True
     kind = kind_of(profile)
     assert kind.description == "A script by torchlight."
-    enplace("place", "S.enplace", "--cluster", "c.json", "-o", "p.json", "--method", "round-robin")
-    words = ("run", "train.py", "p.json", "--trust", "--profile", "S.enplace", "--json")
+    enplace(
+        "place", "S.enplace", "--cluster", "c.json", "-o", "new.json", "--method", "round-robin"
+    )
+    words = ("run", "train.py", "new.json", "--trust", "--profile", "S.enplace", "--json")
     done = enplace(*words, "--brightness", "2")
     assert (done.status, done.document["facts"]["wishes"]) == (0, {"brightness": 2})
-    plan = json.loads(Path("p.json").read_text())
+    plan = json.loads(Path("new.json").read_text())
     assert plan["profile"]["framework"] == "torchlight"
     done = enplace(*words, "--framework", "tensorflow", "--brightness", "2")
     assert "TensorFlow's run takes no 'brightness'" in done.err
@@ -72,7 +74,7 @@ def test_a_plan_is_exported_as_its_code(enplace):
     assert Path("plan.fl").read_text() == "burn"
     words = ("--cluster", "c.json", "-o", "plan.json", "--method", "round-robin")
     enplace("place", "P.enplace", *words)
-    done = enplace("export", "P.enplace", "plan.json", "--format", "flame", "-o", "plan.fl")
+    done = enplace("export", "P.enplace", "plan.json", "--format", "flame", "-o", "second.fl")
     assert done.status == 2
     assert "a flame does not jump" in done.err
 
@@ -119,13 +121,13 @@ def test_what_it_cannot_do_is_refused_by_name(enplace, planned, words, why):
 
 
 def test_what_it_takes_as_one_stays_together(enplace, planned):
-    words = ("P.enplace", "--cluster", "c.json", "--method", "round-robin", "-o", "p.json")
+    words = ("P.enplace", "--cluster", "c.json", "--method", "round-robin", "-o", "new.json")
     assert enplace("place", *words, "--grain", "half").status == 0
-    ops = json.loads(Path("p.json").read_text())["ops"]
+    ops = json.loads(Path("new.json").read_text())["ops"]
     devices = [op["device"] for op in ops]
     assert devices[1] == devices[2]
     done = enplace("place", *words, "--grain", "module")
-    assert "Torchlight has no grain 'module'; use half" in done.err
+    assert "Torchlight has no grain 'module'; use half, op" in done.err
 
 
 def test_it_has_no_models_to_verify_a_machine_by(enplace, monkeypatch):
@@ -205,10 +207,11 @@ def test_a_script_applies_a_plan_with_the_framework_that_it_imported(monkeypatch
 
 def test_a_model_of_an_unknown_framework_is_not_run_by_another(enplace):
     profile_script(enplace, "torchlight")
-    enplace("place", "S.enplace", "--cluster", "c.json", "-o", "p.json", "--method", "round-robin")
-    plan = json.loads(Path("p.json").read_text())
+    words = ("--cluster", "c.json", "-o", "new.json", "--method", "round-robin")
+    enplace("place", "S.enplace", *words)
+    plan = json.loads(Path("new.json").read_text())
     plan["profile"]["framework"] = "jax"
-    Path("p.json").write_text(json.dumps(plan))
-    done = enplace("run", "train.py", "p.json", "--trust")
+    Path("new.json").write_text(json.dumps(plan))
+    done = enplace("run", "train.py", "new.json", "--trust")
     assert (done.status, done.out) == (2, "")
     assert "the profile: no framework is called 'jax'; update Enplace" in done.err

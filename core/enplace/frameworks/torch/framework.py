@@ -13,8 +13,10 @@ from enplace.frameworks.torch.exports import EXPORTERS
 from enplace.frameworks.wishes import PROGRAM
 from enplace.option import SWITCH, Option
 from enplace.processes.worker import scratch_program
+from enplace.values.problem import THROUGHPUT
 from enplace.writers.registry import Exporter
 
+_WEIGHTS = (".pt", ".pth", ".bin")
 _MODELS = "a PyTorch training script (.py)"
 
 _ESTIMATE = Option(
@@ -61,10 +63,15 @@ def recognise(path: Path) -> tuple[Path, str]:
         If PyTorch cannot open it.
     """
     suffix = path.suffix.lower()
-    if suffix in (".pt", ".pth"):
+    if suffix in _WEIGHTS:
         raise FileError(
             f"{path}: weights without the code of their model (and opening them may run code); "
             f"open the script that trains it"
+        )
+    if suffix == ".pt2":
+        raise FileError(
+            f"{path}: a program of torch.export; open a script that calls its model, which gives a "
+            f"forward pass, or export it by torch.onnx.export and import the .onnx file"
         )
     if suffix != ".py" or os.path.isdir(path):
         raise FileError(f"{path}: not a model; choose {_MODELS}")
@@ -86,7 +93,7 @@ FRAMEWORK = Framework(
     worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     kinds=_KINDS,
     models=_MODELS,
-    suffixes=(".py", ".pt", ".pth"),
+    suffixes=(".py", *_WEIGHTS, ".pt2"),
     imports=(
         "torch",
         "torchvision",
@@ -103,6 +110,7 @@ FRAMEWORK = Framework(
     about_compiled="The script compiles its model by torch.compile. Enplace measures it op by op, "
     "so the script's own step is shorter.",
     grains={"module": find_modules, "block": find_blocks},
+    usual_grains={THROUGHPUT: "block"},
     exporters=(
         Exporter(
             "device-map",

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -195,32 +196,71 @@ def _find_holds(
     first = [stage.devices[0] for stage in stages]
     recompute = recomputing(problem, plan.device, plan.recompute)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
-    once, weights = once_per_step(profile), given_by_variables(profile)
-    until: dict[int, set[int]] = defaultdict(set)
-    for hold in holds_of_samples(profile).tolist():
-        until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))
-    for tensor in np.flatnonzero((profile.copy_bytes > 0) & ~weights).tolist():
-        edges = slice(profile.edge_ptr[tensor], profile.edge_ptr[tensor + 1])
-        maker = int(stage_of[profile.tensor_op[tensor]])
+    for use, (held_bytes, copy_bytes) in _find_uses(profile, stage_of).items():
+        maker = use.maker
         readers: dict[int, set[int]] = {first[maker]: {maker}}
-        for reader in set(stage_of[profile.edge_op[edges]].tolist()):
+        for reader in use.readers:
             readers.setdefault(first[reader], set()).add(reader)
-        held = profile.hold_ptr[tensor] < profile.hold_ptr[tensor + 1]
-        if once[tensor] and (held or len(readers) > 1):
+        if use.is_summed and (use.is_held or len(readers) > 1):
             # Added at once to the sum of the samples, which stays, or is sent after the last one.
             readers = {first[maker]: {maker}}
         for device, there in readers.items():
             sent = device == first[maker] and len(readers) > 1
             again = stages[min(there)].of == FORWARD and device in recompute
             made = device == first[maker]
-            later = until[tensor] if made else set()
-            n_bytes = int((profile.held_bytes if made else profile.copy_bytes)[tensor])
-            for hold in _holds_of(stages, maker, sorted(there), made, sent, again, sorted(later)):
-                holds[device][hold] += n_bytes
+            later = sorted(use.until) if made else []
+            for hold in _holds_of(stages, maker, sorted(there), made, sent, again, later):
+                holds[device][hold] += held_bytes if made else copy_bytes
     for number, stage in enumerate(stages):
         if temporary := int(profile.temporary_bytes[stage.ops].max(initial=0)):
             holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += temporary
     return holds
+
+
+class _Use(NamedTuple):
+    """Which stages make, read and hold a tensor of each sample; few differ between tensors.
+
+    Attributes
+    ----------
+    until : frozenset of int
+        Stages of the same sample until whose end it is held besides.
+    is_summed : bool
+        Whether it goes to a sum of all samples.
+    is_held : bool
+        Whether anything holds it.
+    """
+
+    maker: int
+    readers: frozenset[int]
+    until: frozenset[int]
+    is_summed: bool
+    is_held: bool
+
+
+def _find_uses(profile: Profile, stage_of: IntArray) -> dict[_Use, tuple[int, int]]:
+    """Return the bytes of all tensors of one use: where they are made, and of their copies."""
+    counts = np.flatnonzero((profile.copy_bytes > 0) & ~given_by_variables(profile))
+    until: dict[int, set[int]] = defaultdict(set)
+    for hold in holds_of_samples(profile).tolist():
+        until[int(profile.hold_tensor[hold])].add(int(stage_of[profile.hold_op[hold]]))
+    readers, ptr = stage_of[profile.edge_op].tolist(), profile.edge_ptr.tolist()
+    columns = (
+        counts,
+        stage_of[profile.tensor_op[counts]],
+        once_per_step(profile)[counts],
+        np.diff(profile.hold_ptr)[counts] > 0,
+        profile.held_bytes[counts],
+        profile.copy_bytes[counts],
+    )
+    found: dict[_Use, tuple[int, int]] = {}
+    for tensor, maker, summed, held, held_bytes, copy_bytes in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        read_by = frozenset(readers[ptr[tensor] : ptr[tensor + 1]])
+        use = _Use(maker, read_by, frozenset(until.get(tensor, ())), summed, held)
+        known = found.get(use, (0, 0))
+        found[use] = known[0] + held_bytes, known[1] + copy_bytes
+    return found
 
 
 def _holds_of(

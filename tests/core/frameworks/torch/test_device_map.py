@@ -7,6 +7,7 @@ from enplace.frameworks.registry import frameworks
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.torch.device_map import block_of, find_blocks, folded, why_no_map, write_map
 from enplace.frameworks.torch.measure import estimated_profile
+from enplace.inputs import make_problem
 from enplace.machine import simulate
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement
@@ -18,7 +19,8 @@ from torch_steps import read_step
 
 @pytest.fixture
 def problem():
-    profile = estimated_profile("tied", read_step("tied"), GPUS["h100"], Measurement())
+    facts = Measurement(framework="torch")
+    profile = estimated_profile("tied", read_step("tied"), GPUS["h100"], facts)
     return Problem(profile, presets()["h100-2-nvlink"])
 
 
@@ -76,3 +78,22 @@ def test_a_profile_of_no_pytorch_model_has_no_map(problem):
     )
     bare.measured_profile.measured.config.clear()
     assert "not of one PyTorch model" in why_no_map(result_of(bare, lambda scope: False))
+
+
+def test_blocks_stay_together_for_throughput_unless_something_else_is_asked(problem):
+    profile, cluster = problem.profile, problem.cluster
+
+    def n_units(objective="throughput", **given):
+        return make_problem(profile, cluster, objective=objective, **given).n_units
+
+    ops, blocks = problem.n_units, n_units(grain="block", objective="")
+    assert n_units() == blocks < ops
+    assert n_units("step-time") == n_units(grain="op") == ops
+    up, down = (
+        next(name for name in profile.op_names if name.startswith(f"blocks_0/{own}/"))
+        for own in ("up", "down")
+    )
+    divided = make_problem(
+        profile, cluster, objective="throughput", pins=[(up, "GPU:0"), (down, "GPU:1")]
+    )
+    assert divided.n_units == ops

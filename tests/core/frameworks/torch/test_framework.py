@@ -35,6 +35,9 @@ def test_weights_alone_are_refused_without_being_opened(tmp_path):
     path.write_bytes(b"\x80\x02")
     with pytest.raises(FileError, match=r"model\.pt: weights without the code of their model"):
         source_of(str(path))
+    (program := tmp_path / "model.pt2").write_bytes(b"PK")
+    with pytest.raises(FileError, match=r"model\.pt2: a program of torch\.export; open a script"):
+        source_of(str(program))
 
 
 def test_workers_that_run_scripts_change_no_files():
