@@ -89,6 +89,24 @@ def _grouped_mm(args: Sequence[Any], kwargs: Any, out: Any) -> float:
     return float(2 * left.numel() * right.shape[-1])
 
 
+def _product(args: Sequence[Any], kwargs: Any, out: Any) -> float:
+    """Each number of the result is a sum along the last dimension of the first tensor."""
+    return float(2 * out.numel() * args[0].shape[-1])
+
+
+def _product_and_sum(args: Sequence[Any], kwargs: Any, out: Any) -> float:
+    return _product(args[1:], kwargs, out)
+
+
+def _whole_attention(args: Sequence[Any], kwargs: Any, out: Any) -> float:
+    """Layers of attention that run as one op where nothing trains, with all their products."""
+    given = args[3:18] if isinstance(args[1], int) else args[5:9]  # masks come later
+    matrices = [each for each in given if isinstance(each, torch.Tensor) and each.dim() == 2]
+    batch, rows, embedded = args[0].shape
+    weights: int = sum(each.numel() for each in matrices)
+    return float(2 * batch * rows * (weights + 2 * rows * embedded))
+
+
 def _recurrent(args: Sequence[Any], kwargs: Any, out: Any) -> float:
     """Each weight of a recurrent layer meets each step of each sample."""
     inputs, weights = args[0], args[1]
@@ -114,6 +132,18 @@ _OWN: dict[str, Callable[[Sequence[Any], Any, Any], float]] = {
     "_scaled_dot_product_fused_attention_overrideable": _attention_forward,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "_grouped_mm": _grouped_mm,
+    "_scaled_grouped_mm": _grouped_mm,
+    "_scaled_grouped_mm_v2": _grouped_mm,
+    "_scaled_mm_v2": _product,
+    "_int_mm": _product,
+    "_weight_int8pack_mm": _product,
+    "mv": _product,
+    "dot": _product,
+    "vdot": _product,
+    "addmv": _product_and_sum,
+    "_addmm_activation": _product_and_sum,
+    "_native_multi_head_attention": _whole_attention,
+    "_transformer_encoder_layer_fwd": _whole_attention,
     "_cudnn_rnn": _recurrent,
     "_cudnn_rnn_backward": _recurrent_backward,
     "mkldnn_rnn_layer": _recurrent_layer,

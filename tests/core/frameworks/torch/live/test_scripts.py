@@ -21,8 +21,10 @@ from enplace.frameworks.torch.device_map import write_map  # noqa: E402
 from enplace.frameworks.torch.fake import record_on_fake_tensors  # noqa: E402
 from enplace.frameworks.torch.measure import estimated_profile  # noqa: E402
 from enplace.frameworks.torch.profile import graph_of  # noqa: E402
+from enplace.frameworks.torch.recording import Recording  # noqa: E402
 from enplace.frameworks.torch.scripts import LoadError, record_script  # noqa: E402
 from enplace.frameworks.torch.step import GRADIENT, PARAMETER, Timing  # noqa: E402
+from enplace.frameworks.torch.timing import Clock  # noqa: E402
 from enplace.machine import simulate  # noqa: E402
 from enplace.processes.worker import ignore  # noqa: E402
 from enplace.readers.clusters import presets  # noqa: E402
@@ -163,6 +165,33 @@ def test_flops_are_those_of_pytorchs_own_counter(tmp_path):
         model(torch.randn(32, 32)).sum().backward()
     matrix = ("mm", "addmm")
     assert sum(op.work.flops for op in step.ops if op.kind in matrix) == counter.get_total_flops()
+
+
+def recorded_flops(function):
+    """Return the FLOPs of each kind of op of a call."""
+    recording = Recording(Clock())
+    recording.begin()
+    with torch.no_grad():
+        function()
+    return {op.kind: op.work.flops for op in recording.end().ops}
+
+
+def test_products_that_pytorch_does_not_count_have_formulas():
+    matrix, row, low = torch.ones(8, 5), torch.ones(5), torch.ones(32, 16, dtype=torch.int8)
+    assert recorded_flops(lambda: matrix @ row)["mv"] == 2 * 8 * 5
+    assert recorded_flops(lambda: torch.addmv(torch.ones(8), matrix, row))["addmv"] == 2 * 8 * 5
+    assert recorded_flops(lambda: row @ row)["dot"] == 2 * 5
+    right = torch.ones(16, 24, dtype=torch.int8)
+    assert recorded_flops(lambda: torch._int_mm(low, right))["_int_mm"] == 2 * 32 * 16 * 24
+
+
+def test_a_layer_that_runs_as_one_op_has_the_flops_of_its_parts():
+    layer, x = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), torch.ones(2, 16, 64)
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    layer.eval()
+    whole = recorded_flops(lambda: layer(x, src_mask=torch.zeros(16, 16)))
+    assert whole["_transformer_encoder_layer_fwd"] == counter.get_total_flops()
 
 
 def test_a_fused_optimiser_passes_once_over_parameter_gradient_and_state(tmp_path):
