@@ -68,7 +68,7 @@ test-tensorflow: | system
 test-torch: | system
 	scripts/test-torch.sh $(or $(VERSION),2.13.0) $(PYTEST_ARGS)
 
-# Eight PyTorch models on the GPU of this machine, measured and predicted: make gpu-check PYTHON=python3
+# Models of PyTorch, and of TensorFlow beside it, on the GPU of this machine: make gpu-check PYTHON=python3
 gpu-check:
 	scripts/gpu-check.sh build/gpu-check
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures PyTorch models on the GPU of this machine and compares them with what Enplace predicts.
-# Usage: scripts/gpu-check.sh FOLDER [MODEL...]. $PYTHON has torch and transformers; Enplace need not be
-# installed there, but numba, numpy, scipy and networkx must be.
+# Measures models of PyTorch, and of TensorFlow if it is there, on the GPU of this machine and compares
+# them with what Enplace predicts. Usage: scripts/gpu-check.sh FOLDER [MODEL...]. $PYTHON has torch and
+# transformers; Enplace need not be installed there, but numba, numpy, scipy and networkx must be.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,4 +16,4 @@ path=$PWD/build/gpu-check-path
 mkdir -p "$path"
 ln -sfn "$PWD/core/enplace" "$path/enplace"
 ln -sfn "$PWD/resources" "$path/enplace_resources"
-PYTHONPATH=$path exec "$python" -m benchmarks.gpu.check "$@"
+PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} exec "$python" -m benchmarks.gpu.check "$@"

@@ -1,9 +1,11 @@
-"""Measure eight PyTorch models on this machine's GPU, and compare with what Enplace predicts.
+"""Measure PyTorch and TensorFlow models on this machine's GPU, and compare with what is predicted.
 
 ``python -m benchmarks.gpu.check FOLDER`` profiles each model, simulates it on one device, estimates
-it on tensors without content from the GPU's roofline, and writes ``gpu-check.json``,
-``gpu-check.md`` and the profiles, packed into ``profiles.zip``. Without a GPU it does the same with
-small models on the CPU, whose estimate means nothing. A model that fails is told and left out.
+those of PyTorch on tensors without content from the GPU's roofline, and writes ``gpu-check.json``,
+``gpu-check.md`` and the profiles, packed into ``profiles.zip``. Models of TensorFlow come last, if
+it is installed and sees the GPU that PyTorch sees, and while there is time. Without a GPU the check
+does the same with small models on the CPU, whose estimate means nothing. A model that fails is told
+and left out.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
 import sys
 import time
 import traceback
@@ -24,6 +27,7 @@ import numpy as np
 
 from enplace.frameworks.jobs import measure_profile
 from enplace.frameworks.own_cluster import PCIE, describe, model_of
+from enplace.frameworks.registry import frameworks
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import source_of
 from enplace.machine import simulate
@@ -35,7 +39,17 @@ from enplace.writers import write_profile
 
 SCRIPT = Path(__file__).with_name("train.py")
 MODELS = ("lstm", "resnet50", "gpt2", "bert", "vit", "llama-1b", "t5", "convnext")
+TENSORFLOW_SCRIPTS = Path(__file__).parents[2] / "resources" / "models"
+TENSORFLOW_MODELS = {
+    "tf-vgg19": "vgg19.py --batch 64 --size 224 --classes 1000 --width 64",
+    "tf-rnnlm": "rnnlm.py --hidden 1024 --length 20 --batch 128 --vocabulary 10000",
+    "tf-transformer": "transformer.py --layers 6 --heads 16 --hidden 1024 --length 64 --batch 32 "
+    "--vocabulary 32000",
+}
+"""Scripts with the sizes that a GPU gets; a CPU gets the small ones that the scripts begin with."""
 STEPS, WARM_UPS = 30, 10
+ENOUGH_S = 360
+"""After so long, no model of TensorFlow is begun, so that all ends within eight minutes."""
 USUAL_GPU_BYTES = 80 << 30
 
 
@@ -43,11 +57,13 @@ def main() -> int:
     """Return how many models failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.check")
     parser.add_argument("folder", type=Path, help="where the results go")
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}")
+    known = (*MODELS, *TENSORFLOW_MODELS)
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(known)}")
     given = parser.parse_args()
-    if unknown := {*given.names} - {*MODELS}:
+    if unknown := {*given.names} - {*known}:
         parser.error(f"no model is called {', '.join(sorted(unknown))}")
-    names = given.names or [*MODELS]
+    began, chosen = time.monotonic(), given.names or [*known]
+    names = [name for name in chosen if name in MODELS]
     given.folder.mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
     print(json.dumps(machine), flush=True)
@@ -65,6 +81,15 @@ def main() -> int:
         }
         for name in names:
             rows[name] |= guess[name].result()
+    others = [name for name in chosen if name in TENSORFLOW_MODELS]
+    why = why_no_tensorflow(machine) if others else ""
+    for name in [] if why else others:
+        if time.monotonic() - began > ENOUGH_S:
+            why = f"{name} and what follows were left out: {ENOUGH_S // 60} minutes had passed."
+            break
+        rows[name] = attempt(name, "measured", lambda name=name: measured(name, machine, profiles))
+        save(given.folder, machine, rows, profiles)
+    machine["left_out"] = why
     save(given.folder, machine, rows, profiles)
     print(page(machine, rows))
     return sum("failed" in row for row in rows.values())
@@ -87,6 +112,19 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def why_no_tensorflow(machine: dict[str, Any]) -> str:
+    """Say why models of TensorFlow are left out; empty if they are not."""
+    if not frameworks()["tensorflow"].is_installed:
+        return "The models of TensorFlow were left out: it is not installed in this Python."
+    if not machine["gpu"]:
+        return ""
+    count = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
+    found = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True)
+    if found.stdout.split()[-1:] in ([], ["0"]):
+        return "The models of TensorFlow were left out: this TensorFlow finds no GPU."
+    return ""
+
+
 def attempt(name: str, what: str, work: Any) -> dict[str, Any]:
     """Do a part of a model's check; tell if it fails, and go on."""
     began = time.monotonic()
@@ -106,6 +144,10 @@ def attempt(name: str, what: str, work: Any) -> dict[str, Any]:
 
 def source(name: str, machine: dict[str, Any], **options: Any) -> Any:
     """Return the training script of a model."""
+    if name in TENSORFLOW_MODELS:
+        script, *sizes = TENSORFLOW_MODELS[name].split()
+        path, words = str(TENSORFLOW_SCRIPTS / script), sizes if machine["gpu"] else []
+        return source_of(path, arguments=words, framework_name="tensorflow")
     words = [name] if machine["gpu"] else [name, "--small"]
     return source_of(str(SCRIPT), arguments=words, framework_name="torch", **options)
 
@@ -127,7 +169,7 @@ def measured(name: str, machine: dict[str, Any], profiles: dict[str, Profile]) -
         "steps": facts.steps,
         "step_us": step_us,
         "step_quartiles_us": config.get("step_quartiles_us"),
-        "peak_bytes": max(facts.peak_bytes.values(), default=0),
+        "peak_bytes": max(facts.peak_bytes.values(), default=None),
         "simulated_us": step,
         "simulated_without_gaps_us": no_gaps_us,
         "simulated_busy": busy_us / step,
@@ -218,6 +260,7 @@ def page(machine: dict[str, Any], rows: dict[str, Any]) -> str:
         keys = ("peak_bytes", "simulated_peak_bytes", "estimated_peak_bytes")
         cells += [gib(row.get(key)) for key in keys]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"\n{machine['left_out']}"] if machine.get("left_out") else []
     lines += [f"\n{name}: {row['failed']}" for name, row in rows.items() if "failed" in row]
     return "\n".join(lines) + "\n"
 

@@ -105,8 +105,9 @@ def why_not(problem: Problem, ops: IntArray, device: int) -> Why | None:
     label = f"a {where.kind.upper()}"
     unable = ops[~np.isfinite(problem.time_us[ops, device])]
     if len(unable):
-        text = f"{_some(problem, unable)} cannot run on {label}: no measured time there"
-        why = f"no measured time on {label}"
+        known = "estimated" if problem.profile.measured.estimated else "measured"
+        text = f"{_some(problem, unable)} cannot run on {label}: no {known} time there"
+        why = f"no {known} time on {label}"
         return Why("cannot run", "", why, text, tuple(unable.tolist()))
     allowed = np.ones((problem.profile.n_ops, problem.cluster.n_devices), dtype=bool)
     for kind in problem.constraints:
