@@ -22,7 +22,7 @@ from enplace.placing.obey import known_to_placers, obey
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, placers
 from enplace.placing.repair import has_time_to_rearrange
-from enplace.placing.small import Exact, find_shortest, is_small
+from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
 from enplace.text import percent, seconds
 from enplace.values.plan import Plan, check_plan
@@ -37,11 +37,6 @@ SIMULATING = "local-search"
 FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
 REMEMBERED = 16
 """Plans that a placer reported last, which may be taken if they are as good as its best."""
-
-ENGINE = "exhaustive search"
-"""The name of what solves small problems, in reports."""
-
-NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
 
 NO_FIT_IN_TIME = "There was too little time to find a plan that fits in memory."
 

@@ -22,7 +22,9 @@ import numpy as np
 
 from enplace.errors import DeadlockError, EnplaceError, PlanError
 from enplace.machine import simulate
-from enplace.machine.layout import build_machine
+from enplace.machine.layout import Machine, build_machine
+from enplace.placing.candidates import unordered
+from enplace.placing.fitting import best_fit, in_other_orders
 from enplace.placing.settle import natural_position, settle
 from enplace.placing.small_kernel import (
     ROUNDING,
@@ -46,6 +48,11 @@ WORK = 150_000
 
 MOST_PLACEMENTS = 30_000
 """Placements that are kept at a time."""
+
+ENGINE = "exhaustive search"
+"""The name of what solves small problems, in reports."""
+
+NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
 
 MOST_MISSED = 60
 """Schedules that no plan runs like after which a search gives up."""
@@ -134,6 +141,37 @@ def find_roomiest(schedule: Schedule, longest_us: float, roomy: int) -> Schedule
     return search.with_fewest_transfers(schedule, longest_us)
 
 
+class Placements:
+    """All placements of a small problem, and whether they fit in any order.
+
+    Attributes
+    ----------
+    device : int array, shape (n_placements, n_ops), or None
+        Those that keep the constraints and hold each op with its tensors, one of those that differ
+        by devices that are alike; None if there are too many.
+    is_certain : bool
+        Whether all orders have been tried of each placement that was found not to fit.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self.is_certain = problem, True
+        self.device: IntArray | None = None
+        if is_small(problem):
+            self._search = _Search(problem, "")
+            placed = self._search.placements()
+            self.device = None if placed is None else placed[:, problem.unit]
+
+    def fit(self, device: IntArray) -> Schedule | None:
+        """Return a schedule of a placement that fits; None if there is none in any order."""
+        (plan,) = unordered(self._problem, device, "")
+        made = simulate(self._problem, plan)
+        found = made if made.fits else best_fit(in_other_orders(made))
+        if found is None:
+            found, is_certain = self._search.any_order(device)
+            self.is_certain &= is_certain
+        return found
+
+
 def fullest_percent(schedule: Schedule) -> int:
     """Return the share of memory that the fullest device uses, in per cent, rounded up."""
     share = schedule.peak_bytes / schedule.problem.cluster.capacity_bytes
@@ -203,6 +241,19 @@ class _Search:
                 return schedule
             schedule = found
 
+    def placements(self) -> IntArray | None:
+        """List all placements of the units, (n, n_units); None if there are too many."""
+        placed = self._list(self._machine, np.inf)
+        self._left[0] = WORK
+        return placed
+
+    def any_order(self, device: IntArray) -> tuple[Schedule | None, bool]:
+        """Find a schedule of a placement that fits; say whether there is none if none is found."""
+        of_unit = np.empty((1, self._problem.n_units), np.int64)
+        of_unit[0, self._problem.unit] = device
+        found, bound_us = self._run(self._machine, of_unit, np.inf, any_of_them=True)
+        return found, np.isinf(bound_us)
+
     def _find(
         self,
         limit_us: float,
@@ -215,22 +266,35 @@ class _Search:
         self._share = share
         capacity = np.floor(self._full * share).astype(np.int64)
         machine = self._machine._replace(capacity_bytes=capacity)
+        placed = self._list(machine, limit_us)
+        if placed is None:
+            return None, 0.0
+        if fewer_than is not None:
+            placed = placed[self._count_transfers(placed) < fewer_than]
+        return self._run(machine, placed, limit_us, any_of_them=any_of_them)
+
+    def _list(self, machine: Machine, limit_us: float) -> IntArray | None:
+        """List the placements of the units up to a limit, most promising first; None if too many.
+
+        Of placements that differ by devices that are alike, it lists one.
+        """
         placed = np.empty((MOST_PLACEMENTS, self._problem.n_units), np.int64)
         bound_us = np.empty(MOST_PLACEMENTS)
         n = list_placements(
             machine, self._order, self._twin, self._spends, self._most,
             self._jobs, self._path, limit_us, placed, bound_us, self._left,
         )  # fmt: skip
-        if n < 0:
-            return None, 0.0
-        order = np.argsort(bound_us[:n], kind="stable")
-        if fewer_than is not None:
-            order = order[self._count_transfers(placed[order]) < fewer_than]
+        return None if n < 0 else placed[np.argsort(bound_us[:n], kind="stable")]
+
+    def _run(
+        self, machine: Machine, placed: IntArray, limit_us: float, *, any_of_them: bool
+    ) -> tuple[Schedule | None, float]:
+        """Find the shortest schedule, or any, of some placements up to a limit."""
         best: Schedule | None = None
         missed_us: list[float] = []
-        for at in order.tolist():
+        for of_unit in placed:
             self._path.depth[0] = -1
-            while find_schedule(machine, placed[at], self._jobs, self._path, limit_us, self._left):
+            while find_schedule(machine, of_unit, self._jobs, self._path, limit_us, self._left):
                 found_us = float(self._path.finish_us[: self._jobs.total[0]].max())
                 schedule = self._confirm(found_us)
                 if schedule is not None and schedule.makespan_us <= limit_us:

@@ -114,6 +114,13 @@ def settle_ties(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Sched
     return _Choice(schedule, stop).make(others)
 
 
+def choose(schedule: Schedule, others: Iterable[Plan], stop: Stop) -> Schedule:
+    """Return the plan to take of a few: the best one, which fits, or another that is as good."""
+    choice = _Choice(schedule, stop)
+    choice.offer(others)
+    return choice.taken()
+
+
 def _value_us(problem: Problem, plan: Plan) -> float:
     """Return the objective of a plan for throughput or latency."""
     if plan.objective == LATENCY:
@@ -135,9 +142,7 @@ class _Choice:
 
     def make(self, others: Iterable[Plan]) -> Schedule:
         """Look at other plans, then at those around the best one; return the one to take."""
-        for plan in others:
-            if len(plan.device) == len(self._given.device):
-                self._offer(plan)
+        self.offer(others)
         improved = True
         while improved and not self._is_over:
             improved = self._save_transfers() or self._free_memory()
@@ -145,7 +150,13 @@ class _Choice:
             for device in others_of(self._best.schedule):
                 if not self._is_over:
                     self._place(device)
-        return self._taken()
+        return self.taken()
+
+    def offer(self, others: Iterable[Plan]) -> None:
+        """Take another plan rather than the best so far if it is to be taken."""
+        for plan in others:
+            if len(plan.device) == len(self._given.device) and not self._is_over:
+                self._offer(plan)
 
     @property
     def _is_over(self) -> bool:
@@ -242,7 +253,7 @@ class _Choice:
         fullest = math.ceil(100 * share - 1e-9)
         return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, n_subgraphs)
 
-    def _taken(self) -> Schedule:
+    def taken(self) -> Schedule:
         """Return the plan to take, and say in its note why, if it is not the one given."""
         best, first = self._best, self._first
         if best is first:

@@ -116,6 +116,40 @@ def new_scratch(groups: Groups, n_slots: int) -> Scratch:
 
 
 @kernel
+def evaluate_all(
+    graph: Graph,
+    scratch: Scratch,
+    places: IntArray,
+    n_slots: int,
+    us: FloatArray,
+    slots: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """Find the least latency of each placement, over all subgraphs.
+
+    Parameters
+    ----------
+    places : int array, shape (n_placements, n_groups)
+    us, slots : arrays, shapes (n_placements,) and (n_placements, n_groups), written
+    """
+    cpu, n_groups = graph.op_us.shape[1] - 1, places.shape[1]
+    place = np.zeros((n_groups, 2), np.int64)
+    for number in range(len(places)):
+        place[:, 0] = places[number]
+        us[number], at = np.inf, 0
+        while at < n_groups:
+            found_us, _ = evaluate(graph, scratch, place, n_slots)
+            if found_us < us[number]:
+                us[number], slots[number] = found_us, place[:, 1]
+            at = 0
+            while at < n_groups:  # count up
+                place[at, 1] += 1
+                if place[at, 0] < cpu and place[at, 1] < n_slots:
+                    break
+                place[at, 1] = 0
+                at += 1
+
+
+@kernel
 def evaluate(
     graph: Graph, scratch: Scratch, place: IntArray, n_slots: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled

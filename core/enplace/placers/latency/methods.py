@@ -14,14 +14,22 @@ import numpy as np
 from enplace.machine import simulate
 from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
+from enplace.placers.latency.all_placements import find_best
 from enplace.placers.latency.search import place_greedily, search_latency
-from enplace.placers.max_load.table.caveats import ONE_CHIP, explain_failure, simplify
+from enplace.placers.max_load.table.caveats import (
+    ONE_CHIP,
+    about_machine,
+    explain_failure,
+    simplify,
+)
 from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
 from enplace.placing.settle import settle
+from enplace.placing.small import NOTHING_FITS
+from enplace.placing.ties import choose
 from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
@@ -29,6 +37,9 @@ from enplace.values.profile import IntArray
 from enplace.values.rivals import Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
+
+SHARE = 0.5
+"""Share of the time limit for trying all plans of a small problem."""
 
 SUBGRAPHS = 2
 """Subgraphs of each accelerator, for placements that need not be contiguous."""
@@ -118,6 +129,12 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
 def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
     """Convert a problem to the paper's machines; return it, whether it is the same, and notes."""
     simpler, about = simplify(problem)
+    same, notes = _describe(problem, about)
+    return simpler, same, notes
+
+
+def _describe(problem: Problem, about: str) -> tuple[bool, list[str]]:
+    """Say whether the paper's machines, described by a note, are the same; return all notes."""
     notes, same = [about] if about else [], not about
     if ONE_CHIP in about:
         notes.append("so the real latency may be longer")
@@ -125,17 +142,39 @@ def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
         has_host = problem.cluster.n_devices > 1
         notes.append(BOTH_PASSES if has_host else NO_HOST)
         same = same and has_host
-    return simpler, same, notes
+    return same, notes
 
 
 def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
     """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.stop.check()
-    plans = _Plans(problem, method, q, options)
     solver = options.solver_or("HiGHS")
+    best = _try_all(problem, method, q, options)
+    if best is not None:
+        return best
+    plans = _Plans(problem, method, q, options)
     stop = options.stop.limited(PROGRAM_S)
     found = search_latency(plans.problem, stop, q, options.seed, solver, plans.report)
     return plans.make(found)
+
+
+def _try_all(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan | None:
+    """Return the best of all plans of a small problem; None if not all could be tried."""
+    stop = options.stop.within(SHARE)
+    plans = find_best(problem, q, stop)
+    if plans is None:
+        return None
+    if not plans:
+        device = place_greedily(_simplify(problem)[0])
+        plan = _plan(problem, Incumbent(device, latency_us(problem, device), 0.0), method)
+        return replace(plan, nothing_fits=True).with_notes(NOTHING_FITS)
+    same, about = _describe(problem, about_machine(problem))
+    best = replace(
+        plans[0], method=method, bound_us=plans[0].value_us, proven=same, rivals=Rivals(q)
+    ).with_notes(*about, separator="; ")
+    best = choose(simulate(problem, best), plans[1:], stop).plan
+    report_plan(options, best, best.value_us or 0.0, best.bound_us)
+    return best
 
 
 class _Plans:

@@ -24,6 +24,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
+from enplace.placers.max_load.all_placements import find_best
 from enplace.placers.max_load.contiguity import is_contiguous, unit_devices
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
@@ -48,7 +49,9 @@ from enplace.placers.max_load.table.stages import assign
 from enplace.placing.fitting import find_fit, in_other_orders
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, report_plan
 from enplace.placing.options import PlaceOptions
+from enplace.placing.small import NOTHING_FITS as NO_PLAN_FITS
 from enplace.placing.stop import Stop
+from enplace.placing.ties import choose
 from enplace.solvers.milp import CP_SAT
 from enplace.values.cluster import Device
 from enplace.values.load_rule import LoadRule
@@ -191,6 +194,8 @@ class _Improver:
     def run(self) -> Plan:
         """Search until the best plan is proven, or the time is over."""
         begin = self.stop.within(SHARE)
+        if self._try_all(begin):
+            return self.plan
         if self.outputs_decide or not self.fits:
             self._search_by_weights(begin)
         is_listed = self._list_placements()
@@ -216,6 +221,30 @@ class _Improver:
         if self.lacks[1] > 0 and NOTHING_FITS not in self.plan.note:
             return self.plan.with_notes(self.plan.note, NOTHING_FITS, separator="; ")
         return self.plan
+
+    def _try_all(self, stop: Stop) -> bool:
+        """Take the best of all plans of a small problem; return whether all were tried."""
+        problem, prefers_contiguous = self.problem, self.prefers_contiguous
+        plans = find_best(problem, self.rule, stop, prefers_contiguous=prefers_contiguous)
+        if plans is None:
+            return False
+        about = "" if plans else NO_PLAN_FITS
+        known = replace(self.plan, rivals=None, bound_us=None, proven=False).with_notes(about)
+        self.plan = replace(known, nothing_fits=not plans)
+        if plans:
+            best = plans[0]
+            is_staged = prefers_contiguous and is_contiguous(problem, best.device)
+            best = replace(
+                best,
+                method=known.method,
+                bound_us=best.value_us,
+                proven=not self.about,
+                rivals=CONTIGUOUS if is_staged else ALL,
+                details=known.details,
+            ).with_notes(self.about)
+            self.plan = choose(simulate(problem, best), plans[1:], stop).plan
+            report_plan(self.options, self.plan, self.plan.value_us or 0.0, self.plan.bound_us)
+        return True
 
     def _lacking(self, plan: Plan) -> tuple[float, float]:
         """Return by how much a plan exceeds the memory: a step, and a full pipeline."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.core.placers.latency import reference
 
 from enplace.errors import DoesNotFitError
+from enplace.placing.small import Placements
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -49,16 +50,16 @@ def least_us(problem: Problem, q: int) -> float:
     best = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)[problem.unit]
-        if not fits(problem, device):
-            continue
-        for slots in itertools.product(range(q), repeat=problem.profile.n_ops):
-            best = min(best, reference.latency_us(problem, device, np.array(slots)))
+        cut = itertools.product(range(q), repeat=problem.profile.n_ops)
+        us = min(reference.latency_us(problem, device, np.array(slots)) for slots in cut)
+        if us < best and fits(problem, device):
+            best = us
     return best
 
 
 def fits(problem: Problem, device: np.ndarray) -> bool:
-    """Return whether weights and outputs of all ops fit each device at once."""
-    return bool(has_room(problem, device).all())
+    """Return whether a step of a placement fits in some order."""
+    return Placements(problem).fit(device) is not None
 
 
 def has_room(problem: Problem, device: np.ndarray) -> np.ndarray:

@@ -177,6 +177,5 @@ def test_where_copies_of_tensors_exceed_memory_another_plan_that_fits_is_taken(m
         options=PlaceOptions(objective=LATENCY),
     )
     assert made.schedule.fits
-    assert not made.plan.proven
-    assert "to fit" in made.plan.note
-    assert made.plan.value_us <= 70
+    assert made.plan.proven
+    assert made.plan.value_us == 68

@@ -1,0 +1,160 @@
+"""The least time per sample of a small graph, by trying all placements.
+
+The loads of all placements are computed at once, as
+:func:`~enplace.machine.pipelines.loads.max_load_us` does for one. Then, from the least load on, it
+is tried whether they fit: a step in any order of its ops, and a full pipeline at some pace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.machine.host_links import sample_us
+from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.loads import BACKWARD, COMPUTE, FORWARD, IN, OUT, add_up_parts_us
+from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us, samples_matter
+from enplace.placers.max_load.partition_plan import make_plan
+from enplace.placing.rebalance import TIE
+from enplace.placing.small import Placements
+from enplace.placing.stop import Stop
+from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+MOST_TIED = 100
+"""Plans that are kept of those that are as good as the best."""
+
+MOST_PIPELINES = 300
+"""Placements whose pipelines are simulated, after which the search gives up."""
+
+
+def find_best(
+    problem: Problem, rule: LoadRule, stop: Stop, *, prefers_contiguous: bool
+) -> list[Plan] | None:
+    """Find the best of all plans that fit, and those that are as good.
+
+    Parameters
+    ----------
+    prefers_contiguous : bool
+        Whether any contiguous placement that fits is better than one that is not.
+
+    Returns
+    -------
+    list of Plan or None
+        The best one first; empty if none fits; None if there is too much to try.
+    """
+    if rule.replicate or rule.recompute or rule.two_level or rule.pipeline == "interleaved":
+        return None
+    every = Placements(problem)
+    if every.device is None:
+        return None
+    search = _Search(problem, rule, every)
+    loads_us = find_loads_us(problem, every.device, rule)
+    apart: list[tuple[float, IntArray]] = []
+    for at in np.argsort(loads_us, kind="stable").tolist():
+        device, load_us = every.device[at], float(loads_us[at])
+        if search.is_over(load_us):
+            break
+        if stop() or search.gives_up:
+            return None
+        if prefers_contiguous and not is_contiguous(problem, device):
+            apart.append((load_us, device))
+        else:
+            search.offer(device, load_us)
+    for load_us, device in apart if not search.found else ():
+        if search.is_over(load_us):
+            break
+        if stop() or search.gives_up:
+            return None
+        search.offer(device, load_us)
+    if search.gives_up or (not search.found and search.a_step_fits):
+        return None
+    return search.plans
+
+
+class _Search:
+    """The plans that are as good as the best so far."""
+
+    def __init__(self, problem: Problem, rule: LoadRule, every: Placements) -> None:
+        self._problem, self._rule, self._every = problem, rule, every
+        self._counts_samples = samples_matter(problem, rule)
+        self._n_pipelines, self._least_us = 0, np.inf
+        self.found: list[tuple[float, Plan]] = []
+        self.a_step_fits = False
+
+    @property
+    def gives_up(self) -> bool:
+        return not self._every.is_certain or self._n_pipelines > MOST_PIPELINES
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans found, the best one first; those that are slowed down are left out after it."""
+        plans = [plan for _, plan in sorted(self.found, key=lambda each: each[0])]
+        return plans[:1] + [plan for plan in plans[1:] if not (plan.pace_us or plans[0].pace_us)]
+
+    def is_over(self, load_us: float) -> bool:
+        """Whether no placement with this load or more needs to be tried."""
+        is_full = len(self.found) >= MOST_TIED and not self._counts_samples
+        return is_full or load_us > self._least_us * (1 + TIE)
+
+    def offer(self, device: IntArray, load_us: float) -> None:
+        """Keep a placement if it fits and is as good as the best one."""
+        schedule = self._every.fit(device)
+        if schedule is None:
+            return
+        self.a_step_fits = True
+        pace_us = self._find_pace_us(device) if self._counts_samples else 0.0
+        if np.isinf(pace_us):
+            return
+        made, plan = make_plan(self._problem, device, "", 0.0, self._rule), schedule.plan
+        plan = replace(made, position=plan.position, policy=plan.policy, links=plan.links)
+        value_us = max(load_us, pace_us)
+        self.found.append((value_us, replace(plan, value_us=value_us, pace_us=pace_us)))
+        self._least_us = min(self._least_us, value_us)
+
+    def _find_pace_us(self, device: IntArray) -> float:
+        """Return the pace at which a pipeline fits: 0 if that of its load, inf if too slow."""
+        self._n_pipelines += 1
+        if find_fullest(self._problem, device, self._rule) <= 1.0:
+            return 0.0
+        most_us = self._least_us * (1 + TIE)
+        return find_pace_us(self._problem, device, self._rule, most_us=most_us)
+
+
+def find_loads_us(problem: Problem, device: IntArray, rule: LoadRule) -> FloatArray:
+    """Return the largest load of each placement; (n_placements,).
+
+    Parameters
+    ----------
+    device : int array, shape (n_placements, n_ops)
+    """
+    profile, owner = problem.profile, problem.cluster.lane_owner
+    of, cost_us = backward_ops(problem).astype(np.int64), sample_us(problem)
+    at, n_devices = np.arange(len(device)), problem.cluster.n_devices
+    parts = np.zeros((len(device), n_devices, 2, 3))
+    for op in range(profile.n_ops):
+        parts[at, device[:, op], of[op], COMPUTE] += problem.time_us[op, device[:, op]]
+    for tensor, maker in enumerate(profile.tensor_op.tolist()):
+        first = np.full((len(device), n_devices), BACKWARD + 1)  # pass that reads it there
+        for op in profile.edge_op[profile.edge_tensor == tensor].tolist():
+            first[at, device[:, op]] = np.minimum(first[at, device[:, op]], of[op])
+        home = device[:, maker]
+        first[at, home] = BACKWARD + 1
+        is_sent = (first <= BACKWARD).any(axis=1)
+        parts[at, home, of[maker], OUT] += np.where(is_sent, cost_us[tensor, home], 0.0)
+        for each in (FORWARD, BACKWARD):
+            parts[:, :, each, IN] += np.where(first == each, cost_us[tensor], 0.0)
+    on_chip = np.zeros((len(device), n_devices, 2))
+    for number, chip in enumerate(owner.tolist()):
+        on_chip[:, chip] += parts[:, number, :, COMPUTE]
+    busy: BoolArray = np.any(parts, axis=(2, 3))
+    parts[..., COMPUTE] = np.where(busy[..., None], on_chip[:, owner], parts[..., COMPUTE])
+    load = add_up_parts_us(parts.reshape(-1, 2, 3), rule)
+    largest: FloatArray = (
+        load.reshape(len(device), n_devices, rule.n_passes).max(axis=1).sum(axis=1)
+    )
+    return largest
