@@ -31,7 +31,7 @@ def document_of(profile: Profile, cluster: Cluster, *places: dict[str, int]) -> 
     document.open(start_project(profile, cluster))
     for number, devices in enumerate(places):
         add_plan(document, f"plan {number + 1}", devices, choose=number == 0)
-    document.undo_stack.clear()
+    document.undo_stack.start(document.project)
     return document
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from PySide6.QtWidgets import QDialog, QFileDialog, QFrame, QWidget
@@ -65,14 +66,16 @@ class ClusterChooser(QDialog):
         self._fault.hide()
 
     def _find(self, typed: str) -> list[Row]:
-        rows: list[Row] = []
+        groups: list[list[Row]] = []
         for title, clusters in self._groups.items():
             found = [
                 row for row in map(_row, clusters) if matches(typed, f"{title} {_text_of(row)}")
             ]
             if found:
-                rows += [Row(title, columns=HEADINGS), *found]  # the first may be out of sight
-        return rows
+                found.sort(key=lambda row: _misses(typed, row))
+                groups.append([Row(title, columns=HEADINGS), *found])  # it may be out of sight
+        groups.sort(key=lambda group: _misses(typed, group[1]))
+        return [row for group in groups for row in group]
 
     def _describe(self) -> None:
         cluster, column = self._current(), self._details.fill(6)
@@ -115,6 +118,15 @@ class ClusterChooser(QDialog):
 def _row(cluster: Cluster) -> Row:
     facts = (devices_text(cluster), memory_text(cluster), bandwidth_text(cluster))
     return Row(cluster_title(cluster), cluster, facts, cluster.name)
+
+
+def _misses(typed: str, row: Row) -> int:
+    """Count the typed words that are no whole words of a cluster's title or of its devices.
+
+    "4 v100" asks for four devices, not for what sends 48.2 GB/s.
+    """
+    named = re.findall(r"[\w.]+", f"{row.title} {row.columns[0]}".lower())
+    return sum(word not in named for word in typed.lower().split())
 
 
 def _text_of(row: Row) -> str:

@@ -30,7 +30,7 @@ from enplace_studio.jobs.call_later import call_later, take_turn
 from enplace_studio.model import constraints, edits, ordering
 from enplace_studio.model import stamp as stamping
 from enplace_studio.model.bounds import Bounds
-from enplace_studio.model.history import History, schedule_of
+from enplace_studio.model.history import History, State, schedule_of
 from enplace_studio.model.open_project import (
     Arrival,
     Constraint,
@@ -521,7 +521,8 @@ class Document(QObject):
         new = edits.with_plan(more, named, choose)
         if not asked and not self.modified:
             self._saved = Work(new, self.queries)
-        self.undo_stack.renew(new)
+        found = State(f"found “{named.name}”", named.schedule) if asked else None
+        self.undo_stack.renew(new, found)
         self.file_changed.emit()
 
     def duplicate_plan(self, entry: PlanEntry) -> bool:

@@ -9,7 +9,7 @@ says with ``moved`` which state is to be shown.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from PySide6.QtCore import QObject, Signal
@@ -26,10 +26,19 @@ op: its device, pin and times, and the transfers."""
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A state of the history: the edit that led to it, and the schedule then."""
+    """A row of the history: an edit or what a job found, and the schedule shown, or found, then.
+
+    What it says stays true, whatever is solved later.
+
+    Attributes
+    ----------
+    index : int
+        The number of steps done then.
+    """
 
     title: str
     schedule: Schedule | None
+    index: int = 0
 
 
 class History(QUndoStack):
@@ -49,16 +58,15 @@ class History(QUndoStack):
         self.now: OpenProject | None = None
         self.reached: OpenProject | None = None
         """The state that Qt's steps lead to; the open one, but while Qt goes through the steps."""
-        self._is_cut = False
-        """Whether the oldest steps have been dropped."""
         self._keeps_shown = True
         """Whether a plan that a job has brought since stays on the screen."""
+        self._first: list[State] = []
         self.indexChanged.connect(self._on_index_changed)
 
     def start(self, project: OpenProject | None) -> None:
         """Forget all steps, and begin with a project as it was opened."""
         self.now = self.reached = project
-        self._is_cut = False
+        self._first = [State("as opened", schedule_of(project))]
         self.clear()  # only an empty stack may get another limit
         self.setUndoLimit(_most_steps(project))
 
@@ -66,16 +74,13 @@ class History(QUndoStack):
         """Make a step from the open state to a new one; steps of one drag become one."""
         oldest = self.command(0) if self.canUndo() else None
         self.push(_Step(self, new, title, drag))
-        self._is_cut |= oldest is not None and self.command(0) is not oldest
+        if oldest is not None and self.command(0) is not oldest:
+            self._first = [State("earlier", schedule_of(self._steps()[0].old))]
 
     def states(self) -> list[State]:
-        """Return every state, the oldest first; undone ones included."""
-        steps = self._steps()
-        first = State(
-            "earlier" if self._is_cut else "as opened",
-            schedule_of(steps[0].old if steps else self.now),
-        )
-        return [first, *(State(step.text(), schedule_of(step.new)) for step in steps)]
+        """Return every state and all that jobs found in it, the oldest first; undone ones too."""
+        rows = [self._first, *(step.rows for step in self._steps())]
+        return [replace(row, index=at) for at, each in enumerate(rows) for row in each]
 
     @property
     def last_change(self) -> str:
@@ -83,17 +88,38 @@ class History(QUndoStack):
         done = reversed(self._steps()[: self.index()])
         return next((step.text() for step in done if step.new.scale == step.old.scale), "")
 
-    def go_to(self, index: int) -> None:
-        """Undo or redo until a state of :meth:`states`; it is shown as it was."""
+    def go_to(self, number: int) -> None:
+        """Undo or redo until a row of :meth:`states`; it is shown as it was."""
+        row = self.states()[number]
         self._keeps_shown = False
-        self.setIndex(index)
+        self.setIndex(row.index)
         self._keeps_shown = True
+        project, shown = self.now, row.schedule
+        if project is None or shown is None or shown is schedule_of(project):
+            return
+        for entry in project.plans:
+            if entry.schedule is shown and entry.cluster is None:
+                self.renew(edits.choosing(project, entry))
 
-    def renew(self, new: OpenProject) -> None:
-        """Put a changed state in the place of the open one; it is no step that can be undone."""
-        if (old := self.now) is not None:
-            self._swap(old, new)
-            self.moved.emit(old, new)
+    def renew(self, new: OpenProject, found: State | None = None) -> None:
+        """Put a changed state in the place of the open one; it is no step that can be undone.
+
+        Parameters
+        ----------
+        found : State, optional
+            What a job has found, as a row of its own.
+        """
+        old = self.now
+        if old is None:
+            return
+        self._swap(old, new)
+        done = self._steps()[: self.index()]
+        rows = done[-1].rows if done else self._first
+        if found is not None:
+            rows.append(found)
+        elif rows[-1].schedule is None:  # the first plan of a model or a cluster
+            rows[-1] = replace(rows[-1], schedule=schedule_of(new))
+        self.moved.emit(old, new)
 
     def renew_all(self, change: Callable[[OpenProject], OpenProject]) -> None:
         """Change every state; it is no step that can be undone."""
@@ -137,6 +163,7 @@ class _Step(QUndoCommand):
         assert history.now is not None
         self.old, self.new = history.now, new
         self._history, self._drag = history, drag
+        self.rows = [State(title, schedule_of(new))]
 
     def id(self) -> int:
         return -1 if self._drag is None else 1  # Qt merges steps of one id that is not −1
@@ -144,7 +171,7 @@ class _Step(QUndoCommand):
     def mergeWith(self, other: QUndoCommand) -> bool:
         if not isinstance(other, _Step) or other._drag != self._drag:
             return False
-        self.new = other.new
+        self.new, self.rows = other.new, other.rows
         self.setText(other.text())
         return True
 

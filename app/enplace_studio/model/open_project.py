@@ -58,6 +58,13 @@ class PlanEntry:
     starred: bool = False
     remark: str = ""
 
+    def is_edit_of(self, other: PlanEntry) -> bool:
+        """Whether one of the two is an edit of the other, or both are one plan or of one origin."""
+        family = {id(each) for each in (other, other.origin) if each is not None}
+        own = {id(each) for each in (self, self.origin) if each is not None}
+        same = self.name == other.name and self.plan.objective == other.plan.objective
+        return same or bool(family & own)
+
     @property
     def is_expert(self) -> bool:
         """Whether it is an expert's unedited plan of a step.

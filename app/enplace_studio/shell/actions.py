@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PySide6.QtGui import QKeySequence
@@ -255,8 +256,12 @@ def _remove_plan(studio: Studio) -> None:
 
 
 def _toggle_side_by_side(studio: Studio) -> None:
-    studio.panes.toggle_in_middle("compare")
-    studio.changed.emit()
+    plans: Any = studio.panes.views["plans"]
+    if studio.panes.is_in_middle("compare"):
+        studio.panes.toggle_in_middle("compare")
+        studio.changed.emit()
+    else:
+        studio.compare_plans(plans.pair)
 
 
 # fmt: off
@@ -316,7 +321,7 @@ _ACTIONS: tuple[Action, ...] = (
            lambda s: s.solver.cancel(), lambda s: s.solver.busy),
     Action("methods", "Choose method…", "Plan", ("Ctrl+M",),
            lambda s: s.solving.choose_method(), lambda s: _open(s) and bool(s.solver.methods)),
-    Action("compare", "Compare methods…", "Plan", ("Ctrl+Shift+C",),
+    Action("compare", "Try other methods…", "Plan", ("Ctrl+Shift+C",),
            lambda s: s.solving.ask_compare(), _comparable),
     Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
@@ -341,7 +346,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("fit", "Fit to window", "View", ("0",), lambda s: s.panes.fit(), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
            lambda s: s.panes.focus_selection(), _selected, 1),
-    Action("side-by-side", "Plans side by side", "View", ("C",),
+    Action("side-by-side", "Compare plans side by side", "View", ("C",),
            _toggle_side_by_side, _planned, 1, lambda s: s.panes.is_in_middle("compare")),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
     *map(_mode_action, MODES),

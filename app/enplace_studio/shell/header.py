@@ -51,7 +51,7 @@ class Header(QWidget):
         self.method_menu = MethodMenu(solver, chosen, self)
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
-        self.compare_button = button("Compare", self.compare_pressed.emit)
+        self.compare_button = button("Try others", self.compare_pressed.emit)
         self.compare_button.setToolTip("Run the other methods too and add a row for each")
         self.run_button = button(RUN, self.run_pressed.emit)
         self.run_button.setAccessibleName(RUN)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from PySide6.QtCore import QByteArray, QObject, QSettings, Qt, QTimer, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QCursor
 from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
 from enplace_studio.jobs.solver import Solver
@@ -160,7 +160,12 @@ class Panes(QObject):
 
     @property
     def zoomable_view(self) -> Zoomable | None:
-        """The focused view if it can zoom, or else the one shown in the middle if it can."""
+        """The view under the pointer if it can zoom, or the focused one, or that in the middle."""
+        pointed = QApplication.widgetAt(QCursor.pos())
+        while pointed is not None and not isinstance(pointed, Zoomable):
+            pointed = pointed.parentWidget()
+        if isinstance(pointed, Zoomable) and self._window.isAncestorOf(pointed):
+            return pointed
         view = self._at_hand(lambda widget: isinstance(widget, Zoomable))
         return view if isinstance(view, Zoomable) else None
 

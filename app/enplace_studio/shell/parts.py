@@ -145,10 +145,9 @@ class Studio(QObject):
     def _restore(self) -> None:
         mode = self.settings.value("theme", "system")
         theme.set_mode(mode if mode in MODES else "system")
-        method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
         recent = self.settings.value("recent-methods", [])
         limit = str(self.settings.value("time-limit", ""))
-        self.chosen.restore(method, objective, recent if isinstance(recent, list) else [], limit)
+        self.chosen.restore(recent if isinstance(recent, list) else [], limit)
 
     def set_theme(self, mode: str) -> None:
         """Switch to light, dark or the system's theme, and remember it."""
@@ -170,8 +169,6 @@ class Studio(QObject):
     def close(self) -> None:
         """Remember the settings, and end every process."""
         self.panes.remember()
-        self.settings.setValue("method", self.chosen.method)
-        self.settings.setValue("objective", self.chosen.objective)
         self.settings.setValue("recent-methods", [" ".join(each) for each in self.chosen.recent])
         self.settings.setValue("time-limit", self.chosen.time_limit_s)
         if self._measuring is not None:

@@ -108,10 +108,12 @@ class ChosenMethod(QObject):
         unusual = objective != self._solver.aim(method)
         return f"{title}, {SHORT_OBJECTIVES[objective]}" if unusual else title
 
-    def restore(
-        self, method: str, objective: str, recent: Sequence[object], time_limit: str
-    ) -> None:
-        """Continue with the choice of the last session.
+    def forget(self) -> None:
+        """Return to the usual method, as another model is open; the time limit stays."""
+        self.use(Choice(time_limit_s=self.time_limit_s))
+
+    def restore(self, recent: Sequence[object], time_limit: str) -> None:
+        """Continue with the methods and the time limit of the last session.
 
         Parameters
         ----------
@@ -125,7 +127,7 @@ class ChosenMethod(QObject):
         self.recent = tuple(known[:MOST_RECENT])
         limit_s = int(time_limit) if time_limit.isdecimal() else 0
         known_limit_s = limit_s if limit_s in TIME_LIMITS_S else USUAL_TIME_LIMIT_S
-        self.use(Choice(method, objective, time_limit_s=known_limit_s))
+        self.use(Choice(time_limit_s=known_limit_s))
 
     def use(self, choice: Choice) -> None:
         """Make this choice."""

@@ -50,14 +50,14 @@ class CompareDialog(QDialog):
         waiting: int = 0,
     ) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Compare methods")
+        self.setWindowTitle("Try other methods")
         self.resize(*(round(length * theme.scale) for length in SIZE))
         self._methods, self._time_limit_s, self._waiting = methods, time_limit_s, waiting
         self._boxes: list[QTableWidgetItem] = []
         self.list = self._make_list(sensible(methods))
         self.estimate = paragraph("")
         self._every = button("All", self._tick_all_or_none)
-        self.buttons = DialogButtons(self, "Compare", self._every)
+        self.buttons = DialogButtons(self, "Try them", self._every)
         self.buttons.accept.setDefault(True)
         heading = label("Each method adds a plan to the list", "heading")
         parts = heading, (self.list, 1), self.estimate, self.buttons

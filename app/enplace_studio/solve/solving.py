@@ -63,6 +63,7 @@ class Solving(Part):
         self._compared: Collection[str] = ()
         self._found: list[str] = []
         """The methods that are compared, and the names of their plans so far."""
+        self._n_opened = 0
         self.is_adding = False
         """Whether a plan that was found just now is being added to the list."""
 
@@ -235,6 +236,9 @@ class Solving(Part):
     def _on_opened(self) -> None:
         self._solver.cancel()
         project = self._document.project
+        if self._document.n_opened != self._n_opened:  # else another graph of the same model
+            self._n_opened = self._document.n_opened
+            self._methods.forget()
         if project is not None and all(entry.cluster is not None for entry in project.plans):
             self._find_reference(project)
 
@@ -379,7 +383,7 @@ class Solving(Part):
             best = min(found, key=lambda entry: (entry.cluster is not None, rank(entry)))
             text = f"{best.name} is best: {headline(best.plan, best.schedule)}"
             of = "" if len(found) == asked else f"{len(found)} of "
-            self.done.emit(f"{of}{count(asked, 'method')} compared; {text}")
+            self.done.emit(f"{of}{count(asked, 'method')} tried; {text}")
 
     def _on_failed(self, job: Job, why: str) -> None:
         if job.problem is self._document.problem or (job.asked and self._has_its_model(job)):

@@ -286,3 +286,10 @@ def test_an_amount_of_memory_finds_no_larger_ones(qtbot):
     found = [row.data for row in chooser.search.rows if row.data]
     assert 0 < len(found) < len(presets())
     assert all("8 GB" in cluster_title(cluster) for cluster in found)
+
+
+def test_a_count_of_devices_is_found_before_a_figure_that_holds_it(qtbot):
+    chooser = ClusterChooser(profile_of({"a": 1}), presets()["pesto"])
+    qtbot.addWidget(chooser)
+    found = [row.data for row in chooser._find("4 v100") if row.data is not None]
+    assert len(found[0].gpus) == 4

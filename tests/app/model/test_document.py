@@ -433,8 +433,13 @@ def test_a_state_of_the_history_is_shown_as_it_was_with_what_was_found_since(doc
     assert document.schedule.makespan_us == before_us
     assert names(document) == ["plan 1", "all on one", "found"]
     document.undo_stack.go_to(2)
+    assert document.current.name == "plan 1, edited"
+    document.undo_stack.go_to(3)
     assert document.current.name == "found"
     assert document.problem.pins == {2: 0, 1: 1}
+    titles = [state.title for state in document.undo_stack.states()]
+    assert titles[0] == "as opened"
+    assert titles[3] == "found “found”"
 
 
 def test_a_plan_that_was_found_is_unsaved_work(document):

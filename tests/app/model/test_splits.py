@@ -152,7 +152,7 @@ def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
     window.studio.solving.compare(["heft", "os-dpos"])
     qtbot.waitUntil(lambda: "compared" in window.toast.text)
     split = next(entry for entry in window.document.plans if entry.plan.splits)
-    assert window.toast.text.startswith(f"2 methods compared; {split.name} is best: ")
+    assert window.toast.text.startswith(f"2 methods tried; {split.name} is best: ")
     window.solver.close()
     window.document.open(None)
     window.close()

@@ -110,7 +110,7 @@ def test_only_the_ticked_methods_are_compared(make_window, qtbot, monkeypatch):
     window.studio.solving.wait()
     methods = {entry.plan.method for entry in window.document.plans}
     assert methods == {"expert", "heft", "single"}
-    assert window.toast.text == "2 methods compared; HEFT is best: 0.010 ms."
+    assert window.toast.text == "2 methods tried; HEFT is best: 0.010 ms."
     assert estimates[1] == "2 methods, about 2 s"
     assert "methods, about" in estimates[0]
 

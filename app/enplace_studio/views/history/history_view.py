@@ -5,11 +5,11 @@ from __future__ import annotations
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import ms
 from enplace_studio.jobs.call_later import call_later
 from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document
 from enplace_studio.model.history import State
+from enplace_studio.model.prices import headline
 from enplace_studio.widgets.panel import Need, Panel
 from enplace_studio.widgets.search_list import Row, RowList
 from enplace_studio.widgets.tables import copy_on_request
@@ -23,7 +23,7 @@ def make_view(document: Document, solver: Solver) -> HistoryView:
 
 
 class HistoryView(Panel):
-    """A list of states with their step times; click one to go there.
+    """A list of states, and of what was found, with their times; click one to go there.
 
     Attributes
     ----------
@@ -62,8 +62,11 @@ class HistoryView(Panel):
         now = self._document.undo_stack.index()
         states = self._document.undo_stack.states()
         self.list.fill([_row(number, state, now) for number, state in enumerate(states)])
-        self.list.setCurrentRow(now)
-        self.list.scrollToItem(self.list.item(now))
+        here = [number for number, state in enumerate(states) if state.index == now]
+        shown = [number for number in here if states[number].schedule is self._document.schedule]
+        at = (shown or here)[-1]
+        self.list.setCurrentRow(at)
+        self.list.scrollToItem(self.list.item(at))
         self.need_changed.emit()
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -76,5 +79,6 @@ class HistoryView(Panel):
 
 def _row(number: int, state: State, now: int) -> Row:
     title = state.title[:1].upper() + state.title[1:]
-    step = "" if state.schedule is None else ms(state.schedule.makespan_us)
-    return Row(title, number, (step,), title, faint=number > now)
+    schedule = state.schedule
+    step = "" if schedule is None else headline(schedule.plan, schedule)
+    return Row(title, number, (step,), title, faint=state.index > now)

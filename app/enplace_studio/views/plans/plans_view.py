@@ -160,6 +160,19 @@ class PlansView(ScrollPanel):
         """Compare the current plan with another; choosing the same one again ends that."""
         self._against = None if entry.name == self._against else entry.name
         self._show_comparison()
+        QTimer.singleShot(0, self, self._scroll_to_comparison)  # once it has its place
+
+    @property
+    def pair(self) -> list[PlanEntry]:
+        """The plans that are compared now, if any are."""
+        current = self._document.current
+        other = next((e for e in self._document.plans if e.name == self._against), None)
+        return [] if not current or not other or other is current else [other, current]
+
+    def _scroll_to_comparison(self) -> None:
+        if self.comparison is not None:
+            self.column.lay_out_now()
+            self.column.ensureWidgetVisible(self.comparison, 0, 0)
 
     def _forget_comparison(self) -> None:
         """Forget the compared plan, since another model is open."""
@@ -181,15 +194,15 @@ class PlansView(ScrollPanel):
             self.comparison.setParent(None)
             self.comparison.deleteLater()
             self.comparison = None
-        project, current = self._document.project, self._document.current
-        other = next((e for e in self._document.plans if e.name == self._against), None)
+        project, pair = self._document.project, self.pair
         for card in self.cards:
-            card.mark_compared(card.entry is other and other is not current)
-        if project and current and other and other is not current:
+            card.mark_compared(bool(pair) and card.entry is pair[0])
+        if project and pair:
+            other, current = pair
             self.comparison = Comparison(project, self._document.bounds, current, other)
             self.comparison.closed.connect(self._close_comparison)
             self.comparison.moved_wanted.connect(self._document.select)
-            beside = partial(self._document.requests.compare_plans.emit, [other, current])
+            beside = partial(self._document.requests.compare_plans.emit, pair)
             self.comparison.side_by_side_wanted.connect(beside)
             self._shows.insertWidget(self._shows.indexOf(self._empty) + 1, self.comparison)
 

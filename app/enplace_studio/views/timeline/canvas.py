@@ -19,7 +19,7 @@ from enplace.pictures.tracks import trace_path
 from enplace.values.schedule import Schedule
 from enplace_studio.explain.start_times import Gap, find_chain
 from enplace_studio.jobs.call_later import call_later
-from enplace_studio.model.document import Document
+from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.ordering import find_range
 from enplace_studio.timelines.lanes import SLACK_PX, Lanes
 from enplace_studio.timelines.navigation import TimeCanvas
@@ -71,6 +71,7 @@ class TimelineCanvas(TimeCanvas):
         self.document = document
         self.picture: Picture | None = None
         self.marker_us: float | None = None
+        self._entry: PlanEntry | None = None
         self._gesture: Gesture | None = None
         self._pressed: QPointF | None = None
         self._path_timer = QTimer(self, singleShot=True, interval=_PATH_DELAY_MS)
@@ -108,7 +109,14 @@ class TimelineCanvas(TimeCanvas):
             self.summary_changed.emit("")
         self.lanes.rows = rows
         self.lay_out()
+        self._keep_zoom()
         self._show_selection()
+
+    def _keep_zoom(self) -> None:
+        """Keep the part of the step on screen while a plan is edited; show all of another plan."""
+        before, self._entry = self._entry, self.document.current
+        if before and self._entry and not self._entry.is_edit_of(before):
+            self.fit()
 
     def _show_selection(self) -> None:
         picture, selection = self.picture, self.document.selection

@@ -96,7 +96,7 @@ class TimelineView(Panel):
         if entry is None or entry is self._followed:
             return
         # An edit leaves the page that the user has chosen.
-        is_edit = self._followed is not None and _is_edit(entry, self._followed)
+        is_edit = self._followed is not None and entry.is_edit_of(self._followed)
         self._followed = entry
         if not is_edit:
             self.show_page(int(entry.plan.objective == THROUGHPUT))
@@ -137,12 +137,6 @@ class TimelineView(Panel):
         summary = self.summary.sizeHint().height() + 8
         wanted = self.around_height + self.canvas.lanes.wanted_px + summary
         return Need(self.title_height, 0, wanted, wanted)
-
-
-def _is_edit(entry: PlanEntry, shown: PlanEntry) -> bool:
-    """Return whether a plan was made from the one shown so far, or only priced anew."""
-    is_own = entry.origin is shown or (entry.origin is not None and entry.origin is shown.origin)
-    return is_own or (entry.name == shown.name and entry.plan.objective == shown.plan.objective)
 
 
 def _traced(run: MeasuredRun) -> str:

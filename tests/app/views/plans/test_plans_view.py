@@ -449,6 +449,14 @@ def test_an_edited_plan_is_scrolled_into_view(long_list, qtbot):
     assert view.column.verticalScrollBar().value() > 0
 
 
+def test_a_comparison_below_a_long_list_comes_into_sight(long_list, qtbot):
+    view = long_list
+    entry = next(card.entry for card in view.cards if not card.isChecked())
+    view.compare_with(entry)
+    assert view.pair == [entry, view._document.current]
+    qtbot.waitUntil(lambda: view.column.verticalScrollBar().value() > 0)
+
+
 def test_a_brief_name_leaves_out_what_all_plans_of_the_method_share(open_view):
     document = three_plans()
     for what in ("1 order", "1 order, ops split", "2 pins, 1 order", "2 pins, 1 order, run 2"):

@@ -5,13 +5,14 @@ from PySide6.QtGui import QHelpEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QToolTip
 
-from documents import chain_document, document_of, wide_document
+from documents import add_plan, chain_document, document_of, wide_document
 from enplace_studio.explain.start_times import Gap
 from enplace_studio.model.document import Document
 from enplace_studio.timelines.paint import mix, shades
 from enplace_studio.views.timeline.timeline_view import TimelineView
 from enplace_studio.widgets.theme import theme
 from problems import cluster_of, profile_of
+from turns import take_turns
 
 FREE = profile_of({"a": 10_000, "b": 20_000, "c": 10_000})
 CHAIN = profile_of(dict.fromkeys("abcd", 10_000), [("a", "b", 8), ("b", "c", 8), ("c", "d", 8)])
@@ -463,3 +464,16 @@ def test_a_click_among_slivers_picks_the_longest_until_zoomed_in(open_view):
     view.canvas.set_scale(view.canvas.lanes.scale.around(6_590.0, 6_620.0))
     QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 1))
     assert document.selection == {1}
+
+
+def test_another_plan_is_shown_whole_and_an_edit_keeps_the_zoom(opener):
+    document = chain_document()
+    canvas = opener(TimelineView, document, 700, 300).canvas
+    take_turns()
+    canvas.zoom(8)
+    document.place([2], 0, pin=False)
+    take_turns()
+    assert not canvas.scale.is_fit
+    add_plan(document, "other", {"a": 1, "b": 1, "c": 1}, choose=True)
+    take_turns()
+    assert canvas.scale.is_fit
