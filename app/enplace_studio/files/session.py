@@ -121,7 +121,9 @@ def _usual_cluster(profile: Profile) -> Cluster:
     gpu = profile.measured.estimated.lower()
     known = presets()
     likely = [each for name, each in known.items() if gpu and name.startswith(gpu)]
-    return next(iter([*likely, *known.values()]))
+    need_bytes = int(profile.persistent_bytes.sum())
+    roomy = [each for each in likely if int(each.capacity_bytes[each.gpus].sum()) >= need_bytes]
+    return next(iter([*roomy, *likely, *known.values()]))
 
 
 def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import zipfile
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QCoreApplication
@@ -483,3 +484,11 @@ def test_a_long_name_in_any_script_has_backups(tmp_path):
     backups.add_copy(file)
     (kept,) = backups.folder.iterdir()
     assert kept.read_bytes() == b"two"
+
+
+@pytest.mark.parametrize(("gib", "name"), [(1, "h100-2-nvlink"), (385, "h100-8-nvlink")])
+def test_an_estimate_opens_on_as_many_gpus_as_its_variables_need(gib, name):
+    parts = dict.fromkeys("abcdef", (gib << 30) // 6)
+    profile = profile_of(dict.fromkeys(parts, 1.0), persistent=parts)
+    profile = replace(profile, measured=replace(profile.measured, estimated="H100"))
+    assert session.open_profile(profile).project.problem.cluster.name == name
