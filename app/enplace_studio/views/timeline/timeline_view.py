@@ -19,6 +19,7 @@ from enplace_studio.jobs.solver import Solver
 from enplace_studio.model.document import Document, PlanEntry
 from enplace_studio.model.prices import what_if_text
 from enplace_studio.views.timeline.canvas import TimelineCanvas
+from enplace_studio.views.timeline.overview import Overview
 from enplace_studio.views.timeline.pipeline import PipelineView
 from enplace_studio.widgets.labels import BETWEEN_FACTS, label, plain_tip
 from enplace_studio.widgets.layouts import hbox, vbox
@@ -39,6 +40,7 @@ class TimelineView(Panel):
         self.offer_picture(document.requests.save_picture.emit)
         self._followed: PlanEntry | None = None
         self.canvas = TimelineCanvas(document)
+        self.overview = Overview(self.canvas)
         self.summary = label("", "dim")
         self.summary.setWordWrap(True)
         self.pipeline = PipelineView(document)
@@ -59,7 +61,7 @@ class TimelineView(Panel):
     def _step_page(self) -> QWidget:
         page = QWidget()
         lanes = hbox((self.canvas, 1), self.canvas.make_scroll_bar(), spacing=4)
-        vbox((lanes, 1), self.summary, on=page, spacing=8, margins=(0, 0, 0, 0))
+        vbox(self.overview, (lanes, 1), self.summary, on=page, spacing=8, margins=(0, 0, 0, 0))
         return page
 
     def _make_switch(self) -> tuple[QPushButton, QPushButton]:
@@ -135,7 +137,8 @@ class TimelineView(Panel):
             wanted = self.around_height + self.pipeline.wanted_px
             return Need(self.title_height, 0, wanted, wanted)
         summary = self.summary.sizeHint().height() + 8
-        wanted = self.around_height + self.canvas.lanes.wanted_px + summary
+        above = self.overview.sizeHint().height() + 8
+        wanted = self.around_height + above + self.canvas.lanes.wanted_px + summary
         return Need(self.title_height, 0, wanted, wanted)
 
 

@@ -477,3 +477,19 @@ def test_another_plan_is_shown_whole_and_an_edit_keeps_the_zoom(opener):
     add_plan(document, "other", {"a": 1, "b": 1, "c": 1}, choose=True)
     take_turns()
     assert canvas.scale.is_fit
+
+
+def test_the_strip_shows_what_is_on_screen_and_a_click_moves_it(opener):
+    view = opener(TimelineView, chain_document(), 700, 300)
+    take_turns()
+    canvas, strip = view.canvas, view.overview
+    canvas.zoom(8)
+    before = strip.frame
+    assert before.width() < canvas.scale.width_px / 4
+    end = QPoint(round(canvas.left + canvas.scale.width_px) - 2, strip.height() // 2)
+    QTest.mouseClick(strip, LEFT, NONE, end)
+    assert strip.frame.right() > before.right()
+    assert canvas.scale.stop_us == pytest.approx(canvas.scale.end_us)
+    canvas.zoom(-20)
+    QTest.mouseClick(strip, LEFT, NONE, end)
+    assert canvas.scale.is_fit
