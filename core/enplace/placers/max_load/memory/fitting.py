@@ -34,7 +34,7 @@ from enplace.values.problem import Problem
 
 NOTHING_FITS = (
     "no partition was found that fits with its samples in flight, so only the memory of one sample "
-    "counts"
+    "counts; more GPUs or a smaller batch may mend that"
 )
 
 SLOWED = "samples follow each other more slowly than they could, so that fewer are in flight"
