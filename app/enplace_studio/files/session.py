@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PySide6.QtCore import QSettings
 
 from enplace.errors import EnplaceError, FileError, PlanError
@@ -24,7 +25,7 @@ from enplace.values.cluster import Cluster
 from enplace.values.constraints import Colocate, Lock
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import Profile
+from enplace.values.profile import KINDS, Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.constraints import rows_to_json
@@ -111,12 +112,14 @@ def open_profile(profile: Profile, cluster: Cluster | None = None) -> Opened:
 
 
 def _usual_cluster(profile: Profile) -> Cluster:
+    """Return the cluster of the profile, or a preset where it has but one GPU."""
+    on_gpu = np.isfinite(profile.time_us[:, KINDS.index("gpu")]).any()
     for word in ("from-file", "local"):
         try:
             carried = cluster_from(word, profile)
         except EnplaceError:
             continue
-        if carried.n_devices > 1:
+        if carried.n_devices > 1 or not on_gpu:
             return carried
     gpu = profile.measured.estimated.lower()
     known = presets()

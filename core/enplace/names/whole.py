@@ -105,7 +105,7 @@ def find_chain(profile: Profile) -> LayerChain | None:
         fed[target] |= fed[source]
     for source, target in edges[np.argsort(-rank[edges[:, 1]], kind="stable")].tolist():
         feeds[source] |= feeds[target]
-    outside = forward & ~inside & np.isfinite(profile.time_us[:, KINDS.index("gpu")])
+    outside = forward & ~inside & _in_layers(profile)
     before, after = np.flatnonzero(outside & feeds & ~fed), np.flatnonzero(outside & fed & ~feeds)
     return LayerChain(pattern, tuple(names), ops, before, after)
 
@@ -114,12 +114,12 @@ def find_chain(profile: Profile) -> LayerChain | None:
 def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
     r"""Find the layers that a regex tells apart: ``layers/\d+`` has one for each number.
 
-    Ops that only a CPU can run belong to no layer.
+    Ops that only a CPU can run belong to no layer, unless the profile is of a CPU alone.
 
     Raises
     ------
     ProblemError
-        If RE2 does not accept the regex, or it matches no op that a GPU can run.
+        If RE2 does not accept the regex, or it matches no op.
     """
     found = _in_stacks(profile, _matches(profile, compile_regex(pattern, option)))
     if found:
@@ -132,6 +132,12 @@ def find_layers(pattern: str, profile: Profile, option: str) -> Layers:
     )
 
 
+def _in_layers(profile: Profile) -> BoolArray:
+    """Tell which ops may belong to a layer: those that a GPU can run, if it can run any."""
+    on_gpu = np.isfinite(profile.time_us[:, KINDS.index("gpu")])
+    return on_gpu if on_gpu.any() else ~on_gpu
+
+
 class _Match(NamedTuple):
     """What a regex matches in an op's name or scope, and what is before it."""
 
@@ -142,7 +148,7 @@ class _Match(NamedTuple):
 
 def _matches(profile: Profile, expression: Any) -> list[_Match]:
     found = []
-    for op in np.flatnonzero(np.isfinite(profile.time_us[:, KINDS.index("gpu")])).tolist():
+    for op in np.flatnonzero(_in_layers(profile)).tolist():
         for text in (profile.op_names[op], profile.scopes[op]):
             if (match := expression.search(text)) and match[0]:
                 found.append(_Match(op, text[: match.start()], match[0]))

@@ -13,6 +13,8 @@ from documents import add_plan, chain_document, let_go
 from enplace.errors import EnplaceError, FileError
 from enplace.files.writing import write_atomically
 from enplace.readers import readers
+from enplace.values.cluster import Cluster, Device
+from enplace.values.measurement import Measurement
 from enplace.writers import write_profile, write_project
 from enplace_studio.files import recovery as recovery_module
 from enplace_studio.files import session
@@ -492,3 +494,10 @@ def test_an_estimate_opens_on_as_many_gpus_as_its_variables_need(gib, name):
     profile = profile_of(dict.fromkeys(parts, 1.0), persistent=parts)
     profile = replace(profile, measured=replace(profile.measured, estimated="H100"))
     assert session.open_profile(profile).project.problem.cluster.name == name
+
+
+def test_a_profile_of_one_cpu_opens_on_it_and_not_on_gpus_where_nothing_runs():
+    own = Cluster("local", (Device("CPU:0", "cpu", 1 << 30),), (), ())
+    profile = profile_of({}, cpu={"a": 1.0})
+    profile = replace(profile, measured=Measurement(cluster=own))
+    assert session.open_profile(profile).project.cluster.name == "local"

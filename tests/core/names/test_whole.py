@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from enplace.errors import ProblemError
-from enplace.names.whole import LayerCount, count_layers, find_layers, guess_pattern
+from enplace.names.whole import LayerCount, count_layers, find_chain, find_layers, guess_pattern
 from problems import profile_of
 
 
@@ -89,6 +89,13 @@ def test_ops_that_only_a_cpu_can_run_are_in_no_layer():
     profile = stack(["layer_0", "layer_1"], cpu={"layer_0/ids": 1.0})
     found = find_layers(r"layer_\d", profile, "--whole")
     assert "layer_0/ids" not in names_of(profile, found)["layer_0"]
+
+
+def test_a_profile_of_a_cpu_alone_has_layers():
+    profile = stack(["layer_0", "layer_1"])
+    on_cpu = replace(profile, time_us=profile.time_us[:, ::-1].copy())
+    assert len(find_layers(r"layer_\d", on_cpu, "--whole")) == 2
+    assert find_chain(on_cpu).names == ("layer_0", "layer_1")
 
 
 @pytest.mark.parametrize(

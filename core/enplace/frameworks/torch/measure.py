@@ -100,6 +100,11 @@ def _notes(step: Step, timing: Timing, scale: float) -> tuple[str, ...]:
             f"Ops took {percent(ops_us / float(np.median(steps_us)) - 1)} longer while they were "
             f"recorded, so their times are scaled to the plain step."
         )
+    if not timing.gpu:
+        notes.append(
+            "Measured on a CPU, so ops have no times on GPUs; for a plan on GPUs, profile on one, "
+            "or estimate it for one with --estimate."
+        )
     held = _config(step, timing).get("library_bytes", 0)
     if held:
         notes.append(f"Libraries hold {size(held)} more of the GPU, which no op shows.")
