@@ -29,15 +29,23 @@ from enplace.values.op_kinds import OpPass
 from enplace.values.profile import Profile
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_BACKWARD = re.compile(r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?|adjoint")
-_VAGUE = re.compile(r"back|bp")
-"""Words that other parts of a model have, too: ``back_end``."""
+_BACKWARD = re.compile(
+    r"back(wards?|prop(agation)?)?|bp(rop)?|bwd?|[dw]?grad(s|ients?)?|adjoint|vjp|d[bwxy]"
+)
+_VAGUE = re.compile(r"back|bp|d[bwxy]")
+"""Words that other parts of a model have, too: ``back_end``, and ``dw`` for depthwise."""
 
-_LIKELY = re.compile(r"adjoint|back|bp|bw|grad", re.IGNORECASE)
+_TRANSPOSED = re.compile(r"\btranspose\((?=\w)")
+"""What JAX writes around the name of what a gradient is of."""
+
+_LIKELY = re.compile(r"adjoint|back|bp|bw|grad|vjp|transpose\(|d[bwxy]", re.IGNORECASE)
 """What every name with such a word contains; quick to look for."""
 
 _FIRST_PART = re.compile(r"[/.:_-]|(?<=[A-Za-z])(?=\d)")
 """What ends the first part of a name: ``dec`` in ``dec/3``, ``dec_3``, ``dec:3`` and ``dec3``."""
+
+_PART = re.compile(r"[^\W\d_]+")
+"""A part of a name, wherever it is: ``dx`` in ``layer3_dx``."""
 
 _FORWARD = re.compile(r"forward|fprop|fwd?")
 _NO_GRADIENT = re.compile(r"no|stop")
@@ -94,10 +102,10 @@ def without_guessed_passes(profile: Profile) -> Profile:
 @lru_cache(maxsize=4)
 def backward_hint(profile: Profile) -> str:
     """Say how a profile tells its backward pass, and which ops may be meant."""
-    prefix, n_ops = _reversed_part(profile)
+    which, n_ops = _reversed_part(profile)
     how = f'the field "pass": "backward", or names that begin with \'{BACKWARD}/\''
-    if prefix:
-        return f"if it is the {count(n_ops, 'op')} that begin with '{prefix}', give them {how}"
+    if which:
+        return f"if it is the {count(n_ops, 'op')} {which}, give them {how}"
     if found := _hinted(profile):
         example, n_ops = profile.op_names[found[0]], len(found)
         return f"if it is the {count(n_ops, 'op')} with names such as '{example}', give them {how}"
@@ -127,7 +135,7 @@ def _says_pass(profile: Profile) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(text)]
+    return [word.lower() for word in _WORD.findall(_TRANSPOSED.sub("vjp(", text))]
 
 
 def _has(words: Iterable[str], pattern: re.Pattern[str]) -> bool:
@@ -338,20 +346,21 @@ def _spread(profile: Profile, ops: BoolArray, order: IntArray, *, forwards: bool
 
 @lru_cache(maxsize=4)
 def _reversed_part(profile: Profile) -> tuple[str, int]:
-    """Find the first part of names whose ops take what others made, last to first.
+    """Find the first part, or else any, of names whose ops take what others made, last to first.
 
-    Returns the part and its number of ops; an empty text if there is none.
+    Returns a description and the number of ops; an empty text if there is none.
     """
-    members: dict[str, list[int]] = defaultdict(list)
+    first, inner = (defaultdict[str, list[int]](list) for _ in range(2))
     for op, name in enumerate(profile.op_names):
         end = _FIRST_PART.search(name)
-        members[name[: end.end()] if end else name].append(op)
-    large = {part: ops for part, ops in members.items() if len(ops) >= LARGE * profile.n_ops}
-    for part, ops in large.items():
-        inside = np.zeros(profile.n_ops, dtype=bool)
-        inside[ops] = True
-        if _is_reversed(profile, inside):
-            return part, len(ops)
+        first[name[: end.end()] if end else name].append(op)
+        for part in dict.fromkeys(_PART.findall(name)):
+            inner[part].append(op)
+    for members, which in ((first, "that begin with '{}'"), (inner, "with '{}' in their names")):
+        for part, ops in members.items():
+            is_large = LARGE * profile.n_ops <= len(ops) < profile.n_ops
+            if is_large and _is_reversed(profile, _mask(profile, ops)):
+                return which.format(part), len(ops)
     return "", 0
 
 
@@ -379,6 +388,7 @@ def _order(profile: Profile, inside: BoolArray) -> float:
     return 0.0 if len(ops) < FEWEST else _correlation(depth[ops], last[ops])
 
 
+@lru_cache(maxsize=4)
 def _depths(profile: Profile) -> IntArray:
     depth = [0] * profile.n_ops
     out_ptr, target = profile.out_ptr.tolist(), profile.edge_op.tolist()

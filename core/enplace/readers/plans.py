@@ -53,7 +53,7 @@ class PlanFile:
         What the plan was made under, by kind, with names for numbers; see
         :func:`~enplace.readers.constraints.constrain`.
     same_graph : bool
-        Whether the fingerprints agree.
+        Whether the fingerprints agree, or the file has none, as when a person wrote it.
     """
 
     problem: Problem
@@ -128,7 +128,7 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         demands = _constraints(data, index, problem.cluster.name)
-        same = fingerprint == problem.measured_profile.fingerprint
+        same = fingerprint in (None, problem.measured_profile.fingerprint)
         return PlanFile(problem, plan, missing, unknown, demands, same)
 
 

@@ -241,6 +241,15 @@ def test_changed_edges_cause_a_note(enplace, planned):
     assert done.err.count("\n") == 1
 
 
+def test_a_plan_that_does_not_say_its_graph_causes_no_note(enplace, planned):
+    written = json.loads(planned.read_text())
+    del written["profile"]
+    planned.write_text(json.dumps(written))
+    done = enplace("simulate", "p.json", planned)
+    assert done.status == 0
+    assert not done.err
+
+
 def test_complete_places_the_ops_missing_from_a_plan(enplace, planned):
     (planned.parent / "other.json").write_text(json.dumps(model([*OPS[:4], "new_a"])))
     done = enplace("simulate", "other.json", planned, "--complete", "--json")

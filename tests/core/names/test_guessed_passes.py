@@ -42,6 +42,8 @@ def backward_names(profile):
         ("layers.{}", "layers.{}.grad"),
         ("block{}", "block{}_bwd"),
         ("Block{}", "Block{}Backward"),
+        ("layer{}", "layer{}_dx"),
+        ("jit(f)/jvp(Layer_{})/dot", "jit(f)/transpose(jvp(Layer_{}))/dot"),
     ],
 )
 def test_words_in_names_tell_the_backward_pass(forward, backward):
@@ -145,6 +147,7 @@ def test_a_gradient_of_the_input_is_no_backward_pass():
     [
         [f"front_end/conv{i}" for i in range(4)] + [f"back_end/conv{i}" for i in range(4)],
         [f"trunk{i}" for i in range(6)] + ["bp/head", "bp/profile"],
+        ["image", *(f"block{i}/{part}" for i in range(6) for part in ("pw", "dw", "Transpose"))],
         ["features", *(f"{way}_projection{i}" for i in range(4) for way in ("up", "back"))],
     ],
 )
@@ -192,6 +195,7 @@ def test_the_shape_of_a_backward_pass_is_only_hinted_at():
     assert may_have_backward(unet)
     assert "the 5 ops that begin with 'decoder/'" in backward_hint(unet)
     assert "the 5 ops that begin with 'm'" in backward_hint(training("l{}", "m{}"))
+    assert "the 5 ops with 'up' in their names" in backward_hint(training("net/{}", "net/{}/up"))
     chain = profile_of({"a": 1.0, "b": 1.0}, [("a", "b", 8)])
     assert not may_have_backward(chain)
     assert "gradients/" in backward_hint(chain)

@@ -380,7 +380,7 @@ def _product(left: int, right: int) -> Rule:
 def _quantised_product(node: NodeProto, shapes: Shapes) -> Shape | None:
     """Multiply with a weight whose shape is an attribute."""
     x = _nth(shapes, 0)
-    return (*x[:-1], _integer(node, "N")) if x else None
+    return (*x[:-1], max(0, _integer(node, "N"))) if x else None
 
 
 def _grouped_attention(node: NodeProto, shapes: Shapes) -> Shape | None:
@@ -388,7 +388,7 @@ def _grouped_attention(node: NodeProto, shapes: Shapes) -> Shape | None:
     x = _nth(shapes, 0)
     if not x or (len(node.input) > 1 and node.input[1]):
         return x or None
-    n_heads, n_keys = _integer(node, "num_heads"), _integer(node, "kv_num_heads")
+    n_heads, n_keys = (max(0, _integer(node, f"{each}num_heads")) for each in ("", "kv_"))
     return (*x[:-1], x[-1] * n_heads // max(1, n_heads + 2 * n_keys))
 
 
@@ -405,7 +405,7 @@ def _embedding(_: NodeProto, shapes: Shapes) -> Shape | None:
 
 
 def _integer(node: NodeProto, name: str, default: int = 0) -> int:
-    return next((max(0, each.i) for each in node.attribute if each.name == name), default)
+    return next((each.i for each in node.attribute if each.name == name), default)
 
 
 _RULES: Mapping[str, Rule] = {

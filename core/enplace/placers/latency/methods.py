@@ -22,7 +22,7 @@ from enplace.placers.max_load.table.caveats import (
     explain_failure,
     simplify,
 )
-from enplace.placers.max_load.table.contract import find_static_excess
+from enplace.placers.max_load.table.contract import find_static_excess, find_step_excess
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
@@ -33,7 +33,6 @@ from enplace.placing.ties import choose
 from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
-from enplace.values.profile import IntArray
 from enplace.values.rivals import Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
@@ -234,14 +233,9 @@ def _settled(problem: Problem, found: Incumbent, n_subgraphs: int) -> Incumbent:
         settled_us <= us * (1 + 1e-9)
         and find_pass_subgraphs(problem, settled).max() < n_subgraphs
         and find_static_excess(problem, settled) <= find_static_excess(problem, device)
-        and _step_excess_bytes(problem, settled) <= _step_excess_bytes(problem, device)
+        and find_step_excess(problem, settled) <= find_step_excess(problem, device)
     )
     return replace(found, device=settled, objective_us=settled_us) if as_good else found
-
-
-def _step_excess_bytes(problem: Problem, device: IntArray) -> int:
-    (plan,) = unordered(problem, device, "")
-    return simulate(problem, plan).excess_bytes
 
 
 def _prove(found: Incumbent, us: float) -> tuple[float, bool]:

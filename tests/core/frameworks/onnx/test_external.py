@@ -108,10 +108,11 @@ def test_a_link_of_hugging_faces_cache_is_followed_to_its_blobs_only(tmp_path):
     assert find_file(folder, "elsewhere") is None
 
 
-def test_sizes_in_a_missing_file_are_assumed_and_said(tmp_path):
+@pytest.mark.parametrize("axis", [1, -1])
+def test_sizes_in_a_missing_file_are_assumed_and_said(tmp_path, axis):
     absent = external("sizes", "w.bin", TensorProto.INT64, [2], 0)
     nodes = [
-        node("Split", "x sizes", "p q", "split", axis=1),
+        node("Split", "x sizes", "p q", "split", axis=axis),
         node("Tile", "p sizes", "t", "tile"),
     ]
     made = model(nodes, [("x", [4, 64])], [("t", None), ("q", None)], [absent])

@@ -5,7 +5,11 @@ from __future__ import annotations
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import has_one_link
 from enplace.machine.pipelines.all_reduce import syncs_alike
-from enplace.placers.max_load.table.contract import find_static_excess, with_larger_gpus
+from enplace.placers.max_load.table.contract import (
+    find_static_excess,
+    find_step_excess,
+    with_larger_gpus,
+)
 from enplace.placers.max_load.table.kinds import find_kinds
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
@@ -85,5 +89,10 @@ def about_machine(problem: Problem, rule: LoadRule = USUAL) -> str:
 def explain_failure(problem: Problem, device: IntArray) -> str:
     """Explain why a placement does not follow a partition."""
     if find_static_excess(problem, device):
-        return "nothing that fits in memory was found, and this does not fit either"
+        if find_step_excess(problem, device):
+            return "nothing that fits in memory was found, and this does not fit either"
+        return (
+            "nothing was found that fits with all outputs in memory at once; a step of this plan "
+            "fits, because it frees those that it no longer needs"
+        )
     return "no partition that respects the pins, colocation and memory was found"

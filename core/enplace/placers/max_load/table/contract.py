@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine import simulate
 from enplace.machine.op_passes import backward_ops, optimiser_ops
 from enplace.machine.pipelines.all_reduce import slowest_sync_us
 from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.table.hyperedges import Hyperedges, build_hyperedges, find_held
 from enplace.placers.max_load.table.kinds import Kinds, find_kinds, prices_of_kinds_us, times_us
+from enplace.placing.candidates import unordered
 from enplace.text import size
 from enplace.values.arrays import adjacency, topological_order
 from enplace.values.components import components, strong_components
@@ -360,6 +362,12 @@ def find_static_excess(problem: Problem, device: IntArray) -> int:
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
     np.add.at(held, device, op_memory_bytes(problem))
     return int(np.maximum(held - problem.cluster.capacity_bytes, 0).sum())
+
+
+def find_step_excess(problem: Problem, device: IntArray) -> int:
+    """Sum by how much a step of a placement exceeds the devices' memory."""
+    (plan,) = unordered(problem, device, "")
+    return simulate(problem, plan).excess_bytes
 
 
 def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:

@@ -433,6 +433,14 @@ def test_nothing_is_proven_for_noncontiguous_backward_ops():
     assert "not contiguous" in plan.note
 
 
+def test_a_plan_that_fits_because_it_frees_outputs_is_not_said_not_to():
+    chain = profile_of(dict.fromkeys("abcd", 5.0), [(*pair, 400) for pair in ("ab", "bc", "cd")])
+    problem = Problem(chain, cluster_of(1, capacity_bytes=1000))
+    plan = place(problem, "max-load-dpl").plan
+    assert simulate(problem, plan).fits
+    assert "this does not fit either" not in plan.note
+
+
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
 def test_a_plan_notes_that_nothing_fits(method):
     times = dict.fromkeys("abc", 5.0)
