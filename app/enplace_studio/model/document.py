@@ -320,7 +320,7 @@ class Document(QObject):
         """Run ops just before or after another op of their device from now on."""
         if not len(ops) or self.project is None:
             return False
-        what, other = self.project.describe(ops), self.project.describe([slot.anchor])
+        what, other = self.project.describe_two(ops, slot.anchor)
         where = f"“{what}” {'before' if slot.earlier else 'after'} “{other}”"
         return self._edit(
             f"run {where}",

@@ -190,6 +190,17 @@ class OpenProject:
         """Return a short name for these ops."""
         return name_ops(self.problem.profile, ops, self.grouping)
 
+    def describe_two(self, ops: Collection[int], other: int) -> tuple[str, str]:
+        """Name some ops and another one for a sentence about both: by scopes if they look alike."""
+        one, two = self.describe(ops), self.describe([other])
+        if one != two or len(ops) != 1:
+            return one, two
+        names = self.problem.profile.op_names
+        mine, theirs = (names[op].split("/") for op in (*ops, other))
+        longest = max(len(mine), len(theirs))
+        apart = next((n for n in range(1, longest) if mine[-n:] != theirs[-n:]), longest)
+        return "/".join(mine[-apart:]), "/".join(theirs[-apart:])
+
     def whole_groups(self, ops: Collection[int]) -> frozenset[int]:
         """Return all ops of the groups that some ops belong to, and these ops."""
         groups = {int(group) for group in self.grouping.group[list(ops)] if group >= 0}

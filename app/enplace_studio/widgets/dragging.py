@@ -92,7 +92,7 @@ def describe_order(document: Document, ops: Collection[int], slot: Slot) -> Drop
     project = document.project
     if project is None or project.current is None:
         return Drop("there is no plan yet, press Solve first", False)
-    other = project.describe([slot.anchor])
+    _, other = project.describe_two(ops, slot.anchor)
     try:
         after = reordered_schedule(project.problem, project.current.schedule, ops, slot)
     except EnplaceError as error:

@@ -1,5 +1,7 @@
 """Ops dragged along their lane: where they may go, what it costs, and what is kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from tests.core.placers.problems import problems
 from documents import document_of
 from enplace.errors import OrderError, PlanError
 from enplace.machine import simulate
+from enplace.names.groups import Grouping
 from enplace.placers import place
 from enplace_studio.files import session
 from enplace_studio.model.ordering import (
@@ -196,3 +199,15 @@ def test_constants_do_not_count_for_when_a_group_runs():
     where = find_range(document.schedule, [1, 2])
     assert (where.start_us, where.finish_us) == (10, 20)
     assert slot_at(document.schedule, where, 1) == Slot(0, earlier=True)
+
+
+def test_ops_of_one_name_are_told_apart_by_their_scopes():
+    names = [f"net/l_{layer}/{part}/MatMul" for layer in (1, 2) for part in ("attn", "ffn")]
+    profile = profile_of(dict.fromkeys(names, 10))
+    document = document_of(profile, cluster_of(2), dict.fromkeys(names, 0))
+    titles = ("layer 1", "layer 2")
+    grouping = Grouping(np.array([0, 0, 1, 1]), titles, titles, titles)
+    project = replace(document.project, grouping=grouping)
+    assert project.describe([0]) == project.describe([1])
+    assert project.describe_two([0], 1) == ("attn/MatMul", "ffn/MatMul")
+    assert project.describe_two([0], 2) == (project.describe([0]), project.describe([2]))

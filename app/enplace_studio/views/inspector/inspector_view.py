@@ -166,7 +166,7 @@ class InspectorView(ScrollPanel):
             known = f"an {ESTIMATED} " if measured.estimated else ""
             self._add_text(f"“{current.name}” takes {known}{step} per step{per}.")
             if note := current.plan.note.rstrip("."):
-                self._add_text(f"Its method says: {note}.")
+                self._add_text(f"{note[:1].upper()}{note[1:]}.")
             self._add_text(
                 "Select a group in the graph, or ops in the timeline, to see what they cost. "
                 "Drag them to another device, or press its number, and the step time updates "
@@ -181,7 +181,9 @@ class InspectorView(ScrollPanel):
         gap, selection = self._document.gap, self._document.selection
         if self._way_back is not None and self._way_back[0] == selection:
             asked = self._way_back[1]
-            text = f"‹  Why is {project.describe(asked)} there?"
+            shown = project.describe(asked)
+            verb = "are" if shown.partition(" ")[0].isdecimal() else "is"
+            text = f"‹  Why {verb} {shown} there?"
             back = button(text, lambda: self._document.ask_why(asked), kind="link")
             self.buttons["asked"] = back
             self._shows.addWidget(back, 0, Qt.AlignmentFlag.AlignLeft)
@@ -200,7 +202,7 @@ class InspectorView(ScrollPanel):
             return
         waits = sum_waits(gap, steps)
         later = [*waits.long, *([waits.short] if waits.short is not None else [])]
-        self._add_heading("The cause, at work as the gap began")
+        self._add_heading("What ran as the gap began")
         self._add_wait(waits.cause, later, gap)
         if later:
             then = "Then it waits for" if gap.op is not None else "Then the step waits for"

@@ -251,7 +251,7 @@ def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     entry = document.current
     plan = replace(entry.plan, note="the best of 60 linear orders")
     document.add_plan(replace(entry, name="noted", plan=plan))
-    assert "Its method says: the best of 60 linear orders." in texts(open_view(document))
+    assert "The best of 60 linear orders." in texts(open_view(document))
 
 
 def test_without_a_plan_the_pane_says_so(open_view, qtbot):
