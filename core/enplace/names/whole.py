@@ -218,9 +218,37 @@ def _find_stacks(profile: Profile, forward: Sequence[_Match], inner: BoolArray) 
 def guess_pattern(profile: Profile) -> str:
     """Guess the regex of a model's layers: its outermost numbered scopes; "" if it has none.
 
-    Time steps are no layers, and neither are scopes in which little happens.
+    Time steps are no layers, and neither are scopes in which little happens. The first layer may
+    have no number, as Keras names them: ``block``, ``block_1``.
     """
-    places = [list(_numbered(name, scope)) for name, scope in _named(profile)]
+    scopes = [_scope_of(name, scope) for name, scope in _named(profile)]
+    numbered = [list(_numbered(scope)) for scope in scopes]
+    unnumbered = _unnumbered(scopes, numbered)
+    stems, tail = _find_stems(profile, numbered)
+    if not stems:  # ``dense`` and ``dense_1``
+        stems, tail = _find_stems(
+            profile, [[*one, *two] for one, two in zip(unnumbered, numbered, strict=True)]
+        )
+    first = [place.stem for found in unnumbered for place in found]
+    begun = {stem for stem in stems if any(each.endswith(stem) for each in first)}
+    whole = [f"{re.escape(stem[:-1])}(_{tail})?\\b" for stem in stems if stem in begun]
+    others = [re.escape(stem) for stem in stems if stem not in begun]
+    if others:
+        before = "|".join(others)
+        whole.append((f"({before})" if len(others) > 1 else before) + tail)
+    return "|".join(whole)
+
+
+class _Place(NamedTuple):
+    """A numbered part of an op's scope: what is before the number, it, and a letter."""
+
+    stem: str
+    number: str
+    letter: str = ""
+
+
+def _find_stems(profile: Profile, places: Sequence[Sequence[_Place]]) -> tuple[list[str], str]:
+    """Find what is before the numbers of layers, and the regex of the numbers."""
     numbers: dict[str, set[str]] = defaultdict(set)
     for stem, number, _ in {place for found in places for place in found}:
         numbers[stem].add(number)
@@ -235,11 +263,15 @@ def guess_pattern(profile: Profile) -> str:
                 break
     heavy = [stem for stem, share in weight.items() if share >= LEAST_SHARE]
     stems = _of_both_passes([stem for stem in heavy if stem in forward], heavy)
-    if not stems:
-        return ""
-    before = "|".join(map(re.escape, stems))
-    tail = r"\d+[a-z]?" if lettered & set(heavy) else r"\d+"
-    return (f"({before})" if len(stems) > 1 else before) + tail
+    return stems, r"\d+[a-z]?" if lettered & set(heavy) else r"\d+"
+
+
+def _unnumbered(scopes: Sequence[str], numbered: Sequence[Sequence[_Place]]) -> list[list[_Place]]:
+    """Find, for each op, the scopes around it that lack the number that others of a name have."""
+    numbers = {(place.stem, place.number) for found in numbered for place in found}
+    named = {stem[:-1] for stem, _ in numbers if stem.endswith("_") and (stem, "0") not in numbers}
+    around = ((scope[: end.start()] for end in re.finditer(r"[/.]|$", scope)) for scope in scopes)
+    return [[_Place(f"{name}_", "") for name in names if name in named] for names in around]
 
 
 def _of_both_passes(forward: Sequence[str], stems: Sequence[str]) -> list[str]:
@@ -265,13 +297,15 @@ def _named(profile: Profile) -> Iterator[tuple[str, str]]:
     return zip(profile.op_names, profile.scopes, strict=True)
 
 
-def _numbered(name: str, scope: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each numbered part of an op's scope: what is before the number, it, and a letter."""
-    own = split_pass(scope)[1] if scope else re.split(r"[/.][^/.]*$", f"/{name}")[0][1:]
-    for match in _NUMBER.finditer(own):
-        before = own[: match.start()]
+def _scope_of(name: str, scope: str) -> str:
+    return split_pass(scope)[1] if scope else re.split(r"[/.][^/.]*$", f"/{name}")[0][1:]
+
+
+def _numbered(scope: str) -> Iterator[_Place]:
+    for match in _NUMBER.finditer(scope):
+        before = scope[: match.start()]
         if before and not _TIME_STEP.search(before):
-            yield before, match[1], match[2]
+            yield _Place(before, match[1], match[2])
 
 
 def _shares(profile: Profile) -> FloatArray:
