@@ -191,7 +191,7 @@ def test_each_of_many_devices_shows_the_cost_of_a_move(open_view, qtbot):
     document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})
     view = open_view(document)
     select(view, document, [1], qtbot)
-    qtbot.waitUntil(lambda: all("step time" in b.toolTip() for b in view.where.buttons[1:]))
+    qtbot.waitUntil(lambda: all(": step " in b.toolTip() for b in view.where.buttons[1:]))
     assert view.where.buttons[11].note
 
 
