@@ -36,9 +36,10 @@ EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 """Objectives of a baseline that can be compared with others under any of them."""
 
 RESERVED = frozenset((
-    "as-json", "cluster", "constraints", "context", "grain", "help", "json", "method", "methods",
-    "objective", "option", "option-texts", "output", "profile", "reserve", "scale-compute",
-    "scale-links", "schedule", "schedule-file", "seed", "start", "time-limit", "whole",
+    "as-json", "cluster", "constraints", "context", "force", "grain", "help", "json", "method",
+    "methods", "objective", "option", "option-texts", "output", "profile", "reserve",
+    "scale-compute", "scale-links", "schedule", "schedule-file", "seed", "start", "time-limit",
+    "whole",
     *(name.replace("_", "-") for kind in KINDS.values() for name in (kind.key, kind.keyword)),
 ))  # fmt: skip
 """Names that no option may have, because the commands have flags or arguments of these names."""

@@ -12,8 +12,8 @@ def test_a_card_tells_the_size_of_its_sample_and_opens_it(qtbot):
     page.show()
     card = page.cards[0]
     shown = {label.text() for label in card.findChildren(QLabel)}
-    assert "3,776 ops  ·  9.3 GiB on one GPU" in shown
-    assert card.accessibleName() == "RNN language model, 3,776 ops  ·  9.3 GiB on one GPU"
+    assert "3,776 ops  ·  9.2 GiB on one GPU" in shown
+    assert card.accessibleName() == "RNN language model, 3,776 ops  ·  9.2 GiB on one GPU"
     opened = []
     page.sample_chosen.connect(opened.append)
     QTest.keyClick(card, Qt.Key.Key_Return)

@@ -276,7 +276,7 @@ def test_bad_input_is_refused_in_one_line_before_anything_runs(enplace, script, 
 def test_a_crash_is_reported_with_the_last_lines_of_output(enplace, script, folder, fake):
     fake("crash")
     (folder / "P.enplace").write_bytes(b"precious")
-    done = enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--json")
+    done = enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--json", "--force")
     assert done.status == 2
     first, *rest = done.err.splitlines()
     assert first.startswith("enplace: TensorFlow crashed (SIGABRT)")
@@ -298,7 +298,7 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
         "    return message\n"
         "worker.take = announce\n"
         "from enplace.cli import main; sys.argv[1:] = "
-        "['profile', 'train.py', '-o', 'P.enplace', '--trust']; main()"
+        "['profile', 'train.py', '-o', 'P.enplace', '--trust', '--force']; main()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

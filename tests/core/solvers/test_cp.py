@@ -40,7 +40,13 @@ def answers(problem, known):
 
 
 @pytest.fixture
-def solver_only(monkeypatch):
+def no_trial(monkeypatch):
+    """Do not try all plans of a small problem, which would leave nothing to the solver."""
+    monkeypatch.setattr("enplace.placing.run.is_small", lambda _: False)
+
+
+@pytest.fixture
+def solver_only(no_trial, monkeypatch):
     """Leave no time for the searches before CP-SAT, and end with its proof."""
     monkeypatch.setattr("enplace.placers.enplace.starts.SEARCH_SHARE", 1e-12)
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 1e-9)
@@ -122,6 +128,7 @@ def test_the_serial_time_uses_the_times_of_each_ops_device():
     assert cp._serial_us(Problem(profile, cluster)) == 4 + 5 + 7 + 2
 
 
+@pytest.mark.usefixtures("no_trial")
 def test_time_that_the_solver_does_not_use_goes_to_the_search(monkeypatch):
     """The solver ends at once here, and the plan can still improve."""
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter(()))
@@ -142,6 +149,7 @@ def test_the_solver_closes_a_gap_that_the_cheap_bound_leaves():
     assert lower_bound_us(problem) == 11.5
 
 
+@pytest.mark.usefixtures("no_trial")
 def test_without_the_solver_the_search_continues(monkeypatch):
     missing = cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter([missing]))
