@@ -91,6 +91,8 @@ def apply(path: str | os.PathLike[str], **wishes: Any) -> Any:
 
     Call it at the start of a training script, which needs no other change. The plan names its
     framework. If an older one does not and several are installed, import the script's one before.
+    With TensorFlow, sums may be rounded differently from the plain script's, because TensorFlow
+    does not rewrite a placed function.
 
     Parameters
     ----------

@@ -39,8 +39,8 @@ _HEADING = re.compile(
 )
 """Lines that do not state the error."""
 
-_MARK = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?")
-"""Text that is not for people: codes for bold letters, TensorFlow's internal function names."""
+_MARK = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?| ?\[Op:\w+\](?: name:)?[ ]*$", re.M)
+"""Text that is not for people: codes for bold letters, TensorFlow's internal names."""
 
 
 def first_line(error: BaseException) -> str:

@@ -122,3 +122,8 @@ def test_any_lack_of_memory_is_one_line_with_the_op_and_its_tensor(error, line):
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():
     assert not is_out_of_memory(tf.errors.InvalidArgumentError(None, None, SHAPES))
+
+
+def test_the_op_that_an_eager_call_ran_is_left_out():
+    text = "{{function_node __wrapped__Next}} cache_0.lockfile; Permission denied [Op:Next] name: "
+    assert first_line(ValueError(text)) == "cache_0.lockfile; Permission denied"
