@@ -213,13 +213,21 @@ class _Choice:
         loses_proof = self._is_proven(self._best) and not self._is_proven(found)
         if loses_proof and found.fullest >= self._best.fullest:
             return False  # only memory is worth a proof
-        lower = found.charged_us < self._best.charged_us - TIE * self._value_us
+        lower = found.charged_us < self._best.charged_us - self._slack_us
         if not lower and not found.rank < self._best.rank:
             return False
         self._best = found
         self._value_us = min(self._value_us, found.value_us)
         self._charged_us = min(self._charged_us, found.charged_us)
         return True
+
+    @property
+    def _slack_us(self) -> float:
+        """Difference in charged times that decides nothing: a tie's, and the price of a few sends.
+
+        Without the latter, one more transfer at a guessed price would outweigh free memory.
+        """
+        return TIE * self._value_us + (FEW - 1) * float(self._price_us.max())
 
     def _is_proven(self, rated: _Rated) -> bool:
         given = self._given
@@ -230,7 +238,7 @@ class _Choice:
         most = MOST if self._price_us.any() and saved >= FEW else 0.0
         return (
             found.value_us <= self._value_us * (1 + TIE + most)
-            and found.charged_us <= self._charged_us + TIE * self._value_us
+            and found.charged_us <= self._charged_us + self._slack_us
             and found.fullest <= max(100, self._first.fullest)
             and found.schedule.fits
             and found.n_subgraphs <= self._first.n_subgraphs

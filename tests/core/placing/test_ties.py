@@ -193,3 +193,13 @@ def test_a_guess_does_not_decide_for_a_few_transfers():
     problem, fast = on_two("gpu", FEW - 1)
     found = settle_ties(fast, [placed(problem, [0] * 2 * (FEW - 1)).plan], Stop())
     assert found.makespan_us <= fast.makespan_us * (1 + TIE)
+
+
+def test_the_price_of_one_more_transfer_outweighs_no_free_memory():
+    """A chain of 40 takes 8 ms; a third device costs 5 µs, and 10 µs that nobody measured."""
+    problem = problem_of([MIB] * 40, 20 * MIB + 9, 20 * MIB + 9, 20 * MIB + 9, us=200)
+    full = placed(problem, [0] * 20 + [1] * 20)
+    even = placed(problem, [0] * 13 + [1] * 14 + [2] * 13)
+    assert price_us(problem).any()
+    found = settle_ties(full, [even.plan], Stop())
+    assert share(found) == share(even) < share(full)
