@@ -31,6 +31,7 @@ LEAST_SHARE = 0.05
 """Numbered scopes with a smaller share of the model's time and memory are not taken for layers."""
 
 _NUMBER = re.compile(r"(\d+)([a-z]?)\]?(?=[/.]|$)")
+_NUMBER_IN_NAME = re.compile(r"(\d+)(?=[/._-]|[A-Z][a-z]|$)")
 _STEP_NUMBER = re.compile(r"(?<![A-Za-z])((?:t|time|step|timestep)_?)\d+(?=[/.]|$)")
 _TIME_STEP = re.compile(r"(^|[/.])(t|time|step|timestep)_?$")
 
@@ -229,6 +230,8 @@ def guess_pattern(profile: Profile) -> str:
         stems, tail = _find_stems(
             profile, [[*one, *two] for one, two in zip(unnumbered, numbered, strict=True)]
         )
+    if not stems:
+        stems, tail = _find_stems(profile, _in_flat_names(profile))
     first = [place.stem for found in unnumbered for place in found]
     begun = {stem for stem in stems if any(each.endswith(stem) for each in first)}
     whole = [f"{re.escape(stem[:-1])}(_{tail})?\\b" for stem in stems if stem in begun]
@@ -295,6 +298,37 @@ def _shortened(stem: str, others: Sequence[str]) -> str:
 
 def _named(profile: Profile) -> Iterator[tuple[str, str]]:
     return zip(profile.op_names, profile.scopes, strict=True)
+
+
+def _in_flat_names(profile: Profile) -> list[list[_Place]]:
+    """Find the numbers in names of ops without scopes, if several ops share one: ``l0_attn``.
+
+    Numbers behind types, as in ``MatMul_3`` and ``MatMul_3_grad``, are those of ops.
+    """
+    types = {op_type.lower() for op_type in profile.op_types}
+    places = [
+        [
+            _Place(name[: match.start()], match[1])
+            for match in _NUMBER_IN_NAME.finditer(name)
+            if match.start()
+            and not _TIME_STEP.search(name[: match.start()])
+            and re.split(r"[/.]", name[: match.start()])[-1].rstrip("_-").lower() not in types
+        ]
+        for name in profile.op_names
+    ]
+    is_forward = ~named_backward(profile)
+    of_place = Counter(
+        place
+        for found, name, forward in zip(places, profile.op_names, is_forward, strict=True)
+        if forward and not says_backward(name)
+        for place in set(found)
+    )
+    n_numbers = Counter(place.stem for place in of_place)
+    n_ops = Counter[str]()
+    for place, times in of_place.items():
+        n_ops[place.stem] += times
+    shared = {stem for stem in n_ops if n_ops[stem] >= 2 * n_numbers[stem]}
+    return [[place for place in found if place.stem in shared] for found in places]
 
 
 def _scope_of(name: str, scope: str) -> str:

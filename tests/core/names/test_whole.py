@@ -158,6 +158,23 @@ def test_a_layer_has_its_backward_ops_whatever_their_prefix(forward, backward, p
     assert [len(ops) for ops in layers.values()] == [4, 4]
 
 
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["dec_layer_{}_attn", "dec_layer_{}_mlp"], r"dec_layer_\d+"),
+        (["Layer{}Attn", "Layer{}Mlp"], r"Layer\d+"),
+        (["conv{}_block1_1_conv/Conv2D", "conv{}_block2_1_conv/Conv2D"], r"conv\d+"),
+        (["MatMul_{}", "Relu_{}"], ""),
+        (["a_{}", "a_{}_grad"], ""),
+    ],
+)
+def test_numbers_that_ops_without_scopes_share_are_guessed(names, pattern):
+    times = {name.format(number): 100.0 for number in range(3) for name in names}
+    profile = profile_of(times, [(a, b, 4) for a, b in pairwise(times)])
+    assert guess_pattern(profile) == pattern
+    assert not pattern or len(find_layers(pattern, profile, "--whole")) == 3
+
+
 def test_scopes_in_which_little_happens_are_not_guessed():
     profile = stack(["layer_0", "layer_1"], parts=("MatMul",))
     times = dict.fromkeys(profile.op_names, 100.0) | {"head/dense_0/x": 1.0, "head/dense_1/x": 1.0}
