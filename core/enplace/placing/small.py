@@ -53,6 +53,8 @@ ENGINE = "exhaustive search"
 """The name of what solves small problems, in reports."""
 
 NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
+NO_PLAN_FITS = f"n{NOTHING_FITS[1:-1]}"
+"""A note, and the same as a clause, for plans of pipelines and queries."""
 
 MOST_MISSED = 60
 """Schedules that no plan runs like after which a search gives up."""

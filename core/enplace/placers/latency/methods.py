@@ -28,7 +28,7 @@ from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
 from enplace.placing.settle import settle
-from enplace.placing.small import NOTHING_FITS
+from enplace.placing.small import NO_PLAN_FITS
 from enplace.placing.ties import choose
 from enplace.text import finite
 from enplace.values.plan import Plan
@@ -166,7 +166,7 @@ def _try_all(problem: Problem, method: str, q: int, options: PlaceOptions) -> Pl
     if not plans:
         device = place_greedily(_simplify(problem)[0])
         plan = _plan(problem, Incumbent(device, latency_us(problem, device), 0.0), method)
-        return replace(plan, nothing_fits=True).with_notes(NOTHING_FITS)
+        return replace(plan, nothing_fits=True).with_notes(NO_PLAN_FITS)
     same, about = _describe(problem, about_machine(problem))
     best = replace(
         plans[0], method=method, bound_us=plans[0].value_us, proven=same, rivals=Rivals(q)

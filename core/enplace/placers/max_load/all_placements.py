@@ -45,7 +45,8 @@ def find_best(
     Returns
     -------
     list of Plan or None
-        The best one first; empty if none fits; None if there is too much to try.
+        The best one first; empty if none fits; None if there is too much to try. The bound is the
+        least load of those of which a step fits: where a pipeline must be slowed down, it is less.
     """
     if rule.replicate or rule.recompute or rule.two_level or rule.pipeline == "interleaved":
         return None
@@ -82,7 +83,7 @@ class _Search:
     def __init__(self, problem: Problem, rule: LoadRule, every: Placements) -> None:
         self._problem, self._rule, self._every = problem, rule, every
         self._counts_samples = samples_matter(problem, rule)
-        self._n_pipelines, self._least_us = 0, np.inf
+        self._n_pipelines, self._least_us, self._bound_us = 0, np.inf, np.inf
         self.found: list[tuple[float, Plan]] = []
         self.a_step_fits = False
 
@@ -93,7 +94,8 @@ class _Search:
     @property
     def plans(self) -> list[Plan]:
         """The plans found, the best one first; those that are slowed down are left out after it."""
-        plans = [plan for _, plan in sorted(self.found, key=lambda each: each[0])]
+        found = sorted(self.found, key=lambda each: each[0])
+        plans = [replace(plan, bound_us=self._bound_us) for _, plan in found]
         return plans[:1] + [plan for plan in plans[1:] if not (plan.pace_us or plans[0].pace_us)]
 
     def is_over(self, load_us: float) -> bool:
@@ -107,6 +109,7 @@ class _Search:
         if schedule is None:
             return
         self.a_step_fits = True
+        self._bound_us = min(self._bound_us, load_us)
         pace_us = self._find_pace_us(device) if self._counts_samples else 0.0
         if np.isinf(pace_us):
             return

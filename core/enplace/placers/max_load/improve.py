@@ -49,7 +49,7 @@ from enplace.placers.max_load.table.stages import assign
 from enplace.placing.fitting import find_fit, in_other_orders
 from enplace.placing.incumbents import BETTER, PROVEN_GAP, Incumbent, report_plan
 from enplace.placing.options import PlaceOptions
-from enplace.placing.small import NOTHING_FITS as NO_PLAN_FITS
+from enplace.placing.small import NO_PLAN_FITS
 from enplace.placing.stop import Stop
 from enplace.placing.ties import choose
 from enplace.solvers.milp import CP_SAT
@@ -227,6 +227,9 @@ class _Improver:
         problem, prefers_contiguous = self.problem, self.prefers_contiguous
         plans = find_best(problem, self.rule, stop, prefers_contiguous=prefers_contiguous)
         if plans is None:
+            return False
+        if plans and (plans[0].bound_us or 0.0) < (plans[0].value_us or 0.0):  # it is slowed down
+            self._offer(replace(plans[0], method=self.plan.method, bound_us=0.0, rivals=ALL))
             return False
         about = "" if plans else NO_PLAN_FITS
         known = replace(self.plan, rivals=None, bound_us=None, proven=False).with_notes(about)
@@ -574,6 +577,8 @@ class _Improver:
             accepts=self._accepts,
         )
         take(found)
+        if found.why and found.why not in self.plan.note:  # what failed, though the plan is older
+            self.plan = self.plan.with_notes(self.plan.note, found.why, separator="; ")
 
     def _accepts(self, device: IntArray) -> bool:
         """Whether a step of a placement fits in some order."""
