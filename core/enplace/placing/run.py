@@ -195,6 +195,13 @@ def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedu
     count, and the plan of a search that simulates.
     """
     problem, plan = made.problem, made.plan
+    exact = Exact()
+    if is_small(problem) and not options.stop.cancelled():
+        exact = _shortest(problem, plan.method, options)
+        if exact.nothing_fits:
+            return replace(made, plan=replace(plan, nothing_fits=True, note=NOTHING_FITS))
+        if exact.plan is not None and plan.objective == STEP_TIME:
+            return _instead(made, simulate(problem, _evaluate(problem, exact.plan, options)))
     known = known_to_placers(problem)
     plans = [*found] if plan.objective != STEP_TIME else []
     if plan.objective != STEP_TIME and plan.method != SIMULATING and not options.stop():
@@ -206,15 +213,17 @@ def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedu
         return replace(made, plan=fitted.plan)
     if known is not problem:
         fitted = simulate(problem, obey(problem, fitted.plan))
-    if not fitted.fits and is_small(problem) and not options.stop.cancelled():
-        exact = _shortest(problem, plan.method, options)
-        if exact.nothing_fits:
-            return replace(made, plan=replace(plan, nothing_fits=True, note=NOTHING_FITS))
-        if exact.plan is not None:
-            fitted = simulate(problem, _evaluate(problem, exact.plan, options))
+    if not fitted.fits and exact.plan is not None:
+        fitted = simulate(problem, _evaluate(problem, exact.plan, options))
     if not fitted.fits:
         note = FOUND_NO_FIT if has_time_to_rearrange(problem, options) else NO_FIT_IN_TIME
         return replace(made, plan=_with_first_note(plan, note))
+    return _instead(made, fitted)
+
+
+def _instead(made: Schedule, fitted: Schedule) -> Schedule:
+    """Return a schedule that fits instead of one that exceeds memory, with a note."""
+    plan = made.plan
     other, moved = fitted.plan, float(np.mean(fitted.plan.device != plan.device))
     what = "the ops were put in another order"
     if moved:

@@ -254,7 +254,7 @@ class _Search:
         of_unit = np.empty((1, self._problem.n_units), np.int64)
         of_unit[0, self._problem.unit] = device
         found, bound_us = self._run(self._machine, of_unit, np.inf, any_of_them=True)
-        return found, np.isinf(bound_us)
+        return found, found is not None or np.isinf(bound_us)
 
     def _find(
         self,

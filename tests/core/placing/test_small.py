@@ -79,7 +79,7 @@ def tight_problems(draw):
         return problem
 
 
-@examples(4)
+@examples(2)
 @given(tight_problems())
 def test_no_plan_is_shorter_than_the_one_found(problem):
     exact = find_shortest(problem, "x")
@@ -139,7 +139,7 @@ def test_a_plan_to_begin_from_is_kept_if_none_is_better():
     assert exact.plan.acts_like(start)
 
 
-@examples(4)
+@examples(2)
 @given(tight_problems())
 def test_no_plan_that_is_as_short_leaves_more_memory(problem):
     exact = find_shortest(problem, "x")
