@@ -157,7 +157,10 @@ class Plan(Frozen):
 
     def with_notes(self, *notes: str, separator: str = " ") -> Plan:
         """Return the plan with these notes instead of its own; empty notes are dropped."""
-        return replace(self, note=separator.join(filter(None, notes)))
+        *before, last = [*filter(None, notes)] or [""]
+        if separator != " ":  # clauses, not sentences
+            before = [note.rstrip(".") for note in before]
+        return replace(self, note=separator.join([*before, last]))
 
     def acts_like(self, other: Plan) -> bool:
         """Whether another plan runs every op in the same way, whoever made the two."""

@@ -26,7 +26,7 @@ from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.placers.max_load.all_placements import find_best
 from enplace.placers.max_load.contiguity import is_contiguous, unit_devices
-from enplace.placers.max_load.memory.fitting import NOTHING_FITS
+from enplace.placers.max_load.memory.fitting import NOTHING_FITS, SLOWED
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
@@ -229,7 +229,9 @@ class _Improver:
         if plans is None:
             return False
         if plans and (plans[0].bound_us or 0.0) < (plans[0].value_us or 0.0):  # it is slowed down
-            self._offer(replace(plans[0], method=self.plan.method, bound_us=0.0, rivals=ALL))
+            slowed = SLOWED if plans[0].pace_us else ""
+            plan = replace(plans[0], method=self.plan.method, bound_us=0.0, rivals=ALL)
+            self._offer(plan.with_notes(self.about, slowed, separator="; "))
             return False
         about = "" if plans else NO_PLAN_FITS
         known = replace(self.plan, rivals=None, bound_us=None, proven=False).with_notes(about)
@@ -244,7 +246,7 @@ class _Improver:
                 proven=not self.about,
                 rivals=CONTIGUOUS if is_staged else ALL,
                 details=known.details,
-            ).with_notes(self.about)
+            ).with_notes(self.about, best.note, separator="; ")
             self.plan = choose(simulate(problem, best), plans[1:], stop).plan
             report_plan(self.options, self.plan, self.plan.value_us or 0.0, self.plan.bound_us)
         return True

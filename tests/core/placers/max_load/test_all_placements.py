@@ -14,8 +14,11 @@ from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import THROUGHPUT, PlaceOptions, place
 from enplace.placers.max_load.all_placements import find_loads_us
 from enplace.placers.max_load.contiguity import is_contiguous
+from enplace.values.constraints import Constraints
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
+from enplace.values.problem import Problem
 from enplace.values.rivals import ALL, CONTIGUOUS
+from problems import cluster_of, profile_of
 from properties import examples
 
 
@@ -30,6 +33,23 @@ def test_loads_are_those_of_one_placement_after_another(problem, transfers, pipe
     rule, device = LoadRule(transfers, pipeline), all_placements(problem)
     expected = [max_load_us(problem, each, rule) for each in device]
     np.testing.assert_allclose(find_loads_us(problem, device, rule), expected)
+
+
+@pytest.mark.parametrize(("apart_us", "is_noted"), [(2.0, True), (10.95, False)])
+def test_a_contiguous_plan_says_what_a_clearly_faster_split_takes(apart_us, is_noted):
+    """The GPU may not run the op in the middle, and the host takes long for those around it."""
+    edge_us = apart_us / 2
+    profile = profile_of(
+        {"a": edge_us, "b": 1.0, "c": edge_us},
+        [("a", "b", 0), ("b", "c", 0)],
+        cpu={"a": 10.0, "b": 1.0, "c": 10.0},
+    )
+    constraints = Constraints(forbidden=frozenset({(1, 0)}))
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1, b0_us=0.0), constraints)
+    plan = place(problem, "max-load-dp").plan
+    assert plan.proven
+    assert plan.value_us == 11.0
+    assert is_noted == ("max-load-ip-noncontiguous finds it" in plan.note)
 
 
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip-noncontiguous"])

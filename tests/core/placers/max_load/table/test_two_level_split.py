@@ -452,6 +452,7 @@ def test_a_plan_notes_that_nothing_fits(method):
     problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
     plan = place(problem, method).plan
     assert plan.nothing_fits
+    assert ".;" not in plan.note
     assert not plan.proven
 
 
