@@ -150,7 +150,7 @@ def test_a_plan_that_splits_ops_counts_in_a_comparison(qtbot, tmp_path):
     window.document.open(start_project(split_layer(), cluster_of(2, b1_us_per_byte=1e-5)))
     qtbot.waitUntil(lambda: bool(window.document.plans))
     window.studio.solving.compare(["heft", "os-dpos"])
-    qtbot.waitUntil(lambda: "compared" in window.toast.text)
+    qtbot.waitUntil(lambda: "methods tried" in window.toast.text)
     split = next(entry for entry in window.document.plans if entry.plan.splits)
     assert window.toast.text.startswith(f"2 methods tried; {split.name} is best: ")
     window.solver.close()
