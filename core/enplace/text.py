@@ -183,6 +183,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def as_clause(sentence: str) -> str:
+    """Return a sentence as a part of one, such as of notes that a semicolon joins."""
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
 def elide_middle(text: str, length: int) -> str:
     """Shorten a text to at most ``length`` characters by leaving out its middle."""
     if len(text) <= length:

@@ -215,13 +215,13 @@ def _freed_channel(
         rival = s.by_arrival[at]
         at += 1
         is_longer = found == NOTHING or s.sent_us[rival] < s.sent_us[found]
-        if is_longer and not seen[rival] and _share_channel(m, s.link[rival], s.link[transfer]):
+        if is_longer and not seen[rival] and share_channel(m, s.link[rival], s.link[transfer]):
             found = rival
     return found
 
 
 @step
-def _share_channel(m: Machine, link: int, other: int) -> bool:  # pragma: no cover - compiled
+def share_channel(m: Machine, link: int, other: int) -> bool:  # pragma: no cover - compiled
     """Whether two links have a channel in common."""
     for i in range(m.route_ptr[link], m.route_ptr[link + 1]):
         for j in range(m.route_ptr[other], m.route_ptr[other + 1]):

@@ -24,7 +24,7 @@ from enplace.placing.registry import EXACT, MEMORY, TIES, Placer, find_placer, p
 from enplace.placing.repair import has_time_to_rearrange
 from enplace.placing.small import ENGINE, NOTHING_FITS, Exact, find_shortest, is_small
 from enplace.placing.ties import SHARE, settle_ties, stop_of_ties
-from enplace.text import percent, seconds
+from enplace.text import as_clause, percent, seconds
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
@@ -110,7 +110,8 @@ def place_with_each(
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     """Return the plan's schedule after all the work that counts towards the solving time."""
     watch = _Watch(problem, options)
-    exact = _try_all(problem, chosen.name, options) if chosen.can(EXACT) else Exact()
+    tried = _try_all(problem, chosen, options)
+    exact = tried or Exact()
     plan = watch.run(chosen, exact.plan if exact.is_settled else None)
     if options.start is not None and plan.acts_like(options.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(options.seconds)}."
@@ -123,7 +124,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
             plan = replace(schedule.plan, nothing_fits=True, note=NOTHING_FITS)
             schedule = replace(schedule, plan=plan)
         elif chosen.can(MEMORY) and not schedule.fits and not options.stop.cancelled():
-            schedule = _fit(schedule, watch.found, options)
+            schedule = _fit(schedule, watch.found, options, tried)
         if chosen.can(TIES) and schedule.fits and not options.stop.cancelled():
             stop = stop_of_ties(options.stop, problem.profile.n_ops)
             schedule = settle_ties(schedule, watch.found, stop)
@@ -144,12 +145,14 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Schedule:
     return replace(schedule, plan=plan)
 
 
-def _try_all(problem: Problem, method: str, options: PlaceOptions) -> Exact:
-    """Solve a small problem by trying all plans, if it is about the step time."""
+def _try_all(problem: Problem, chosen: Placer, options: PlaceOptions) -> Exact | None:
+    """Solve a small problem of the step time by trying all plans; None if that is not done."""
+    if not chosen.can(EXACT):
+        return None
     options.stop.check()
     if options.objective != STEP_TIME or not is_small(problem):
-        return Exact()
-    return _shortest(problem, method, options, options.start)
+        return None
+    return _shortest(problem, chosen.name, options, options.start)
 
 
 def _shortest(
@@ -187,16 +190,19 @@ def _hint_at_passes(schedule: Schedule, objective: str) -> str:
     return f"planned without a backward pass: {backward_hint(profile)}"
 
 
-def _fit(made: Schedule, found: Iterable[Plan], options: PlaceOptions) -> Schedule:
+def _fit(
+    made: Schedule, found: Iterable[Plan], options: PlaceOptions, tried: Exact | None
+) -> Schedule:
     """Return a plan that fits instead of one that exceeds memory; say in its note what is known.
 
     Searches for throughput and latency add up weights and outputs, as the paper does. A schedule
     also holds copies of tensors, so their best plan may exceed memory, and others that they found
-    count, and the plan of a search that simulates.
+    count, and the plan of a search that simulates. ``tried`` is what is known of a small problem
+    already.
     """
     problem, plan = made.problem, made.plan
-    exact = Exact()
-    if is_small(problem) and not options.stop.cancelled():
+    exact = tried or Exact()
+    if tried is None and is_small(problem) and not options.stop.cancelled():
         exact = _shortest(problem, plan.method, options)
         if exact.nothing_fits:
             return replace(made, plan=replace(plan, nothing_fits=True, note=NOTHING_FITS))
@@ -238,8 +244,7 @@ def _with_first_note(plan: Plan, note: str) -> Plan:
     """Put a sentence before a plan's note; the notes on pipelines and queries are clauses."""
     if plan.objective == STEP_TIME:
         return replace(plan, note="").with_notes(note, plan.note)
-    clause = note[:1].lower() + note[1:].rstrip(".")
-    return replace(plan, note="").with_notes(clause, plan.note, separator="; ")
+    return replace(plan, note="").with_notes(as_clause(note), plan.note, separator="; ")
 
 
 class _Watch:

@@ -35,6 +35,7 @@ from enplace.placing.small_kernel import (
     new_path,
 )
 from enplace.solvers.cp import are_twins
+from enplace.text import as_clause
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -53,8 +54,11 @@ ENGINE = "exhaustive search"
 """The name of what solves small problems, in reports."""
 
 NOTHING_FITS = f"No plan fits, proven by {ENGINE}: the devices' memory is too small for this model."
-NO_PLAN_FITS = f"n{NOTHING_FITS[1:-1]}"
+NO_PLAN_FITS = as_clause(NOTHING_FITS)
 """A note, and the same as a clause, for plans of pipelines and queries."""
+
+MOST_TIED = 100
+"""Plans that are kept of those that are as good as the best."""
 
 MOST_MISSED = 60
 """Schedules that no plan runs like after which a search gives up."""

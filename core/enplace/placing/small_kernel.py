@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.compiling import kernel, loop, step
+from enplace.machine.critical_path import share_channel
 from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
@@ -690,11 +691,7 @@ def _affects(m: Machine, j: Jobs, one: int, other: int) -> bool:  # pragma: no c
         return bool(maker == one)
     mine = j.device[m.tensor_op[j.tensor[one]]] * n_devices + j.target[one]
     link = j.device[maker] * n_devices + j.target[other]
-    for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
-        for at in range(m.route_ptr[mine], m.route_ptr[mine + 1]):
-            if m.route[at] == m.route[hop]:
-                return True
-    return False
+    return share_channel(m, mine, link)
 
 
 @loop

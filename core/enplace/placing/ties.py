@@ -31,7 +31,7 @@ from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_few
 from enplace.placing.settle import by_placed_rank
 from enplace.placing.small import find_roomiest, is_small
 from enplace.placing.stop import Stop
-from enplace.text import count, ms, percent
+from enplace.text import as_clause, count, ms, percent
 from enplace.values.arrays import IntArray
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
@@ -273,8 +273,7 @@ class _Choice:
             plan = replace(plan, value_us=best.value_us, proven=self._is_proven(best))
             if plan.proven and plan.bound_us == self._given.value_us:
                 plan = replace(plan, bound_us=plan.value_us)  # they differ by rounding
-            clause = why[:1].lower() + why[1:].rstrip(".")
-            plan = plan.with_notes(plan.note, clause, separator="; ")
+            plan = plan.with_notes(plan.note, as_clause(why), separator="; ")
         return replace(best.schedule, plan=plan)
 
     def _why(self) -> str:

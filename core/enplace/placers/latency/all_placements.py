@@ -10,7 +10,7 @@ from enplace.machine.latency import latency_us
 from enplace.placers.latency.evaluate import evaluate_all, lay_out, new_scratch
 from enplace.placers.latency.groups import build_groups
 from enplace.placing.rebalance import TIE
-from enplace.placing.small import Placements
+from enplace.placing.small import MOST_TIED, Placements
 from enplace.placing.stop import Stop
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
@@ -18,9 +18,6 @@ from enplace.values.profile import FloatArray, IntArray
 
 MOST_SUBGRAPHS = 400_000
 """Ways to cut all placements into subgraphs: some 0.5 seconds."""
-
-MOST_TIED = 100
-"""Plans that are kept of those that are as good as the best."""
 
 
 def find_best(problem: Problem, q: int, stop: Stop) -> list[Plan] | None:

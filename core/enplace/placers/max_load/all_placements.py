@@ -18,16 +18,13 @@ from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placers.max_load.memory.in_flight import find_fullest, find_pace_us, samples_matter
 from enplace.placers.max_load.partition_plan import make_plan
 from enplace.placing.rebalance import TIE
-from enplace.placing.small import Placements
+from enplace.placing.small import MOST_TIED, Placements
 from enplace.placing.stop import Stop
 from enplace.text import ms
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
-
-MOST_TIED = 100
-"""Plans that are kept of those that are as good as the best."""
 
 CLEARLY = 0.01
 """A plan that is not contiguous is worth a word if it takes less time by this share."""
