@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from benchmarks.report import Report, publish
+from benchmarks.report import NEUTRAL, Report, publish
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
@@ -68,7 +68,7 @@ PICTURES = {
 }
 
 ROW, COLUMN, LEFT, TOP, FOOT = 20, 62, 164, 62, 34
-BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
+BLUE, GREY, INK = (66, 133, 190), "#d8d8d8", "#1c1c1c"
 
 
 class Cell(NamedTuple):
@@ -187,29 +187,28 @@ def picture(columns: list[Column], objective: str, limit_s: float) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for number, (profile, cluster, cells) in enumerate(columns):
         x = LEFT + COLUMN * number
         if number % len(CLUSTERS) == 0:
             centre = x + COLUMN * len(CLUSTERS) / 2
-            parts.append(_text(centre, 22, profile, "middle", INK, bold=True))
-            parts.append(f'<path d="M{x} 28h{COLUMN * len(CLUSTERS) - 6}" stroke="{FAINT}"/>')
-        parts.append(_text(x + COLUMN - 8, 46, CLUSTERS[cluster], "end", FAINT))
+            parts.append(_text(centre, 22, profile, "middle", NEUTRAL, bold=True))
+            parts.append(f'<path d="M{x} 28h{COLUMN * len(CLUSTERS) - 6}" stroke="{NEUTRAL}"/>')
+        parts.append(_text(x + COLUMN - 8, 46, CLUSTERS[cluster], "end", NEUTRAL))
         best = _best(cells)
         for row, method in enumerate(methods):
             parts += _drawn(x, TOP + ROW * row, cells[method], best)
     _, bold, caption, grey, limit = PICTURES[objective]
     for row, method in enumerate(methods + missing):
         y = TOP + ROW * row + 14
-        parts.append(_text(8, y, method, "start", INK, bold=method == bold))
+        parts.append(_text(8, y, method, "start", NEUTRAL, bold=method == bold))
         if method in missing:
-            parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
+            parts.append(_text(LEFT, y, "not installed where this was drawn", "start", NEUTRAL))
     caption = (
         f"{caption} in ms on V100s; the bluer, the closer to the column's best. Grey: {grey}. "
         f"{limit} {limit_s:.0f} s."
     )
-    parts.append(_text(8, height - 12, caption, "start", FAINT))
+    parts.append(_text(8, height - 12, caption, "start", NEUTRAL))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from enplace.files.writing import write_atomically
+from enplace.placers import placers
 
 LOOK_S = 0.1
 LONG_AXIS = 200
@@ -40,6 +41,10 @@ SHARED = Path(os.environ.get("ENPLACE_BENCHMARK_INPUTS", ROOT.parent / "shared")
 
 TITLE = "# Benchmarks\n"
 matplotlib.style.use("tableau-colorblind10")
+
+NEUTRAL = "#767c86"
+"""Grey of texts and axes in pictures: it reads on a white page and on a dark one."""
+
 _T = TypeVar("_T")
 _Cell = str | float | int
 
@@ -144,7 +149,7 @@ class Report:
 
     def _flush(self) -> None:
         if self._figures:
-            head = ("what", "value", "target")
+            head = ("Figure", "Value", "Target")
             shown = 3 if any(target for _, _, target in self._figures) else 2
             self._parts.append(markdown(head[:shown], [row[:shown] for row in self._figures]))
             self._figures = []
@@ -188,7 +193,13 @@ def with_section(page: str, heading: str, body: str) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table in Markdown; columns of numbers are right-aligned."""
+    """Write a table in Markdown; columns of numbers are right-aligned.
+
+    Headings begin with a capital, but for names of methods.
+    """
+    head = [
+        name if name.split(" ")[0] in placers() else name[:1].upper() + name[1:] for name in head
+    ]
     lines = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     right = [bool(lines) and all(_is_number(row[n]) for row in lines) for n in range(len(head))]
     rule = ["---:" if number else "---" for number in right]
@@ -200,7 +211,7 @@ def _is_number(cell: str) -> bool:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """Draw a figure as SVG: the same figure gives the same text; white, so dark pages show it."""
+    """Draw a figure as SVG for light and dark pages; the same figure gives the same text."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() != "linear":
@@ -211,8 +222,17 @@ def svg(figure: Figure, name: str) -> str:
                 axis.set_minor_formatter(NullFormatter())
     image = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(image, format="svg", metadata={"Date": None}, facecolor="white")
-    return "\n".join(line.rstrip() for line in image.getvalue().splitlines()) + "\n"
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    text = "\n".join(line.rstrip() for line in image.getvalue().splitlines()) + "\n"
+    return without_ground(text)
+
+
+def without_ground(text: str) -> str:
+    """Take matplotlib's white grounds out of an SVG picture, and draw what is black in grey."""
+    text = text.replace(
+        '<style type="text/css">*{', f'<style type="text/css">text{{fill: {NEUTRAL}}} *{{', 1
+    )
+    return text.replace("fill: #ffffff", "fill: none").replace("#000000", NEUTRAL)
 
 
 def machine() -> str:

@@ -1,14 +1,17 @@
 """How Sphinx builds the manual; `make docs` adds the generated pages first."""
 
+from pathlib import Path
+
 from docutils import nodes
 
+import enplace_resources
 from enplace import __version__
 
 project = "Enplace"
 copyright = "The Enplace maintainers"  # noqa: A001
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 smartquotes = False  # it turns the dashes of --option into one
@@ -20,7 +23,8 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 html_theme = "furo"
-html_title = "Enplace"
+html_title = f"Enplace {__version__}"
+html_logo = html_favicon = str(Path(enplace_resources.__file__).parent / "icons" / "enplace.svg")
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {

@@ -73,6 +73,8 @@ def main(folder: Path, search_s: float = SEARCH_S) -> None:
     write(pages / "clusters.md", clusters())
     write(pages / "keys.md", keys())
     write(pages / "methods" / "index.md", method_index())
+    for purpose, members in by_purpose(placers().values()).items():  # type: ignore[arg-type]
+        write(pages / "methods" / f"{group_name(purpose)}.md", group_page(purpose, members))
     anchors = paper_anchors((folder / "explanation" / "papers.md").read_text(encoding="utf-8"))
     figures = simulated_figures(folder)
     for method in placers().values():
@@ -92,7 +94,7 @@ def write(path: Path, parts: Iterable[str]) -> None:
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in Markdown; nothing without rows."""
     lines = [cells(row) for row in rows]
-    names = list(head)
+    names = [name[:1].upper() + name[1:] for name in head]
     return "\n".join([cells(names), cells(["---"] * len(names)), *lines]) if lines else ""
 
 
@@ -311,8 +313,20 @@ def method_index() -> Iterator[str]:
         yield f"## {purpose}"
         rows = ((f"[`{each.name}`]({each.name}.md)", each.summary, each.source) for each in members)
         yield table(("method", "what it does", "source"), rows)
-    names = "\n".join(placers())
-    yield f"```{{toctree}}\n:hidden:\n\n{names}\n```"
+    groups = "\n".join(map(group_name, by_purpose(placers().values())))  # type: ignore[arg-type]
+    yield f"```{{toctree}}\n:hidden:\n\n{groups}\n```"
+
+
+def group_page(purpose: str, members: Iterable[Placer]) -> Iterator[str]:
+    """List the methods for one purpose: an entry of the side bar, with theirs below it."""
+    yield f"# {purpose}"
+    names = "\n".join(each.name for each in members)
+    yield f"```{{toctree}}\n:maxdepth: 1\n\n{names}\n```"
+
+
+def group_name(purpose: str) -> str:
+    """Return the name of a purpose's page."""
+    return "for-" + "-".join(re.findall(r"\w+", purpose.lower()))
 
 
 def method_page(

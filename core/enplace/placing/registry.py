@@ -25,7 +25,7 @@ CAPABILITIES = {
     ANYTIME: "improves its plan until its time or its budget of work is used up",
     WARM_START: "can begin from a plan",
     PROOF: "may prove that no other plan of its kind is better",
-    TIES: "of plans that are as good as the best, takes the one with the most free memory",
+    TIES: "takes the plan with the most free memory, of those that are as good as the best",
     EXACT: "tries every plan of a small problem, and proves the best one",
     SPLITS: "splits ops",
     ONE_DEVICE: "uses one GPU only",
