@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from enplace.bounds import Proofs
 from enplace.errors import EnplaceError
+from enplace.extras import import_extra
 from enplace.option import SWITCH, WHOLE, Option, Value
 from enplace.placing.stop import Stop
-from enplace.solvers.milp import SOLVERS, installed
+from enplace.solvers.milp import HANDLERS, SOLVERS, installed
 from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT
@@ -228,6 +229,8 @@ class PlaceOptions:
         """
         solver = self.choice(SOLVER)
         if solver and not installed(solver):
+            if solver not in HANDLERS:
+                import_extra("pulp", "solvers")
             raise EnplaceError(
                 f"solver {solver} is not installed; use one of "
                 f"{', '.join(filter(installed, SOLVERS))}"

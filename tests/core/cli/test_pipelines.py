@@ -1,6 +1,7 @@
 """Pipelines on the command line: load rules, replicas, solvers and simulation."""
 
 import json
+import sys
 
 import pytest
 from tests.core.cli.conftest import MIB, machine, model
@@ -64,6 +65,16 @@ def test_options_that_a_pipeline_method_does_not_have_are_refused(
     assert done.status == 2
     assert complaint in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_solver_that_needs_an_extra_says_which(enplace, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pulp", None)
+    throughput = ("--objective", "throughput", "--method", "max-load-ip", "--solver", "cbc")
+    done = enplace("place", "p.json", "--cluster", "c.json", *throughput)
+    assert (done.status, done.err) == (
+        2,
+        "enplace: pulp is not installed; run: pip install 'enplace[solvers]'\n",
+    )
 
 
 def test_every_solver_finds_the_same_optimum(enplace, folder):

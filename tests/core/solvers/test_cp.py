@@ -136,7 +136,7 @@ def test_time_that_the_solver_does_not_use_goes_to_the_search(monkeypatch):
     options = PlaceOptions(stop=Stop(1.0, clock=ticking()))
     result = place(problem, "enplace", options=options)
     assert result.gap > 0
-    assert result.plan.solve_seconds >= 1.0
+    assert result.plan.solve_seconds + result.compile_seconds >= 1.0
 
 
 @pytest.mark.usefixtures("solver_only")
