@@ -130,7 +130,7 @@ class _Search:
     def about_faster(self, apart: list[tuple[float, IntArray]], stop: Stop) -> str:
         """Say what the first placement that fits takes, if it is clearly less than the best."""
         for load_us, device in apart:
-            if load_us > self._least_us * (1 - CLEARLY) or stop() or self.gives_up:
+            if not is_clearly_less(load_us, self._least_us) or stop() or self.gives_up:
                 break
             if self._every.fit(device) is not None and (
                 not self._counts_samples or self._find_pace_us(device) == 0
@@ -145,6 +145,11 @@ class _Search:
             return 0.0
         most_us = self._least_us * (1 + TIE)
         return find_pace_us(self._problem, device, self._rule, most_us=most_us)
+
+
+def is_clearly_less(apart_us: float, value_us: float | None) -> bool:
+    """Whether the time of a plan that is not contiguous is worth a word besides another's."""
+    return apart_us <= (value_us or 0.0) * (1 - CLEARLY)
 
 
 def find_loads_us(problem: Problem, device: IntArray, rule: LoadRule) -> FloatArray:

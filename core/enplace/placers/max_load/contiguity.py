@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,15 +50,18 @@ def _build_pass(problem: Problem, ops: BoolArray) -> Pass:
     return Pass(problem.unit[order], edges[:, 0], edges[:, 1])
 
 
-def is_contiguous(problem: Problem, device: IntArray) -> bool:
+def is_contiguous(problem: Problem, device: IntArray, passes: Iterable[Pass] | None = None) -> bool:
     """Whether no path of a pass leaves a device and returns to it (definition 3.1).
 
     Parameters
     ----------
     device : int array, shape (n_ops,)
+    passes : iterable of Pass, optional
+        Both by default.
     """
     of_unit, n_devices = unit_devices(problem, device), problem.cluster.n_devices
-    return all(_is_contiguous_in(each, of_unit, n_devices) for each in find_passes(problem))
+    passes = find_passes(problem) if passes is None else passes
+    return all(_is_contiguous_in(each, of_unit, n_devices) for each in passes)
 
 
 def _is_contiguous_in(each: Pass, device: IntArray, n_devices: int) -> bool:

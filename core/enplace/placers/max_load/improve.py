@@ -4,7 +4,8 @@ The dynamic programs count all variables and outputs of a device at once, as the
 may need less, because not all outputs are in memory at the same time, or more, because tensors are
 received. So plans are compared as they are simulated: first by the memory that they lack, then,
 unless stages may be anywhere, by whether they are contiguous, then by their time per sample. One is
-proven if no partition has less whose variables alone fit.
+proven if no partition has less whose variables alone fit. If one that is not contiguous was found
+to take clearly less than the answer, its note says so.
 
 All methods with a program begin in the same way and share this order, so that none is worse than
 another that the same time allows: partitions, what fits at all, a local search, programs, and in
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -24,14 +25,15 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.placers.max_load.all_placements import find_best
-from enplace.placers.max_load.contiguity import is_contiguous, unit_devices
+from enplace.placers.max_load.all_placements import APART, find_best, is_clearly_less
+from enplace.placers.max_load.contiguity import find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.memory.fitting import NOTHING_FITS, SLOWED
 from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
 from enplace.placers.max_load.memory.listing import list_partitions
 from enplace.placers.max_load.partition_plan import make_plan, plan_of_partition, plan_of_search
-from enplace.placers.max_load.search.descent import descend, draw_placement
-from enplace.placers.max_load.search.hypergraph import build_hypergraph
+from enplace.placers.max_load.search.descent import descend, draw_placement, score
+from enplace.placers.max_load.search.hypergraph import build_hypergraph, held_bytes
+from enplace.placers.max_load.search.levels import anneal_by_levels
 from enplace.placers.max_load.search.nearby import moves_from
 from enplace.placers.max_load.search.throughput_search import search_anywhere, search_contiguous
 from enplace.placers.max_load.table.caveats import about_machine, outputs_decide
@@ -53,6 +55,7 @@ from enplace.placing.small import NO_PLAN_FITS
 from enplace.placing.stop import Stop
 from enplace.placing.ties import choose
 from enplace.solvers.milp import CP_SAT
+from enplace.text import ms
 from enplace.values.cluster import Device
 from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
@@ -88,7 +91,7 @@ LISTING_SHARE = 0.2
 """Share of the time left for listing partitions and simulating them."""
 
 LOCAL_SHARE, RESTARTS = 0.15, 10
-"""Share of the time left for a local search, and its restarts for each count of the memory."""
+"""Share of the time left for a local search, and its random starts for each count of the memory."""
 
 MOST_MENDED = 6
 """Placements that do not fit from which single moves lead on."""
@@ -144,6 +147,7 @@ class _Improver:
         self.counts_samples = samples_matter(problem, self.rule)
         self._apart: tuple[IntArray | None, bool] = None, False
         self._too_large: list[tuple[tuple[float, float], Plan]] = []
+        self._apart_us = np.inf  # of the best plan found that fits and is not contiguous
         self.plan, self.lacks = self._in_some_order(plan)
         self.stop: Stop = options.stop.limited(options.seconds + goal.usual_s)
 
@@ -184,10 +188,12 @@ class _Improver:
         return self.fits and self.plan.proven
 
     def _is_apart(self, plan: Plan) -> bool:
-        """Whether a plan is not contiguous."""
+        """Whether a plan is not contiguous; of a partition, only the pass that was cut counts."""
         known, is_apart = self._apart
         if known is not plan.device:
-            is_apart = not is_contiguous(self.problem, plan.device)
+            is_cut = self.goal.rivals == plan.rivals == STAGED
+            passes = find_passes(self.problem)[: 1 if is_cut else None]
+            is_apart = not is_contiguous(self.problem, plan.device, passes)
             self._apart = plan.device, is_apart
         return is_apart
 
@@ -196,19 +202,27 @@ class _Improver:
         begin = self.stop.within(SHARE)
         if self._try_all(begin):
             return self.plan
+        self._search_all(begin)
+        is_slower = self.is_preferred and is_clearly_less(self._apart_us, self.plan.value_us)
+        about_apart = APART.format(ms(self._apart_us)) if is_slower else ""
+        none_fits = NOTHING_FITS if self.lacks[1] > 0 and NOTHING_FITS not in self.plan.note else ""
+        return self.plan.with_notes(self.plan.note, about_apart, none_fits, separator="; ")
+
+    def _search_all(self, begin: Stop) -> None:
+        """Search in all ways until the best plan is proven."""
         if self.outputs_decide or not self.fits:
             self._search_by_weights(begin)
         is_listed = self._list_placements()
-        if not is_listed and not self.is_preferred:
+        if not is_listed or self.is_preferred:
             self._search_locally()
-        if self.lacks[0] > 0:
+        if not self.is_usable:
             self._mend(self.stop.within(SHARE))
         if self.lacks[0] > 0:
             self._find_fit()
         if not is_listed and not self.is_settled:
             self._list_partitions(self.stop.within(LISTING_SHARE))
         if self.plan.nothing_fits:
-            return self.plan
+            return
         if self.goal.rivals != STAGED:  # what is proven of partitions is no proof for others
             bound_us = shared_work_us(self.problem)
             self.plan = replace(
@@ -218,9 +232,6 @@ class _Improver:
             self._search_by_programs()
         if not self.is_settled:
             self._descend(self.stop)
-        if self.lacks[1] > 0 and NOTHING_FITS not in self.plan.note:
-            return self.plan.with_notes(self.plan.note, NOTHING_FITS, separator="; ")
-        return self.plan
 
     def _try_all(self, stop: Stop) -> bool:
         """Take the best of all plans of a small problem; return whether all were tried."""
@@ -282,6 +293,8 @@ class _Improver:
         value_us, best_us = plan.value_us or 0.0, self.plan.value_us or 0.0
         if lacks[0] > 0:
             self._too_large.append((lacks, plan))
+        elif lacks[1] <= 0 and value_us < self._apart_us and self._is_apart(plan):
+            self._apart_us = value_us
         if lacks > self.lacks:
             return False
         is_better, was_apart = lacks < self.lacks, self._is_apart(self.plan)
@@ -398,32 +411,50 @@ class _Improver:
                 self._offer(replace(plan, rivals=STAGED, details=self.plan.details))
 
     def _search_locally(self) -> None:
-        """Descend from random placements, and from the best plan, with ever fewer outputs counted.
+        """Descend from random placements and the best plan, and anneal, with fewer outputs counted.
 
-        It takes little time, and its placements may be anywhere.
+        It takes little time, and its placements may be anywhere. Where the best plan is contiguous,
+        it tells what another split would take.
         """
+        problem, known = self.problem, unit_devices(self.problem, self.plan.device)
+        least_us, choices = shared_work_us(problem), problem.unit_allowed.size
+        if self.is_preferred and not (
+            choices <= MOST_CHOICES and is_clearly_less(least_us, self.plan.value_us)
+        ):
+            return
         stop, draw = self.stop.within(LOCAL_SHARE), np.random.default_rng(self.options.seed)
-        outputs = op_memory_bytes(self.problem) - self.weights
-        shares = OUTPUT_SHARES if outputs.any() else OUTPUT_SHARES[:1]
-        for share in shares:
+        outputs = op_memory_bytes(problem) - self.weights
+        for share in OUTPUT_SHARES if outputs.any() else OUTPUT_SHARES[:1]:
             counted = self.weights + (share * outputs).astype(np.int64)
-            graph = build_hypergraph(self.problem, self.rule, counted)
-            starts = (draw_placement(graph, draw) for _ in range(RESTARTS))
-            for start in (unit_devices(self.problem, self.plan.device), *starts):
+            graph = build_hypergraph(problem, self.rule, counted)
+            if self.fits:
+                room = np.maximum(graph.capacity_bytes, held_bytes(graph, known))
+                graph = replace(graph, capacity_bytes=room)
+            found = [known]
+            for start in (known, *(draw_placement(graph, draw) for _ in range(RESTARTS))):
                 if stop():
                     return
-                self._offer_device(descend(graph, start, stop)[self.problem.unit])
+                found.append(descend(graph, start, stop))
+            best = min(found, key=partial(score, graph))
+            if score(graph, best)[0] <= 0:
+                found.append(anneal_by_levels(graph, best, stop, self.options.seed))
+            for device in found[1:]:
+                self._offer_device(device[problem.unit])
 
     def _mend(self, stop: Stop) -> None:
         """Move units of the placements that lack least, until one fits."""
-        best = self.lacks, self.plan
-        starts = sorted(self._too_large, key=lambda each: each[0])[:MOST_MENDED]
-        for self.lacks, self.plan in starts:
-            self._descend(stop.within(SHARE))
-            best = min(best, (self.lacks, self.plan), key=lambda each: each[0])
+        best, found = (self.plan, self.lacks), []
+        too_large = sorted(self._too_large, key=lambda each: each[0])
+        if self.fits:
+            too_large = [each for each in too_large if not self._is_apart(each[1])]
+        for self.lacks, self.plan in too_large[:MOST_MENDED]:
+            self._descend(stop.within(SHARE), stays_contiguous=best[1] <= (0.0, 0.0))
+            found.append(self.plan)
             if stop() or self.lacks[0] <= 0:
                 break
-        self.lacks, self.plan = best
+        self.plan, self.lacks = best
+        for plan in found:
+            self._offer(plan)
 
     def _find_fit(self) -> None:
         """Look for any plan that fits, or prove that there is none."""
@@ -457,24 +488,38 @@ class _Improver:
             counted = op_memory_bytes(self.problem)
             counts = [counted, *([self.weights] * self.outputs_decide)]
         stop = self.stop.within(1 - DESCENT_SHARE)
+        contiguous = search_contiguous, self.goal.contiguous, CONTIGUOUS
+        if self.is_preferred:
+            if not (is_near and self.is_in_a_row and not is_asked):
+                self._search_by_counts(*contiguous, counts, stop)
+            return
+        if self.prefers_contiguous:
+            self._search_by_counts(*contiguous, counts, stop.within(SHARE))
         if not self.is_preferred:
-            for number, op_bytes in enumerate(counts):
-                is_last = number == len(counts) - 1
-                until = stop if is_last else stop.within(SHARE)
-                until = until.when(lambda: self.is_preferred)
-                self._search(search_anywhere, self.goal.anywhere, ALL, op_bytes, until)
-        if self.is_preferred and not (is_near and self.is_in_a_row and not is_asked):
-            self._search(search_contiguous, self.goal.contiguous, CONTIGUOUS, counts[0], stop)
+            self._search_by_counts(search_anywhere, self.goal.anywhere, ALL, counts, stop)
 
-    def _descend(self, stop: Stop) -> None:
+    def _search_by_counts(
+        self,
+        search: Callable[..., Incumbent],
+        solver: str,
+        rivals: Rivals,
+        counts: list[IntArray],
+        stop: Stop,
+    ) -> None:
+        """Continue with a program for each count of what ops need of the memory."""
+        for number, op_bytes in enumerate(counts):
+            until = stop if number == len(counts) - 1 else stop.within(SHARE)
+            self._search(search, solver, rivals, op_bytes, until)
+
+    def _descend(self, stop: Stop, *, stays_contiguous: bool = False) -> None:
         """Move single units, or exchange two, as long as that helps when it is simulated."""
         if self.problem.unit_allowed.size <= MOST_CHOICES:
             began_unfit = self.lacks[0] > 0
-            while not stop() and self._take_step(stop):
+            while not stop() and self._take_step(stop, stays_contiguous):
                 if began_unfit and self.lacks[0] <= 0:
                     break
 
-    def _take_step(self, stop: Stop) -> bool:
+    def _take_step(self, stop: Stop, stays_contiguous: bool) -> bool:
         """Take the first move that helps from the device that decides; return if there is one."""
         problem, before = self.problem, self.plan
         if self.fits:
@@ -486,6 +531,8 @@ class _Improver:
             if stop():
                 break
             if self._excess_of_weights(device) > 0 and self._excess_of_weights(before.device) <= 0:
+                continue
+            if stays_contiguous and not is_contiguous(problem, device):
                 continue
             load_us = max_load_us(problem, device, self.rule)
             if not self.fits or load_us < (before.value_us or 0.0) * (1 - BETTER):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from enplace.placers.max_load.improve import UNASKED_S, Goal, improve
+from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import find_fitting
 from enplace.placers.max_load.partition_plan import plan_of_partition
 from enplace.placers.max_load.search.throughput_search import DP_SHARE
-from enplace.placers.max_load.table.caveats import simplify
+from enplace.placers.max_load.table.caveats import outputs_decide, simplify
 from enplace.placing.options import (
     IN_FLIGHT,
     PROGRAM_S,
@@ -65,10 +65,12 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     with the integer programs of ``max-load-ip`` and ``max-load-ip-noncontiguous``. Its latency is a
     baseline of section 7.
     """
-    plan = _partition_plan(problem, "max-load-dp", options)
     if options.objective == LATENCY:
-        return plan
-    return improve(problem, plan, options, Goal(STAGED, UNASKED_S))
+        return _partition_plan(problem, "max-load-dp", options)
+    hands_over = options.stop.limit_s is not None and problem.unit_allowed.size <= MOST_CHOICES
+    n_tables = 2 if outputs_decide(problem) else 1  # the other one counts the variables alone
+    share = SHARE / n_tables if hands_over else 1.0
+    return _search_plan(problem, "max-load-dp", options, Goal(STAGED, UNASKED_S), share)
 
 
 @placer(
@@ -163,8 +165,10 @@ def _partition_plan(
     return plan
 
 
-def _search_plan(problem: Problem, method: str, options: PlaceOptions, goal: Goal) -> Plan:
-    """Make a plan from a partition, annealing and integer programs."""
-    stop = options.stop.limited(PROGRAM_S).within(DP_SHARE)
+def _search_plan(
+    problem: Problem, method: str, options: PlaceOptions, goal: Goal, share: float = DP_SHARE
+) -> Plan:
+    """Make a plan from a partition, for which there is a share of the time, and other searches."""
+    stop = options.stop.limited(PROGRAM_S).within(share)
     partition = _partition_plan(problem, method, replace(options, stop=stop))
     return improve(problem, partition, options, goal)

@@ -107,6 +107,21 @@ def test_without_a_proof_only_the_time_of_the_search_is_said():
     assert schedule.fit_verdict == "Nothing found that fits in 8.0 s; not proven"
 
 
+@pytest.mark.parametrize("limit_s", [None, 4])
+def test_a_contiguous_answer_says_what_another_split_takes(limit_s):
+    """Every other layer takes the host no time, but the host can only take one as a stage."""
+    names = [f"layer{i}" for i in range(20)]
+    chain = [(a, b, 1) for a, b in itertools.pairwise(names)]
+    profile = profile_of(dict.fromkeys(names, 1000), chain, cpu=dict.fromkeys(names[1::2], 1))
+    problem, options = Problem(profile, cards([1000] * 2, 1000)), PlaceOptions(stop=Stop(limit_s))
+    plan = place(problem, "max-load-dp", options=options).plan
+    assert plan.value_us == pytest.approx(10_000, rel=0.01)
+    assert is_contiguous(problem, plan.device)
+    assert "a split that is not contiguous takes 5.0 ms: max-load-ip-noncontiguous" in plan.note
+    plan = place(problem, "max-load-ip-noncontiguous", options=options).plan
+    assert plan.value_us == pytest.approx(5000, rel=0.01)
+
+
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
 def test_all_methods_find_what_fits_only_because_outputs_take_turns(method):
     """All outputs at once exceed every card; of a step, only two are there at a time."""
