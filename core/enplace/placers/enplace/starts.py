@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, load_kernel
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placers.expert import stacks
 from enplace.placing.candidates import best_of, given_start
+from enplace.placing.fitting import in_other_orders
 from enplace.placing.incumbents import BestSchedule
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions, Progress
@@ -62,6 +63,10 @@ STARTS_SHARE = 0.8
 AFRESH_SHARE, CROWDED = 0.5, 0.5
 """Share of the time limit that placing merged ops may take, and the share of a device's memory that
 the best plan must exceed to make that worth the time."""
+
+REPAIRED, REPAIRS_SHARE = 10_000, 0.15
+"""Most ops of a problem whose plans that exceed memory are repaired, and the share of the time left
+that this may take, unless the problem is small."""
 
 SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
@@ -128,8 +133,7 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     for plan in _on_fewer_gpus(problem, best, options):
         plans.append(plan)
         best.offer(simulate(problem, plan), LISTS)
-    if problem.profile.n_ops <= SMALL:
-        best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
+    _repair(problem, plans, best, options)
     too_slow = () if best.is_close else tuple(methods)
     return Start(best.found, tuple(plans), tuple(left_out), too_slow)
 
@@ -277,11 +281,29 @@ def _narrow(problem: Problem, kept: Sequence[int], others: Sequence[int]) -> Pro
         return None
 
 
-def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:
-    """Yield plans that exceed memory with blocks of ops moved, as their methods return them."""
-    for schedule in [simulate(problem, plan) for plan in plans]:
-        if not (schedule.fits or options.stop()):
-            load_kernels(BLOCKS, options)
+def _repair(problem: Problem, plans: list[Plan], best: BestSchedule, options: PlaceOptions) -> None:
+    """Offer the plans that exceed memory as their methods return them in the end: repaired.
+
+    The shortest ones come first.
+    """
+    n_ops = problem.profile.n_ops
+    if n_ops > REPAIRED or best.is_enough:
+        return
+    made = [each for each in (simulate(problem, plan) for plan in plans) if not each.fits]
+    if not made:
+        return
+    if n_ops > SMALL:
+        options = replace(options, stop=options.stop.within(REPAIRS_SHARE))
+    load_kernels(BLOCKS, options)
+    made.sort(key=lambda each: each.makespan_us)
+    best_of(problem, _repairs(made, options), options, best, engine=LISTS)
+
+
+def _repairs(made: Iterable[Schedule], options: PlaceOptions) -> Iterator[Plan]:
+    """Yield plans that exceed memory in other orders, and with blocks of ops moved."""
+    for schedule in made:
+        if not options.stop():
+            yield from (each.plan for each in in_other_orders(schedule))
             yield rearrange(schedule, options).plan
 
 

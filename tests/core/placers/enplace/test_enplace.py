@@ -19,6 +19,7 @@ from enplace.placers import PlaceOptions, Stop, place, placers
 from enplace.placers.enplace import search, starts
 from enplace.placing.incumbents import BestSchedule, is_better
 from enplace.placing.options import Progress
+from enplace.placing.rebalance import TIE
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -43,7 +44,7 @@ def test_enplace_is_never_worse_than_a_list_scheduler(problem):
         theirs = simulate(problem, place(problem, name).plan)
         if theirs.fits:
             assert ours.fits
-            assert ours.makespan_us <= theirs.makespan_us * (1 + 1e-12)
+            assert ours.makespan_us <= theirs.makespan_us * (1 + TIE)
 
 
 def branches(n=40, depth=6):
@@ -183,7 +184,22 @@ def test_no_list_schedule_is_better_on_a_large_graph(problem):
         ours = place(problem, "enplace", options=options).schedule
     for name in starts.STARTS:
         theirs = place(problem, name).schedule
-        assert not is_better(theirs, ours) or BestSchedule(options, ours).is_close
+        better = not ours.plan.nothing_fits and is_better(theirs, ours, margin=TIE)
+        assert not better or BestSchedule(options, ours).is_close
+
+
+def test_plans_that_exceed_memory_count_as_their_methods_repair_them(monkeypatch):
+    """The best list schedule that fits at once takes 41.4 µs; m-sct's takes 39 once repaired."""
+    _treat_as_large(monkeypatch)
+    monkeypatch.setattr("enplace.placing.run.is_small", lambda problem: False)
+    edges = [(0, 1, 12), (0, 2, 56), (1, 3, 34), (2, 4, 52), (2, 5, 34), (5, 6, 44), (6, 7, 26)]
+    costs, held = [7, 7, 9, 2, 9, 1, 5, 1, 2, 3, 4], [30, 20, 40, 60, 90, 20, 50, 70, 80, 20, 40]
+    profile = line(costs, [*edges, (5, 8, 54), (7, 9, 40), (8, 10, 0)], persistent=held)
+    problem = with_measured_links(Problem(profile, gpus(2, b1=0.1, capacity=362)))
+    options = PlaceOptions(stop=Stop(1e6, clock=Stopwatch(lambda: 0.0)))
+    ours, theirs = (place(problem, name, options=options).schedule for name in ("enplace", "m-sct"))
+    assert ours.fits
+    assert ours.makespan_us <= theirs.makespan_us
 
 
 def test_a_method_that_does_not_heed_the_limit_is_not_begun_near_it(monkeypatch, large):
