@@ -99,7 +99,8 @@ def import_(
 
     The name of a bundled sample, such as vgg-19, will do where no file has that name.
 
-    An ONNX model has no costs: its op times are estimated from a roofline of a GPU.
+    An ONNX model and a program of torch.export (.pt2) have no costs: their op times are estimated
+    from a roofline of a GPU.
     """
     from enplace.writers import write_profile
 
@@ -153,9 +154,7 @@ def _read(path: str, of_model: dict[str, Any], output: str | None) -> Profile:
         )
     if source is None:
         if of_model:
-            raise FileError(
-                f"{path}: has sizes and costs of its own; leave out what an ONNX model needs"
-            )
+            raise FileError(f"{path}: has sizes and costs of its own; leave out what a model needs")
         return read_profile(path)
     with naming(source.path), work_bar() as report, stopped_by_ctrl_c() as stopped:
         return measure_profile(source, "", 0, 0, (), report, stopped)

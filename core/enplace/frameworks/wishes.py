@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enplace.option import MAX_SIZE, SWITCH, WHOLE, WORDS, Option
+from enplace.option import MAX_SIZE, SIZES, SWITCH, WHOLE, WORDS, Option
 from enplace.values.load_rule import PIPELINES
 
 BATCH = "{batch}"
@@ -29,6 +29,24 @@ KEEP_DEVICE_SCOPES = Option(
     SWITCH,
     False,
     "Pin ops to the devices on which the model's own code puts them, as with tf.device.",
+)
+GRAPH_BATCH_SIZE = Option(
+    "batch-size",
+    WHOLE,
+    0,
+    "Of an ONNX model or a .pt2: its batch, if the file leaves it open. [default: 1 for ONNX; the "
+    "one that a .pt2 was exported with]",
+    least=1,
+    most=MAX_SIZE,
+)
+GRAPH_SIZES = Option(
+    "sizes",
+    SIZES,
+    "",
+    "Of an ONNX model or a .pt2: another size that the file leaves open, such as seq_len=128.",
+    suggested=("seq_len=128, if the file leaves others open",),
+    titled="Other sizes",
+    flag="size",
 )
 PROGRAM = (ARGUMENTS, BATCH_SIZE)
 """Fields of a program in Python."""

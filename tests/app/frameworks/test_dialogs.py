@@ -159,3 +159,17 @@ def test_a_pytorch_script_is_measured_or_estimated_for_a_gpu(ask, tmp_path):
     assert not dialog.form.isRowVisible(dialog.steps)  # nothing is measured
     dialog.accept()
     assert dialog.request.source.text("estimate") == "h100"
+
+
+def test_a_program_of_torch_export_is_opened_without_a_measurement(ask, tmp_path):
+    program = tmp_path / "model.pt2"
+    program.write_bytes(b"PK")
+    dialog = ask("")
+    dialog.path.setText(str(program))
+    assert "Nothing in it runs" in dialog.what.text()
+    assert shown_fields(dialog) == {"batch_size", "sizes", "estimate"}
+    assert not dialog.form.isRowVisible(dialog.steps)
+    assert dialog.profile_button.text() == "Open"
+    dialog.fields["sizes"].setText("s70=128")
+    dialog.accept()
+    assert dialog.request.source.options == {"sizes": (("s70", 128),)}

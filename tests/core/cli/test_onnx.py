@@ -257,8 +257,8 @@ def test_a_text_that_is_not_utf8_is_named(folder, enplace, spoil, place):
 
 def test_a_lower_limit_of_the_shell_is_kept(bert):
     code = (
-        "import resource, sys; from enplace.frameworks.onnx.limits import limit_worker\n"
-        "resource.setrlimit(resource.RLIMIT_CPU, (30, 40)); limit_worker(sys.argv[1])\n"
+        "import resource, sys; from enplace.frameworks.onnx.limits import limit_reader\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (30, 40)); limit_reader(sys.argv[1])\n"
         "print(resource.getrlimit(resource.RLIMIT_CPU))"
     )
     done = subprocess.run([sys.executable, "-c", code, bert], capture_output=True, text=True)

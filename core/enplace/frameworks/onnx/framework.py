@@ -9,8 +9,9 @@ from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.onnx.exports import EXPORTERS
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.frameworks.wishes import GRAPH_BATCH_SIZE, GRAPH_SIZES
 from enplace.names.scopes import INPUT
-from enplace.option import MAX_SIZE, SIZES, TEXT, WHOLE, Option
+from enplace.option import TEXT, Option
 from enplace.processes.worker import CRASHES, handler_program, signal_name
 from enplace.values.profile import Profile
 
@@ -22,23 +23,8 @@ _KINDS = (
         "An ONNX model: the graph of an inference. Nothing runs; op times are estimated from a "
         "roofline of the GPU, until they are measured.",
         (
-            Option(
-                "batch-size",
-                WHOLE,
-                0,
-                "Of an ONNX model: its batch. [default: 1, if the file leaves it open]",
-                least=1,
-                most=MAX_SIZE,
-            ),
-            Option(
-                "sizes",
-                SIZES,
-                "",
-                "Of an ONNX model: another size that the file leaves open, such as seq_len=128.",
-                suggested=("seq_len=128, if the file leaves others open",),
-                titled="Other sizes",
-                flag="size",
-            ),
+            GRAPH_BATCH_SIZE,
+            GRAPH_SIZES,
             Option(
                 "branch",
                 TEXT,

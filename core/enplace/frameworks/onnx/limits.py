@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from onnx import GraphProto
 
 from enplace.errors import FileError
+from enplace.frameworks.limits import limit_worker
 
 MAX_FILE_BYTES = 1 << 31
 """The size of the largest message in protobuf."""
@@ -21,26 +21,15 @@ MOST_TURNS = 1_000_000
 MAX_INLINED_BYTES = 128 << 20
 """Most that the nodes may take once functions are inlined: in memory, it is a few times as much."""
 
-SPARE_BYTES, GROWTH, CPU_S, EXPORT_CPU_S = 1 << 30, 4, 120, 3600
-"""Memory and time of the worker. Protobuf takes the file's size twice, but may take fifty times
-that of a hostile file, and the library that infers shapes may take any time."""
+GROWTH, CPU_S, EXPORT_CPU_S = 4, 120, 3600
+"""Memory, in sizes of the file, and time of the worker. Protobuf takes the file's size twice, but
+may take fifty times that of a hostile file, and the library that infers shapes may take any
+time."""
 
 
-def limit_worker(path: str, cpu_s: int = CPU_S) -> None:
-    """Let the kernel end this process if it takes far more memory or time than any real file.
-
-    Only Linux can.
-    """
-    if sys.platform != "linux":
-        return
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + SPARE_BYTES + GROWTH * _size(path)
-    for kind, limit in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, cpu_s)):
-        own = [each for each in resource.getrlimit(kind) if each != resource.RLIM_INFINITY]
-        least = min([limit, *own])  # a lower limit cannot be raised, or is meant
-        resource.setrlimit(kind, (least, least))
+def limit_reader(path: str, cpu_s: int = CPU_S) -> None:
+    """Let the kernel end this process if it takes far more memory or time than any real file."""
+    limit_worker(GROWTH * _size(path), cpu_s)
 
 
 def _size(path: str) -> int:

@@ -41,9 +41,9 @@ def export(source: Source, details: Mapping[str, Any]) -> list[str]:
         One line with the file and the fix.
     """
     from enplace.frameworks.onnx.exporting import Export
-    from enplace.frameworks.onnx.limits import EXPORT_CPU_S, limit_worker
+    from enplace.frameworks.onnx.limits import EXPORT_CPU_S, limit_reader
 
-    limit_worker(source.path, EXPORT_CPU_S)
+    limit_reader(source.path, EXPORT_CPU_S)
     plan = (details[key] for key in ("sizes", "ops", "devices", "names"))
     made = Export(source.path, source.text("branch"), *plan)
     output = Path(details["output"])
@@ -62,10 +62,10 @@ def profile_of(source: Source) -> Profile:
     """
     from enplace.files.reading import naming
     from enplace.frameworks.onnx.graph import read_graph
-    from enplace.frameworks.onnx.limits import limit_worker
+    from enplace.frameworks.onnx.limits import limit_reader
     from enplace.frameworks.onnx.profile import estimated_profile
 
-    limit_worker(source.path)
+    limit_reader(source.path)
     with naming(source.path):
         try:
             sizes = dict(source.options.get("sizes", ()))

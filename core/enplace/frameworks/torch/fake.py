@@ -196,7 +196,8 @@ class _Answers(TorchDispatchMode):
             return _recur(func, args)
         if func is _aten._cudnn_rnn_backward.default:
             return _recur_back(args)
-        if func is _aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+        is_grouped = func._schema.name == "aten::_grouped_mm"  # PyTorch 2.6 has none
+        if is_grouped and args[0].dtype != torch.bfloat16:
             low = [each.to(torch.bfloat16) for each in args[:2]]  # its rule knows no other
             return func(*low, *args[2:], **kwargs).to(args[0].dtype)
         if func is _aten._cudnn_init_dropout_state.default:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind, explain_script_end
-from enplace.frameworks.roofline import GPUS
+from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.torch.device_map import find_blocks, find_modules, why_no_map, write_map
 from enplace.frameworks.torch.exports import EXPORTERS
-from enplace.frameworks.wishes import PROGRAM
+from enplace.frameworks.wishes import GRAPH_BATCH_SIZE, GRAPH_SIZES, PROGRAM
 from enplace.option import SWITCH, Option
-from enplace.processes.worker import scratch_program
+from enplace.processes.worker import scratch_program, signal_name
 from enplace.values.problem import THROUGHPUT
 from enplace.writers.registry import Exporter
 
 _WEIGHTS = (".pt", ".pth", ".bin")
-_MODELS = "a PyTorch training script (.py)"
+EXPORTED = ".pt2"
+_MODELS = "a PyTorch training script (.py) or a program of torch.export (.pt2)"
 
 _ESTIMATE = Option(
     "estimate",
@@ -26,6 +28,11 @@ _ESTIMATE = Option(
     "Of a PyTorch script: run it on tensors without content, and estimate op times for this GPU. "
     "It needs neither the GPU nor the memory. [default: measure on the devices of this machine]",
     titled="Estimate for a GPU",
+)
+_ESTIMATE_EXPORTED = replace(
+    _ESTIMATE,
+    help="Of a .pt2: the GPU to estimate op times for. Nothing in the file runs. "
+    f"[default: {DEFAULT_GPU}]",
 )
 _FORWARD = Option(
     "forward",
@@ -51,6 +58,14 @@ _KINDS = (
     ModelKind(
         "module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD), why_no_run=_NO_RUN
     ),
+    ModelKind(
+        "pt2",
+        "A program of torch.export: the graph of an inference. Nothing in it runs, and no weight "
+        "is read; op times are estimated from a roofline of the GPU.",
+        (GRAPH_BATCH_SIZE, GRAPH_SIZES, _ESTIMATE_EXPORTED),
+        is_recorded=True,
+        why_no_run=_NO_RUN,
+    ),
 )
 
 
@@ -68,20 +83,20 @@ def recognise(path: Path) -> tuple[Path, str]:
             f"{path}: weights without the code of their model (and opening them may run code); "
             f"open the script that trains it"
         )
-    if suffix == ".pt2":
-        raise FileError(
-            f"{path}: a program of torch.export; open a script that calls its model, which gives a "
-            f"forward pass, or export it by torch.onnx.export and import the .onnx file"
-        )
-    if suffix != ".py" or os.path.isdir(path):
+    if suffix not in (".py", EXPORTED) or os.path.isdir(path):
         raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not os.path.getsize(path):
         raise FileError(f"{path}: the file is empty; save it again")
-    return path, "script"
+    return path, "pt2" if suffix == EXPORTED else "script"
 
 
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if PyTorch is known to end so."""
+    if signal_name(code) == "SIGXCPU":
+        return (
+            "it takes minutes, unlike any real .pt2, or longer than the limit of this shell "
+            "(ulimit -t)"
+        )
     less_memory = "use a smaller batch, or estimate the model with --estimate"
     return explain_script_end("PyTorch", code, less_memory)
 
@@ -93,7 +108,7 @@ FRAMEWORK = Framework(
     worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
     kinds=_KINDS,
     models=_MODELS,
-    suffixes=(".py", *_WEIGHTS, ".pt2"),
+    suffixes=(".py", EXPORTED, *_WEIGHTS),
     imports=(
         "torch",
         "torchvision",

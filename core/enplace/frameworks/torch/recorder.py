@@ -10,14 +10,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
-from enplace.frameworks.torch.modules import Modules
 from enplace.frameworks.torch.op_kinds import kind_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
@@ -70,6 +69,32 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: A
         return func.decompose(*args, **kwargs)
 
 
+class Names(Protocol):
+    """Knows which module is running, and what modules and parameters are called."""
+
+    @property
+    def n_models(self) -> int:
+        """How many models are called."""
+
+    def current(self) -> str | None:
+        """Return the path of the innermost module that is running; None outside of all."""
+
+    def owner(self, parameter: torch.Tensor) -> str:
+        """Return the name of a parameter."""
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor, str]]:
+        """Iterate over parameters and buffers, with their names and roles."""
+
+    def batch_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the tensors that the model is called with."""
+
+    def tied(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the further names of parameters that have several, with the first ones."""
+
+    def spell(self, path: str) -> str:
+        """Return a path for people."""
+
+
 @dataclass
 class _Block:
     """A storage while it is being recorded."""
@@ -99,7 +124,7 @@ class _Progress:
 class Recorder(TorchDispatchMode):
     """Records every op from when it is entered until it is left."""
 
-    def __init__(self, modules: Modules, clock: Clock) -> None:
+    def __init__(self, modules: Names, clock: Clock) -> None:
         super().__init__()
         self._modules, self._clock = modules, clock
         self._ops: list[RecordedOp] = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from enplace.errors import DoesNotFitError, EnplaceError
-from enplace.frameworks.roofline import GPUS
-from enplace.frameworks.source import source_from_json
+from enplace.errors import DoesNotFitError, EnplaceError, FileError
+from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
+from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.torch.error_text import (
     describe_out_of_memory,
     first_line,
@@ -54,6 +54,8 @@ def _profile(job: Message, report: Report) -> Profile:
         )
     report("Starting PyTorch", None)
     _start(details["devices"])
+    if source.kind == "pt2":
+        return _exported(source, report)
     from enplace.frameworks.torch.fake import record_on_fake_tensors
     from enplace.frameworks.torch.measure import estimated_profile, measured_profile
     from enplace.frameworks.torch.scripts import record_script
@@ -63,6 +65,32 @@ def _profile(job: Message, report: Report) -> Profile:
         return estimated_profile(source.name, found.step, GPUS[gpu], _facts(found))
     found = record_script(source, details["steps"], details["warm_ups"], report)
     return measured_profile(source.name, found.step, found.timing, _facts(found))
+
+
+def _exported(source: Source, report: Report) -> Profile:
+    """Estimate the profile of a program of ``torch.export``; limits this process."""
+    from enplace.files.reading import naming
+    from enplace.frameworks.limits import limit_worker
+    from enplace.frameworks.torch.exported import read_program
+    from enplace.frameworks.torch.measure import estimated_profile
+    from enplace.frameworks.torch.replay import record_program
+
+    limit_worker(MORE_BYTES, CPU_S)
+    report("Reading the graph", None)
+    with naming(source.path):
+        try:
+            found = record_program(read_program(source.path), source, report)
+            gpu = GPUS[source.text("estimate") or DEFAULT_GPU]
+            return estimated_profile(source.name, found.step, gpu, _facts(found))
+        except MemoryError:
+            raise FileError(
+                "takes far more memory than any real program, or than the limit of this shell "
+                "(ulimit -v); do not trust it"
+            ) from None
+
+
+MORE_BYTES, CPU_S = 3 << 30, 600
+"""Memory and time that a program may take; those of Llama 70B take less than a tenth."""
 
 
 def _facts(found: Recorded) -> Measurement:
