@@ -7,6 +7,7 @@ description of the cluster names it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
@@ -33,7 +34,7 @@ _PRESETS = {
     ("v100", PCIE): "v100-2-pcie",
 }
 _ANY_PCIE = "pcie-2"
-_USUAL_HOST_BYTES = 256 << 30
+_USUAL_HOST_BYTES, _USUAL_CORES = 256 << 30, 16
 
 
 def detect(cards: Sequence[Card]) -> Cluster:
@@ -74,20 +75,49 @@ def describe(count: int, model: str, gpu_bytes: int, link: str) -> Cluster:
     return _make(head, [model] * count, [gpu_bytes] * count, linked)
 
 
+def describe_each(cards: Sequence[tuple[str, int]], memory_bytes: int) -> Cluster:
+    """Make a cluster of some cards over PCIe, which need not be equal.
+
+    Parameters
+    ----------
+    cards : sequence of (str, int)
+        The key in :data:`GPUS` and the bytes of each.
+    memory_bytes : int
+        Memory of the host, which has 16 cores; without any, the cluster has no CPU.
+    """
+    titles = Counter(GPUS[model].title for model, _ in cards)
+    named = ", ".join(f"{n} × {title}" for title, n in titles.items())
+    models, gpu_bytes = zip(*cards, strict=True)
+    head = f"{named}, {LINKS[PCIE]}, as you described them."
+    host = {"capacity_bytes": memory_bytes, "lanes": _USUAL_CORES} if memory_bytes else {}
+    return _make(head, [*models], [*gpu_bytes], set(), host)
+
+
 def model_of(name: str) -> str:
     """Return the key in :data:`GPUS` of a card's name; the name itself if it is not there.
 
-    An "RTX A1000" is no A100.
+    An "RTX A1000" is no A100, and an "RTX 3080 Ti" or one of a laptop no RTX 3080.
     """
-    return next((key for key in GPUS if re.search(rf"\b{key}(?!\d)", name, re.IGNORECASE)), name)
+    return next((key for key in GPUS if re.search(_pattern(key), name, re.IGNORECASE)), name)
+
+
+def _pattern(key: str) -> str:
+    return rf"\b{key.replace('-', '[ -]')}(?![\dD]| (ti|super|laptop))"
 
 
 def _make(
-    head: str, models: list[str], gpu_bytes: list[int], linked: set[tuple[int, int]]
+    head: str,
+    models: list[str],
+    gpu_bytes: list[int],
+    linked: set[tuple[int, int]],
+    host: dict[str, int] | None = None,
 ) -> Cluster:
+    """Make the cluster; its host is this machine, unless ``host`` describes one, or none."""
+    if host is None:
+        host = {"capacity_bytes": host_bytes() or _USUAL_HOST_BYTES, "lanes": count_cores()}
     pcie = presets()[_PRESETS.get((models[0], PCIE), _ANY_PCIE)]
     over_nvlink = [
-        presets()[_PRESETS[model if model in GPUS else _OTHER, NVLINK]] for model in models
+        presets()[_PRESETS.get((model, NVLINK), _PRESETS[_OTHER, NVLINK])] for model in models
     ]
     is_full = len(linked) == len(models) * (len(models) - 1) > 0
     usual = over_nvlink[0] if is_full else pcie
@@ -110,15 +140,18 @@ def _make(
         "description": " ".join(lines),
         "devices": [
             *(
-                {"name": f"GPU:{at}", "kind": "gpu", "capacity_bytes": capacity, "speed": speed}
-                for at, (capacity, speed) in enumerate(zip(gpu_bytes, speeds, strict=True))
+                {
+                    "name": f"GPU:{at}",
+                    "kind": "gpu",
+                    "capacity_bytes": capacity,
+                    "speed": speed,
+                    "model": model if model in GPUS else "",
+                }
+                for at, (capacity, speed, model) in enumerate(
+                    zip(gpu_bytes, speeds, models, strict=True)
+                )
             ),
-            {
-                "name": "CPU:0",
-                "kind": "cpu",
-                "capacity_bytes": host_bytes() or _USUAL_HOST_BYTES,
-                "lanes": count_cores(),
-            },
+            *([{"name": "CPU:0", "kind": "cpu", **host}] if host else []),
         ],
         "links": [
             {"from": f"GPU:{a}", "to": f"GPU:{b}", **_link(over_nvlink[a], "gpu", "gpu")}

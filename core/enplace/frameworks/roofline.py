@@ -37,6 +37,8 @@ class Gpu:
         Its name for people.
     speed : float
         Its speed in the bundled clusters; times of a profile are those of a GPU of speed 1.
+    memory_bytes : int
+        Of the card as it is usually sold.
     bytes_per_us : float
         Memory bandwidth.
     plain_flops_per_us : float
@@ -48,31 +50,57 @@ class Gpu:
 
     title: str
     speed: float
+    memory_bytes: int
     bytes_per_us: float
     plain_flops_per_us: float
     matrix_flops_per_us: dict[str, float]
 
 
-def _gpu(title: str, speed: float, gb_s: float, plain: float, **matrix: float) -> Gpu:
+def _gpu(title: str, speed: float, gib: float, gb_s: float, plain: float, **matrix: float) -> Gpu:
     """Take peaks in GB/s and TFLOP/s, as data sheets give them."""
-    return Gpu(title, speed, gb_s * 1e3, plain * 1e6, {k: v * 1e6 for k, v in matrix.items()})
+    matrix_us = {precision: peak * 1e6 for precision, peak in matrix.items()}
+    return Gpu(title, speed, int(gib * (1 << 30)), gb_s * 1e3, plain * 1e6, matrix_us)
+
+
+def _card(title: str, gib: int, gb_s: float, plain: float, *peaks: float) -> Gpu:
+    """Take the peaks of TF32, float16, float8 and int8; its speed is its bandwidth's share."""
+    matrix = dict(zip((F32, F16, F8, I8), peaks, strict=True))
+    return _gpu(title, round(gb_s / 4800, 2), gib, gb_s, plain, float64=plain / 32, **matrix)
 
 
 GPUS = {
     "h200": _gpu(
-        "H200", 1.0, 4800, 67, float64=67, float32=494, float16=989, float8=1979, int8=1979
+        "H200", 1.0, 140.4, 4800, 67, float64=67, float32=494, float16=989, float8=1979, int8=1979
     ),
     "h100": _gpu(
-        "H100", 0.85, 3350, 67, float64=67, float32=494, float16=989, float8=1979, int8=1979
+        "H100", 0.85, 80, 3350, 67, float64=67, float32=494, float16=989, float8=1979, int8=1979
     ),
     "a100": _gpu(
-        "A100", 0.45, 2039, 19.5, float64=19.5, float32=156, float16=312, float8=312, int8=624
+        "A100", 0.45, 80, 2039, 19.5, float64=19.5, float32=156, float16=312, float8=312, int8=624
     ),
     "v100": _gpu(
-        "V100", 0.3, 900, 15.7, float64=7.8, float32=15.7, float16=125, float8=125, int8=62.8
+        "V100", 0.3, 16, 900, 15.7, float64=7.8, float32=15.7, float16=125, float8=125, int8=62.8
     ),
+    "l40s": _card("L40S", 48, 864, 91.6, 183, 362, 733, 733),
+    "l4": _card("L4", 24, 300, 30.3, 60, 121, 242, 242),
+    "t4": _card("T4", 16, 320, 8.1, 8.1, 65, 65, 130),
+    "a10": _card("A10", 24, 600, 31.2, 62.5, 125, 125, 250),
+    "a40": _card("A40", 48, 696, 37.4, 74.8, 149.7, 149.7, 299.3),
+    "rtx-a4000": _card("RTX A4000", 16, 448, 19.2, 38.3, 76.7, 76.7, 153.4),
+    "rtx-a5000": _card("RTX A5000", 24, 768, 27.8, 55.6, 111.1, 111.1, 222.2),
+    "rtx-a6000": _card("RTX A6000", 48, 768, 38.7, 77.4, 154.8, 154.8, 309.7),
+    "rtx-6000-ada": _card("RTX 6000 Ada", 48, 960, 91.1, 182.1, 364.2, 728.5, 728.5),
+    "rtx-3060": _card("RTX 3060", 12, 360, 12.7, 12.7, 25.5, 25.5, 102),
+    "rtx-3080": _card("RTX 3080", 10, 760, 29.8, 29.8, 59.5, 59.5, 238),
+    "rtx-3090": _card("RTX 3090", 24, 936, 35.6, 35.6, 71, 71, 284),
+    "rtx-4070": _card("RTX 4070", 12, 504, 29.1, 29.1, 58.3, 116.6, 233.2),
+    "rtx-4080": _card("RTX 4080", 16, 717, 48.7, 48.7, 97.5, 194.9, 389.9),
+    "rtx-4090": _card("RTX 4090", 24, 1008, 82.6, 82.6, 165.2, 330.3, 660.6),
+    "rtx-5090": _card("RTX 5090", 32, 1792, 104.8, 104.8, 209.5, 419, 838),
 }
-"""NVIDIA's data sheets of the SXM boards: H200, H100 80 GB, A100 80 GB, V100."""
+"""NVIDIA's data sheets, dense peaks: of H200, H100 80 GB, A100 80 GB and V100 the SXM boards; of
+GeForce cards, matrix products that are summed up in float32. A GPU without float8 has its float16
+peak there."""
 
 DEFAULT_GPU = "h200"
 """The GPU of the bundled profiles, which the speeds of the bundled clusters refer to."""

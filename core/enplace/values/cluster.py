@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -46,6 +46,9 @@ class Device:
         time. Empty for a device with lanes of its own.
     reserve_bytes : int
         Further memory of the device, which no plan may use.
+    model : str
+        The card, such as ``rtx-4090``, whose bandwidth is known by this name. Empty if nobody said
+        it.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Device:
     lanes: int = 1
     chip: str = ""
     reserve_bytes: int = 0
+    model: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_DEVICE_NAME:
