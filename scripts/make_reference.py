@@ -24,6 +24,7 @@ from enplace.cli.answer import cli
 from enplace.cli.options import PlacerCommand
 from enplace.errors import EnplaceError
 from enplace.frameworks.registry import exporters, frameworks
+from enplace.frameworks.roofline import GPUS
 from enplace.option import Option
 from enplace.pictures.graph_svg import graph_svg
 from enplace.pictures.timeline_svg import timeline_svg
@@ -32,7 +33,7 @@ from enplace.placing.registry import CAPABILITIES, MEMORY
 from enplace.readers import read_profile, readers
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
-from enplace.text import ms, percent
+from enplace.text import ms, percent, rate, size
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace_studio.model.method_facts import OBJECTIVES, by_purpose
 from enplace_studio.shell.actions import all_actions
@@ -59,7 +60,7 @@ EVERY_COMMAND = {"--json", "--help"}
 ALSO_WORDS = {"random", "single"}
 """Methods whose names are words of the language: a text that uses one may not mean the method."""
 
-SCHEMAS = ("profile", "plan", "cluster", "stage-list")
+SCHEMAS = ("profile", "plan", "cluster", "weight-list", "stage-list")
 GENERATED = "<!-- Made by scripts/make_reference.py. -->\n\n"
 
 
@@ -285,6 +286,13 @@ def clusters() -> Iterator[str]:
     rows = (
         (code(each.name), each.title, each.description, code(each.cluster)) for each in samples()
     )
+    yield "## Cards"
+    yield "What `serve` knows of a card by its name, which is also the `model` of a device:"
+    rows = (
+        (code(name), each.title, size(each.memory_bytes), rate(each.bytes_per_us * 1e6))
+        for name, each in GPUS.items()
+    )
+    yield table(("name", "card", "memory", "bandwidth"), rows)
     yield "## Bundled samples"
     yield table(("name", "title", "what it is", "usual cluster"), rows)
 

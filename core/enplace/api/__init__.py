@@ -41,6 +41,7 @@ from enplace.placers import place as run_placer
 from enplace.readers.clusters import ClusterChoice, cluster_from, presets
 from enplace.readers.samples import Sample
 from enplace.readers.samples import samples as bundled_samples
+from enplace.serving.answer import Serving, plan_serving
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem, split_problem
@@ -59,6 +60,7 @@ __all__ = [
     "Progress",
     "Result",
     "Schedule",
+    "Serving",
     "clusters",
     "compare",
     "from_networkx",
@@ -69,6 +71,7 @@ __all__ = [
     "read_onnx",
     "read_plan",
     "samples",
+    "serve",
     "simulate",
     "to_networkx",
     "write",
@@ -447,6 +450,56 @@ def read_plan(
         If a file cannot be used, or the plan is for another graph.
     """
     return simulate(profile, path, cluster)
+
+
+@checked
+def serve(
+    model: PathLike,
+    cluster: ClusterChoice,
+    *,
+    context: int | str | None = None,
+    requests: int | str = 1,
+    objective: str = "tokens-per-second",
+    reserve: str = "",
+) -> Serving:
+    """Plan which layers of a decoder model each card holds, to serve it; nothing is started.
+
+    Parameters
+    ----------
+    model : str or path
+        A folder with ``.safetensors`` and ``config.json``, their index, a ``.gguf`` file, or a
+        bundled description such as ``"llama-3-70b-fp8"``. Only names, types and shapes are read.
+    cluster : str, path, mapping or Cluster
+        Cards such as ``"rtx-4090,3*rtx-a5000,cpu:64GiB"``, a preset, or a cluster whose devices
+        say their ``model``.
+    context : int or str, optional
+        Tokens of each request; ``"32k"``, or ``"longest"``. By default, what the model was made
+        for, at most 8,192.
+    requests : int or str
+        Requests at once, or ``"most"``.
+    objective : {"tokens-per-second", "latency-per-token"}
+        The tokens of all requests, or the time of a token of one request alone.
+    reserve : str, optional
+        Memory that each card keeps free: ``"1GiB"``, or ``"10%"``.
+
+    Returns
+    -------
+    Serving
+        Its ``devices``, ``tokens_per_s``, ``longest_context``, ``most_requests`` and ``commands``,
+        all estimated; ``print`` shows them.
+
+    Raises
+    ------
+    EnplaceError
+        If something cannot be used; a :class:`~enplace.errors.DoesNotFitError` if the model does
+        not fit.
+
+    Examples
+    --------
+    >>> found = ep.serve("llama-3-70b-fp8", "rtx-4090,3*rtx-a5000,rtx-3060", requests=8)
+    >>> print(found.commands["vLLM"])
+    """
+    return plan_serving(model, cluster, context, requests, objective, reserve)
 
 
 def _options(

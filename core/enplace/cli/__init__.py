@@ -28,6 +28,7 @@ from enplace.cli import (
     differing,
     profiling,
     running,
+    serving,
     solving,
     verifying,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "profiling",
     "run",
     "running",
+    "serving",
     "solving",
     "verifying",
 ]

@@ -1,0 +1,377 @@
+"""The answer to someone who wants to serve a model: as figures, as text, and to paste."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from enplace.errors import DoesNotFitError, EnplaceError
+from enplace.readers.clusters import ClusterChoice
+from enplace.serving.costs import Costs, Wanted
+from enplace.serving.decoder import Decoder, make_decoder
+from enplace.serving.machine import Machine, make_machine
+from enplace.serving.others import other_splits
+from enplace.serving.search import (
+    MOST_CONTEXT,
+    MOST_REQUESTS,
+    OBJECTIVES,
+    TOKENS_PER_SECOND,
+    find_split,
+    longest_context,
+    most_requests,
+    why_not,
+)
+from enplace.serving.splits import Served
+from enplace.serving.weights import read_weights
+from enplace.text import count, instead, listed, ms, percent, seconds, size, table
+from enplace.values.device_names import device_label
+from enplace.values.result import Result
+
+LONGEST, MOST = "longest", "most"
+USUAL_CONTEXT = 8192
+
+PROGRAMS = {"vllm": "vLLM", "llama-cpp": "llama.cpp", "device-map": "accelerate"}
+"""Names of exporters, and of the programs that take what they write."""
+
+_TOKENS = re.compile(r"(\d{1,9})(k?)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How to serve a model on some cards.
+
+    Attributes
+    ----------
+    served : Served
+        The split, and what it comes to.
+    objective : str
+        What it is best for.
+    longest_context, most_requests : int
+        What fits on the cards alone: a context with as many requests, and requests with as long a
+        context; 0 if the cards alone do not hold the model.
+    others : mapping of str to Served
+        Other programs' splits, by who makes them.
+    """
+
+    served: Served
+    objective: str
+    longest_context: int
+    most_requests: int
+    others: Mapping[str, Served]
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.served.costs.decoder
+
+    @property
+    def machine(self) -> Machine:
+        return self.served.costs.machine
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all requests in a second, estimated."""
+        return self.served.tokens_per_s
+
+    @cached_property
+    def result(self) -> Result:
+        """The decoding of one token as a plan, which other commands and the studio take."""
+        from enplace.serving.decode import decode_result
+
+        return decode_result(self.served)
+
+    @cached_property
+    def commands(self) -> dict[str, str]:
+        """What to give to each program that can hold the split, by its name."""
+        from enplace.frameworks.registry import exporters
+
+        return {
+            title: exporters()[name].text(self.result) + self._more(name)
+            for name, title in PROGRAMS.items()
+            if not self._why_not[title]
+        }
+
+    @cached_property
+    def _why_not(self) -> dict[str, str]:
+        from enplace.frameworks.registry import why_no_export
+
+        found = {title: why_no_export(name, self.result) for name, title in PROGRAMS.items()}
+        if self.decoder.weights.is_gguf:
+            found[PROGRAMS["device-map"]] = "a GGUF file names no modules"
+        return {title: why.partition("; ")[0] for title, why in found.items()}
+
+    def _more(self, name: str) -> str:
+        """Return the flags of what is wanted, which an exporter of a plan does not know."""
+        wanted = self.served.costs.wanted
+        flags = {
+            "vllm": f"# and: --max-model-len {wanted.context} --max-num-seqs {wanted.requests}\n",
+            "llama-cpp": f"-c {wanted.context * wanted.requests} -np {wanted.requests}\n",
+        }
+        return flags.get(name, "")
+
+    def write(self, profile: str | None = None, plan: str | None = None) -> None:
+        """Write the decoding of a token as a profile, and the split as a plan for it.
+
+        Raises
+        ------
+        FileError
+            If a file cannot be written.
+        """
+        from enplace.writers import write_plan, write_profile
+
+        if profile:
+            write_profile(profile, self.result.schedule.problem.measured_profile)
+        if plan:
+            write_plan(plan, self.result)
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._head(), self._devices(), self._limits(), self._compared()])
+
+    def _head(self) -> str:
+        served, wanted = self.served, self.served.costs.wanted
+        requests = count(wanted.requests, "request")
+        groups = f" in {served.n_groups} groups" if served.n_groups > 1 else ""
+        lines = [
+            f"{self.decoder.name}: {count(self.decoder.n_layers, 'layer')}, "
+            f"{size(self.decoder.n_bytes)} of weights; {requests} of "
+            f"{count(wanted.context, 'token')} on {self.machine.cluster.name}.",
+            f"Estimated: {served.tokens_per_s:.3g} tokens per second, of {requests}{groups}; "
+            f"{ms(served.alone_us)} per token of a request alone; first token of a prompt of "
+            f"{count(served.costs.prompt, 'token')} after {seconds(served.prompt_us / 1e6)}.",
+        ]
+        return "\n".join([*lines, *self.notes])
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know, in sentences."""
+        found, decoder, wanted = [*self.decoder.notes], self.decoder, self.served.costs.wanted
+        if 0 < decoder.most_context < wanted.context:
+            found.append(
+                f"The model was made for {decoder.most_context:,} tokens; more may need scaled "
+                f"positions."
+            )
+        hosts = [share for share in self.served.split if share.device == self.machine.host]
+        if hosts:
+            found.append(
+                f"The cards do not hold it: the host computes {count(hosts[0].n_layers, 'layer')} "
+                f"from its memory, which is slow."
+            )
+            held = self.served.stage_bytes[self.served.split.index(hosts[0])]
+            spare = self.served.spare_bytes[self.served.split.index(hosts[0])]
+            if held.weights > spare:
+                found.append(f"Its memory lacks {size(held.weights - spare)}, read from the disk.")
+        return found
+
+    def _devices(self) -> str:
+        rows = [["device", "layers", "weights", "cache", "activations", "to spare", "busy"]]
+        for each in self.devices:
+            ends = [word for word in ("embedding", "head") if each[f"has_{word}"]]
+            rows.append(
+                [
+                    f"{each['label']} {each['title']}".strip(),
+                    " + ".join([f"{each['layers']}", *ends]),
+                    size(each["weights_bytes"]),
+                    size(each["cache_bytes"]),
+                    size(each["activation_bytes"]),
+                    size(each["spare_bytes"]),
+                    percent(each["busy"]),
+                ]
+            )
+        return table(rows, "llrrrrr")
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices in the order of the model, as plain data."""
+        served, cluster, begin, found = self.served, self.machine.cluster, 0, []
+        last = len(served.split) - 1
+        for at, share in enumerate(served.split):
+            device, held = cluster.devices[share.device], served.stage_bytes[at]
+            is_host = share.device == self.machine.host
+            found.append(
+                {
+                    "name": device.name,
+                    "label": device_label(device.name),
+                    "title": "" if is_host else self.machine.kind_of(share.device).gpu.title,
+                    "first_layer": begin if share.n_layers else None,
+                    "layers": share.n_layers,
+                    "has_embedding": at == 0,
+                    "has_head": at == last,
+                    "weights_bytes": held.weights,
+                    "cache_bytes": held.cache,
+                    "activation_bytes": held.activations,
+                    "capacity_bytes": device.capacity_bytes,
+                    "spare_bytes": max(0, device.capacity_bytes - held.total),
+                    "token_us": float(served.stage_us[at]),
+                    "busy": float(served.busy[at]),
+                }
+            )
+            begin += share.n_layers
+        return found
+
+    def _limits(self) -> str:
+        wanted = self.served.costs.wanted
+        if not self.longest_context:
+            return "The cards alone do not hold the model with any context."
+        is_own = self.longest_context == self.decoder.most_context
+        limit = " (as many as the model was made for)" if is_own else ""
+        return (
+            f"On the cards alone fit {count(wanted.requests, 'request')} of at most "
+            f"{count(self.longest_context, 'token')}{limit}, or "
+            f"{count(self.most_requests, 'request')} of {count(wanted.context, 'token')}."
+        )
+
+    def _compared(self) -> str:
+        rows = [["split", "layers", "tokens/s", "alone"]]
+        for name, each in {"this one": self.served, **self.others}.items():
+            counts = " ".join(f"{share.n_layers}" for share in each.split)
+            rows.append([name, counts, self._speed(each), ms(each.alone_us) if each.fits else ""])
+        return table(rows, "llrr")
+
+    def _speed(self, served: Served) -> str:
+        if served.fits:
+            return f"{served.tokens_per_s:.3g}"
+        at = min(range(len(served.split)), key=served.spare_bytes.__getitem__)
+        name = self.machine.cluster.devices[served.split[at].device].name
+        return f"{device_label(name)} lacks {size(-served.spare_bytes[at])}"
+
+    def pasted(self) -> str:
+        """Return what to paste into other programs, as text."""
+        short = {**self.commands}
+        if "accelerate" in short:
+            short["accelerate"] = _as_python(json.loads(short["accelerate"]))
+        parts = [f"{title}:\n{text.rstrip()}" for title, text in short.items()]
+        parts += [f"{title}: no, {why}." for title, why in self._why_not.items() if why]
+        return "\n\n".join(parts)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """All figures as plain data."""
+        served, wanted = self.served, self.served.costs.wanted
+        return {
+            "model": self.decoder.name,
+            "cluster": self.machine.cluster.name,
+            "objective": self.objective,
+            "context": wanted.context,
+            "requests": wanted.requests,
+            "estimated": True,
+            "weights_bytes": self.decoder.n_bytes,
+            **_figures(served),
+            "groups": served.n_groups,
+            "prompt_tokens": served.costs.prompt,
+            "prompt_us": served.prompt_us,
+            "devices": self.devices,
+            "longest_context": self.longest_context,
+            "most_requests": self.most_requests,
+            "model_context": self.decoder.most_context or None,
+            "others": {
+                name: {
+                    "layers": [each.n_layers for each in other.split],
+                    "devices": [
+                        self.machine.cluster.devices[each.device].name for each in other.split
+                    ],
+                    **_figures(other),
+                    "lacks_bytes": max(0, -min(other.spare_bytes)),
+                }
+                for name, other in self.others.items()
+            },
+            "commands": self.commands,
+            "why_no_command": {title: why for title, why in self._why_not.items() if why},
+            "notes": self.notes,
+        }
+
+
+def _as_python(device_map: Mapping[str, int | str]) -> str:
+    """Write a device map as an expression, with a comprehension for consecutive layers."""
+    parts = []
+    for (stem, device), group in groupby(
+        device_map.items(), lambda each: (_stem(each[0]), each[1])
+    ):
+        names = [name for name, _ in group]
+        numbers = [name.rpartition(".")[2] for name in names]
+        if len(names) == 1:
+            parts.append(f"{json.dumps(names[0])}: {json.dumps(device)}")
+        else:
+            some = f"range({numbers[0]}, {int(numbers[-1]) + 1})"
+            parts.append(f'**{{f"{stem}{{n}}": {json.dumps(device)} for n in {some}}}')
+    return "device_map = {\n    " + ",\n    ".join(parts) + ",\n}"
+
+
+def _stem(name: str) -> str:
+    before, dot, last = name.rpartition(".")
+    return before + dot if last.isdecimal() else name
+
+
+def _figures(served: Served) -> dict[str, Any]:
+    return {
+        "tokens_per_s": served.tokens_per_s,
+        "token_us": served.token_us,
+        "alone_us": served.alone_us,
+        "feasible": served.fits,
+    }
+
+
+def plan_serving(
+    model: str | os.PathLike[str],
+    cluster: ClusterChoice,
+    context: int | str | None = None,
+    requests: int | str = 1,
+    objective: str = TOKENS_PER_SECOND,
+    reserve: str = "",
+) -> Serving:
+    """Find how to serve a model; see :func:`enplace.serve`.
+
+    Raises
+    ------
+    EnplaceError
+        If something cannot be used, or the model does not fit.
+    """
+    if objective not in OBJECTIVES:
+        raise EnplaceError(f"there is no objective '{objective}'; {instead(objective, OBJECTIVES)}")
+    decoder, machine = make_decoder(read_weights(model)), make_machine(cluster, reserve)
+    usual = min(USUAL_CONTEXT, decoder.most_context or USUAL_CONTEXT)
+    wanted = Wanted(
+        usual if context is None else _read(context, LONGEST, "context", MOST_CONTEXT),
+        _read(requests, MOST, "requests", MOST_REQUESTS),
+    )
+    costs = Costs(
+        decoder,
+        machine,
+        replace(wanted, context=wanted.context or 1, requests=wanted.requests or 1),
+    )
+    if not wanted.requests:
+        wanted = replace(wanted, requests=_known(most_requests(costs), costs))
+        costs = Costs(decoder, machine, replace(costs.wanted, requests=wanted.requests))
+    if not wanted.context:
+        wanted = replace(wanted, context=_known(longest_context(costs), costs))
+    costs = Costs(decoder, machine, wanted)
+    return Serving(
+        find_split(costs, objective),
+        objective,
+        longest_context(costs),
+        most_requests(costs),
+        other_splits(costs),
+    )
+
+
+def _known(found: int, costs: Costs) -> int:
+    if not found:
+        raise DoesNotFitError(why_not(costs, "add cards"))
+    return found
+
+
+def _read(value: int | str, word: str, name: str, most: int) -> int:
+    """Read a number such as ``32k``; 0 stands for the word."""
+    if value == word:
+        return 0
+    match = _TOKENS.fullmatch(f"{value}".strip())
+    number = int(match[1]) * (1024 if match[2] else 1) if match else 0
+    if not 0 < number <= most:
+        raise EnplaceError(
+            f"{name} is {listed([repr(value)])}; write 1 to {most:,}, also as 32k, or '{word}'"
+        )
+    return number
