@@ -39,7 +39,9 @@ def device_times(schedule: Schedule, run: MeasuredRun, device: int) -> tuple[flo
 
 
 def step_error(schedule: Schedule, run: MeasuredRun) -> float | None:
-    """Return the relative error of the predicted step time."""
+    """Return the relative error of the predicted step time; None on labels, which have none."""
+    if run.on_labels:
+        return None
     return prediction_error(schedule.makespan_us, run.step_time_us)
 
 

@@ -163,7 +163,7 @@ class OpenModel(QDialog):
         """Show the fields of the measurement, unless the model is recorded or only estimated."""
         source, _ = self._source({})
         measures = source is not None and not source.is_recorded and not self._is_estimated(source)
-        of_batch = measures and source is not None and source.framework.runs
+        of_batch = measures and source is not None and source.framework.estimates_batches
         for field in (self.heading, self.devices, self.steps, self.warm_ups):
             self.form.setRowVisible(field, measures)
         self.form.setRowVisible(self.batch_sizes, of_batch)

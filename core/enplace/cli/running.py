@@ -174,7 +174,7 @@ def tune(
     from enplace.frameworks import tuning
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.jobs import RunRequest
-    from enplace.frameworks.tuning_process import runs_as
+    from enplace.frameworks.tuning_process import check_tunable, runs_as
     from enplace.machine import simulate
     from enplace.placers import STEP_TIME, PlaceOptions, Stop, place
     from enplace.values.result import Result
@@ -187,6 +187,7 @@ def tune(
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     wishes = {} if order is None else {"order": order}
     request = RunRequest(source, where, steps, wishes, repeat=repeat, data_parallel="always")
+    check_tunable(request)
 
     with (
         written_told(source) as wrote,

@@ -36,17 +36,21 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
 
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
-    rows = [
-        ["step time", ms(run.step_time_us), _prediction(run)],
-        ["", *_spread(quartiles_us(run.step_times_us))],
-        *_input(run),
-        *_in_ops(run),
-        *_rivals(run),
-        [f"{run.checked}s where planned", f"{run.in_place[0]:,}", f"of {run.in_place[1]:,}"],
-        ["out of order", _shown(run.order_violations), ""],
-        *_result_rows(run),
-        *_per_sample(run),
-    ]
+    in_place = [f"{run.checked}s where planned", f"{run.in_place[0]:,}", f"of {run.in_place[1]:,}"]
+    if run.on_labels:
+        rows = [in_place, *_on_labels(run), *_result_rows(run), *_held(run)]
+    else:
+        rows = [
+            ["step time", ms(run.step_time_us), _prediction(run)],
+            ["", *_spread(quartiles_us(run.step_times_us))],
+            *_input(run),
+            *_in_ops(run),
+            *_rivals(run),
+            in_place,
+            ["out of order", _shown(run.order_violations), ""],
+            *_result_rows(run),
+            *_per_sample(run),
+        ]
     changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
     first = f"{head}\n\n{run.verdict}".strip()
     remarks = (
@@ -60,6 +64,40 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     )
     ends = [f"\n\n{text}" for text in remarks if text]
     return f"{first}\n\n{table(rows, 'lrl')}{_stages(run)}{''.join(ends)}"
+
+
+def _on_labels(run: MeasuredRun) -> list[list[str]]:
+    """Say in which order the ops ran, what was sent, and how long it took op by op."""
+    facts, plain_us = run.facts, run.stock_step_time_us
+    by_module, earlier = facts["placed_by_module"], facts["earlier_than_planned"]
+    rows = [
+        ["ahead of the plan's order", f"{earlier:,}", f"{run.framework.name} keeps the script's"],
+        ["transfers", f"{facts['transfers']:,}", f"{size(facts['moved_bytes'])} in a step"],
+        ["step, op by op", ms(run.step_time_us), f"{run.framework.name} by itself: {ms(plain_us)}"],
+    ]
+    if by_module:
+        rows.insert(0, ["ops of other names", f"{by_module:,}", "where their module is"])
+    if not math.isfinite(plain_us):
+        rows[-1][-1] = ""
+    if math.isfinite(run.predicted_step_time_us):
+        used = count(len({*run.plan.device.tolist()}), "device")
+        rows.append(["predicted step", ms(run.predicted_step_time_us), f"on {used}"])
+    return rows
+
+
+def _held(run: MeasuredRun) -> list[list[str]]:
+    """Show the most that each label held, beside the prediction."""
+    from enplace.values.device_names import device_label
+
+    predicted = run.facts.get("predicted_peak_bytes", {})
+    return [
+        [
+            f"most held by {device_label(name)}",
+            size(held),
+            f"predicted {size(predicted[name])}" if name in predicted else "",
+        ]
+        for name, held in run.facts["placed_peak_bytes"].items()
+    ]
 
 
 def _shown(violations: int | None) -> str:
@@ -119,7 +157,10 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
     against = "from the run without the plan"
     loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
     if not (run.differs and run.rounds):
-        return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
+        rows = [["loss differs by", loss, against], ["weights differ by", weights, ""]]
+        if (gradients := run.facts.get("gradients_difference")) is not None:
+            rows.append(["gradients differ by", _difference(gradients), ""])
+        return rows
     return [
         ["first step differs by", _difference(run.first_step_difference), against],
         ["", _difference(run.rounding_difference), "if only the last bits of variables change"],
@@ -189,7 +230,7 @@ def _prediction(run: MeasuredRun) -> str:
 
 def _caveat(run: MeasuredRun) -> str:
     """Return the known reason why a prediction is wrong; empty if there is none."""
-    return run.caveat if math.isfinite(run.predicted_step_time_us) else ""
+    return run.caveat if run.on_labels or math.isfinite(run.predicted_step_time_us) else ""
 
 
 def _difference(value: float) -> str:

@@ -116,6 +116,12 @@ class Framework:
         Serves one task of a cluster of several hosts; None if it runs on one host only.
     has_logical_devices : bool
         Whether it divides a CPU or a GPU into several devices.
+    estimates_batches : bool
+        Whether it profiles a batch that fits nowhere by smaller ones and a run.
+    has_labels : bool
+        Whether a run takes ``cpu:N`` for labels of one CPU, where the ops run one after another.
+    plain_apart : bool
+        Whether a run is compared with one in a worker of its own, in which a script starts anew.
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
         the plan's path and ``apply_options`` by their keys. Empty if it runs no models.
@@ -148,6 +154,9 @@ class Framework:
     runs: bool = False
     server: WorkerProgram | None = None
     has_logical_devices: bool = False
+    estimates_batches: bool = False
+    has_labels: bool = False
+    plain_apart: bool = False
     applier: str = ""
     apply_options: tuple[Option, ...] = ()
     run_options: tuple[Option, ...] = ()
@@ -173,8 +182,13 @@ class Framework:
         """Return the devices on which a model is most likely profiled here."""
         return "gpu:all" if has_gpus() else "cpu:2" if self.has_logical_devices else "cpu:1"
 
-    def check_devices(self, text: str) -> None:
+    def check_devices(self, text: str, *, for_run: bool = False) -> None:
         """Refuse devices that this framework cannot have, whatever the machine.
+
+        Parameters
+        ----------
+        for_run : bool
+            Whether a plan runs there, which may need labels only.
 
         Raises
         ------
@@ -186,11 +200,17 @@ class Framework:
             raise ClusterError(f"'{text}': {self.name} runs on one host; use gpu:all, for example")
         if local is None or self.has_logical_devices:
             return
+        if for_run and self.has_labels and local[1].lower() == "cpu" and not local[3]:
+            return
         if local[3] or (local[1].lower() == "cpu" and local[2] != "1"):
             raise ClusterError(
                 f"'{text}': {self.name} does not divide a device into logical ones; use cpu:1 or "
                 f"whole GPUs"
             )
+
+    def uses_labels(self, devices: str) -> bool:
+        """Return whether devices are labels of one CPU for a run, which then measures no step."""
+        return self.has_labels and devices.strip().lower().startswith("cpu:")
 
     def opens(self, kind: str) -> bool:
         """Return whether it opens models of a kind."""
@@ -238,6 +258,8 @@ class Framework:
         EnplaceError
             If ``wishes`` has what ``apply_options`` does not, or a wrong value.
         """
+        if not self.applier:
+            raise EnplaceError(f"{self.name} applies no plan inside of a script; use enplace run")
         wanted = read_values(self.apply_options, wishes, f"{self.name}'s apply")
         module, _, function = self.applier.partition(":")
         return getattr(importlib.import_module(module), function)(path, **wanted)

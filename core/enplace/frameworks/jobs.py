@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from enplace.frameworks.source import Source
+from enplace.frameworks.source import Source, source_from_json
 from enplace.option import Value
 from enplace.processes.codecs import plan_message, problem_to_json, profile_from, profile_message
 from enplace.processes.guard import LANDLOCK, OVERLAYS, PYTHON, UNGUARDED, guard
@@ -46,6 +46,9 @@ _ABOUT_THE_REST = {
 }
 
 _SEVERAL = handler_program("enplace.frameworks.work:do_several", "framework")
+
+RUN_PLAIN = "run-plain"
+"""The job of running a model without a plan, in a worker of its own: see ``plain_apart``."""
 
 Replicas = Literal["", "quick", "always"]
 """When to time data parallelism: never, if its copies of the step start quickly, or always."""
@@ -106,7 +109,7 @@ def run_job(request: RunRequest, problem: Problem, plan: Plan) -> Job:
         If the model's framework cannot have the devices, or cannot do what is wished.
     """
     source = request.source
-    _check_devices(source, request.devices)
+    _check_devices(source, request.devices, for_run=True)
     details = {
         "source": source.to_json(),
         "devices": request.devices,
@@ -132,9 +135,9 @@ def export_job(source: Source, problem: Problem, plan: Plan) -> Job:
     return profile, plan_message("export", plan, details)
 
 
-def _check_devices(source: Source, devices: str) -> None:
+def _check_devices(source: Source, devices: str, for_run: bool = False) -> None:
     if not source.is_recorded:
-        source.framework.check_devices(devices)
+        source.framework.check_devices(devices, for_run=for_run)
 
 
 def data_parallel_job(source: Source, devices: str, steps: int) -> Job:
@@ -153,9 +156,16 @@ def program_for(source: Source, job: Sequence[Message]) -> WorkerProgram:
     Each start of a script sees files as they are on disk, and not what another start has written.
     """
     details = job[-1].details
-    several = details.get("batch_sizes") or details.get("data_parallel")
+    several = details.get("batch_sizes") or details.get("data_parallel") or runs_apart(job[-1])
     own = source.framework.worker
     return replace(_SEVERAL, name=own.name) if several and own.changes_nothing else own
+
+
+def runs_apart(job: Message) -> bool:
+    """Return whether a job is a run that is compared with one in a worker of its own."""
+    if job.do != "run" or not job.details["compare"]:
+        return False
+    return source_from_json(job.details["source"]).framework.plain_apart
 
 
 def do_work(

@@ -52,6 +52,12 @@ SHARED_CACHES = (
     "too short, mostly where many small tensors are sent. Tune measures the cost of sending."
 )
 
+LABELS = (
+    "The devices are labels of one CPU. The ops ran on it one after another, each with copies of "
+    "what other devices sent to it: that shows where they run and what they compute, but no step "
+    "time."
+)
+
 SHARED_TURNS = (
     "These logical CPUs take turns, and the framework's own work takes its turn, too: a few "
     "microseconds for each transfer. No prediction counts this work, so those of plans with many "
@@ -320,8 +326,15 @@ class MeasuredRun(Frozen):
         return finite(self.facts.get("data_parallel", {}).get("predicted_us")) or math.nan
 
     @property
+    def on_labels(self) -> bool:
+        """Whether the ops ran one after another, on a CPU whose labels are the plan's devices."""
+        return bool(self.facts.get("labels"))
+
+    @property
     def verdict(self) -> str:
         """Whether the plan is worth it; empty if there is nothing to compare it with."""
+        if self.on_labels:
+            return ""
         rivals = (self.one_device_us, self.stock_step_time_us)
         return verdict(self.step_time_us, *rivals, replicas_us=self.replicas_us)
 
@@ -330,8 +343,10 @@ class MeasuredRun(Frozen):
         """The reason why the prediction may be too short on these devices; empty if none is known.
 
         The machine model ignores what cores of one machine share, and that processes share cores.
-        Devices that run in turn on one chip share it with the work of sending.
+        Devices that run in turn on one chip share it with the work of sending. Labels share all.
         """
+        if self.on_labels:
+            return LABELS
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         tasks = {task_of(device.name) for device in used}
         at = {name.rpartition(":")[0] for task, name in self.cluster.hosts if task in tasks}

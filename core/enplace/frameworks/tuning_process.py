@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from enplace.errors import ClusterError
 from enplace.frameworks.jobs import Replicas, RunRequest, do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
 from enplace.frameworks.source import source_from_json
@@ -32,6 +33,22 @@ def tune_job(request: RunRequest, rounds: int, problem: Problem, plan: Plan) -> 
     """Make the job of tuning a plan."""
     profile, job = run_job(request, problem, plan)
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
+
+
+def check_tunable(request: RunRequest) -> None:
+    """Refuse to tune where a run measures no step time.
+
+    Raises
+    ------
+    ClusterError
+        With the devices.
+    """
+    framework = request.source.framework
+    if framework.uses_labels(request.devices):
+        raise ClusterError(
+            f"'{request.devices}' is labels of one CPU for {framework.name}, which measure no step "
+            f"time; tune on the devices themselves"
+        )
 
 
 def runs_as(
@@ -78,6 +95,7 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
         details["wishes"],
         data_parallel="always",
     )
+    check_tunable(request)
     written: set[str] = set()
     measure = runs_as(request, report, wrote=written.update)
     tuning = tune(problem, codecs.plan_from(job), measure, solve, details["rounds"])

@@ -51,7 +51,7 @@ def receive_job(connection: Connection) -> tuple[list[Message], Message]:
 
 def do_several(connection: Connection) -> Message:
     """Do a job that starts the framework several times, each time in a worker of its own."""
-    from enplace.frameworks.jobs import do_work
+    from enplace.frameworks.jobs import RUN_PLAIN, do_work, runs_apart
 
     values, job = receive_job(connection)
     written: set[str] = set()
@@ -63,8 +63,13 @@ def do_several(connection: Connection) -> Message:
     if job.details.get("batch_sizes"):
         answer = _estimate_profile(job, do, connection.report)
     else:
-        rival = time_data_parallel(job, values, do, connection.report)
+        timed = bool(job.details["data_parallel"])
+        rival = time_data_parallel(job, values, do, connection.report) if timed else {}
         rest = replace(job, details={**job.details, "data_parallel": ""})
+        if runs_apart(rest):
+            os.environ.setdefault("PYTHONHASHSEED", "0")  # sets have the same order in both
+            values = [*values, do([*values, replace(rest, do=RUN_PLAIN)], connection.report)]
+            rest.details["compare"] = False
         answer = do([*values, rest], connection.report)
         answer.details["run"]["facts"]["data_parallel"] = rival
     return replace(answer, details={**answer.details, WRITTEN: sorted(written)})

@@ -154,7 +154,7 @@ def test_a_pytorch_script_is_measured_or_estimated_for_a_gpu(ask, tmp_path):
     assert dialog.form.isRowVisible(gpu)
     assert "h100" in [gpu.itemText(i) for i in range(gpu.count())]
     assert dialog.form.isRowVisible(dialog.steps)
-    assert not dialog.form.isRowVisible(dialog.batch_sizes)  # only of models that Enplace runs
+    assert not dialog.form.isRowVisible(dialog.batch_sizes)  # only of TensorFlow
     gpu.setEditText("h100")
     assert not dialog.form.isRowVisible(dialog.steps)  # nothing is measured
     dialog.accept()

@@ -80,7 +80,7 @@ def test_the_texts_name_both(qtbot):
     texts = " ".join(shown.text() for shown in page.findChildren(QLabel))
     assert "With TensorFlow installed" in texts
     assert "With Torchlight installed, a model too: a flame (.flame)." in texts
-    assert framework_names() == "TensorFlow, Torchlight, ONNX, PyTorch"
+    assert framework_names() == "TensorFlow, PyTorch, Torchlight, ONNX"
 
 
 def test_only_devices_that_it_can_have_are_offered(dialog):

@@ -149,7 +149,7 @@ def test_its_exporter_cannot_take_the_name_of_another(monkeypatch):
 def test_serve_asks_which_framework_serves(enplace):
     done = enplace("serve", "c.json", "task", "--framework", "caffeine")
     assert done.status == 2
-    assert "'tensorflow', 'torchlight'" in done.err
+    assert "'tensorflow', 'torch', 'torchlight'" in done.err
     done = enplace("serve", "c.json", "task", "--framework", "torchlight")
     assert "Torchlight serves no tasks; choose another framework" in done.err
 

@@ -156,6 +156,8 @@ def _rival(name: str, run: MeasuredRun, step_us: float, tip: str) -> list[Fact]:
     """Compare the plan with a way to run that needs none; empty if that was not timed."""
     if not step_us > 0:
         return []
+    if run.on_labels:
+        return [Fact(name, ms(step_us), "plain", tip)]
     slower = run.step_time_us / step_us - 1
     text = f"{ms(step_us)}; plan {change_text(slower)}"
     return [Fact(name, text, "bad" if slower > CLOSE else "plain", tip)]

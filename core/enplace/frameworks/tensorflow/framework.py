@@ -197,6 +197,7 @@ FRAMEWORK = Framework(
     extra="tensorflow",
     worker=scratch_program("enplace.frameworks.tensorflow.worker:work", "TensorFlow", explain_end),
     runs=True,
+    estimates_batches=True,
     has_logical_devices=True,
     server=scratch_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end

@@ -43,8 +43,8 @@ _FORWARD = Option(
     titled="A forward pass alone",
 )
 _NO_RUN = (
-    "Enplace does not run plans of PyTorch models. Make one of whole blocks and export it as a "
-    "device map, which accelerate and transformers take."
+    "A program of torch.export has no steps to run. Make a plan of whole blocks and export it as a "
+    "device map, or profile the script that calls its model."
 )
 _RUNS = (
     "It runs, unchanged, until steps of its optimiser are recorded and timed; a script without any "
@@ -52,12 +52,8 @@ _RUNS = (
 )
 
 _KINDS = (
-    ModelKind(
-        "script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD), why_no_run=_NO_RUN
-    ),
-    ModelKind(
-        "module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD), why_no_run=_NO_RUN
-    ),
+    ModelKind("script", f"A training script. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD)),
+    ModelKind("module", f"A training module. {_RUNS}", (*PROGRAM, _ESTIMATE, _FORWARD)),
     ModelKind(
         "pt2",
         "A program of torch.export: the graph of an inference. Nothing in it runs, and no weight "
@@ -106,6 +102,9 @@ FRAMEWORK = Framework(
     module="torch",
     extra="torch",
     worker=scratch_program("enplace.frameworks.torch.worker:work", "PyTorch", explain_end),
+    runs=True,
+    has_labels=True,
+    plain_apart=True,
     kinds=_KINDS,
     models=_MODELS,
     suffixes=(".py", EXPORTED, *_WEIGHTS),

@@ -29,14 +29,17 @@ class Modules:
         self._models: list[torch.nn.Module] = []
         self._path: dict[int, str] = {}
         self._kept: list[torch.nn.Module] = []  # or else another might get its number
+        self._loose: list[torch.nn.Module] = []
         self._owner: dict[int, str] = {}
         self._unknown: dict[int, tuple[torch.Tensor, str]] = {}
         self._stack: list[str] = []
         self._prefixes: dict[str, int] = {}
+        self._loose_prefixes: dict[str, int] = {}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
         self._hooks = ExitStack()
 
     def __enter__(self) -> Modules:
+        self._forget_loose()
         self._stack.clear()
         self._shapes = None
         for hook in (
@@ -101,14 +104,18 @@ class Modules:
     def _add(self, module: torch.nn.Module) -> None:
         """Name a root's modules and parameters; names of a second root begin with its own."""
         has_own = any(True for _ in module.parameters())
+        new = [each for each in module.modules() if id(each) not in self._path]
         if has_own and not self._stack:
             prefix = f"\0{len(self._models)}\0"
             self._models.append(module)
         else:
-            prefix = ".".join([*self._stack[-1:], self._prefix(module)])
-        self._kept.append(module)
+            numbers = self._prefixes if has_own else self._loose_prefixes
+            prefix = ".".join([*self._stack[-1:], _next_prefix(module, numbers)])
         if has_own:
+            self._kept.append(module)
             self.roots.append(module)
+        else:
+            self._loose += new
         for path, each in module.named_modules():
             self._path.setdefault(id(each), _joined(prefix, path))
         named = (*module.named_parameters(), *module.named_buffers())
@@ -143,10 +150,20 @@ class Modules:
         name = next((name for name, value in known if value is model), "")
         return name or f"{type(model).__name__}_{self._models.index(model)}"
 
-    def _prefix(self, module: torch.nn.Module) -> str:
-        name = type(module).__name__
-        number = self._prefixes[name] = self._prefixes.get(name, -1) + 1
-        return f"{name}_{number}" if number else name
+    def _forget_loose(self) -> None:
+        """Forget modules without parameters that no model has: a loss may be made in each step."""
+        for module in self._loose:
+            del self._path[id(module)]
+            for buffer in module.buffers(recurse=False):
+                self._owner.pop(id(buffer), None)
+        self._loose.clear()
+        self._loose_prefixes.clear()
+
+
+def _next_prefix(module: torch.nn.Module, numbers: dict[str, int]) -> str:
+    name = type(module).__name__
+    number = numbers[name] = numbers.get(name, -1) + 1
+    return f"{name}_{number}" if number else name
 
 
 def _joined(prefix: str, path: str) -> str:

@@ -77,6 +77,8 @@ class StepGraph:
     """The nodes and edges of a recorded step.
 
     ``parameters`` has the node that holds each parameter and buffer of the model, by its path.
+    ``variables`` has them by their owner as the step names it, ``of_ops`` the node of each op of
+    the step, if it has one, and ``inputs`` those of older tensors, in the order of their reading.
     """
 
     nodes: Sequence[Node]
@@ -84,6 +86,9 @@ class StepGraph:
     holds: Sequence[tuple[int, int, int]]
     ties: Sequence[tuple[int, int]]
     parameters: Mapping[str, str]
+    variables: Mapping[str, int]
+    of_ops: Mapping[int, int]
+    inputs: Sequence[int]
 
     def profile(self, name: str, measured: Measurement) -> Profile:
         """Make the profile."""
@@ -119,7 +124,7 @@ def graph_of(step: Step, costs: Costs) -> StepGraph:
             break
         merged = {op: key for op, key in merged.items() if key not in keys}
         made = _Builder(step, costs, merged).build()
-    return StepGraph(made.nodes, made.edges, made.holds, made.ties, made.parameters())
+    return made.graph()
 
 
 def _is_part(module: str, other: str) -> bool:
@@ -217,7 +222,14 @@ class _Builder:
         self._name_loose()
         return self
 
-    def parameters(self) -> dict[str, str]:
+    def graph(self) -> StepGraph:
+        """Return what was made."""
+        return StepGraph(
+            self.nodes, self.edges, self.holds, self.ties, self._parameters(),
+            dict(self._variable), dict(self._node_of), [*self._input.values()],
+        )  # fmt: skip
+
+    def _parameters(self) -> dict[str, str]:
         """Return the name of the node that holds each parameter, by its path; none of several."""
         if self.step.n_models != 1:
             return {}

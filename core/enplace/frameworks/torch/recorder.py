@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -34,7 +34,7 @@ from enplace.frameworks.torch.traffic import n_bytes_of
 from enplace.frameworks.torch.work import work_of
 from enplace.values.op_kinds import OpPass
 
-_ASIDE = ("prim", "profiler")
+ASIDE = ("prim", "profiler")
 """Namespaces of what computes nothing."""
 
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
@@ -58,12 +58,31 @@ def check_hooks() -> None:
             raise EnplaceError(f"PyTorch {torch.__version__} has no {name}; use another version")
 
 
+def name_of(func: Any) -> str:
+    """Return an op's name without namespace and overload."""
+    name: str = func._schema.name
+    return name.rpartition("::")[2]
+
+
+def given_tensors(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Iterate over the tensors that an op is given, and tell whether it changes them."""
+    declared = func._schema.arguments
+    by_name = {each.name: each for each in declared}
+    pairs = [*zip(declared, args, strict=False)]
+    pairs += [(by_name[key], value) for key, value in kwargs.items() if key in by_name]
+    for argument, value in pairs:
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in tree_leaves(value):
+            if isinstance(tensor, torch.Tensor):
+                yield tensor, is_written
+
+
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """Run the ops that an op is made of under a mode: inference mode hands such ops on whole.
 
     ``NotImplemented`` says that it is made of none.
     """
-    if func.namespace in _ASIDE or not torch.is_inference_mode_enabled():
+    if func.namespace in ASIDE or not torch.is_inference_mode_enabled():
         return NotImplemented
     with mode:
         return func.decompose(*args, **kwargs)
@@ -108,17 +127,71 @@ class _Block:
     owner: str = ""
 
 
-@dataclass
-class _Progress:
-    """Where in the step the recorder is."""
+class Whereabouts:
+    """Where in a step a script is: in which pass, and in which module.
 
-    optimizer: str = ""
-    step_calls: int = 0
-    went_back: bool = False
-    seen_module: bool = False
-    calls: int = 0
-    module_of_node: dict[int, tuple[str, str]] = field(default_factory=dict)
-    last_node: int = field(default_factory=lambda: torch.autograd._get_sequence_nr() - 1)
+    Attributes
+    ----------
+    optimizer : str
+        The type of the optimiser whose step runs; empty outside of one.
+    step_call : int
+        Of that step: the how manyth it is, from 1; else 0.
+    """
+
+    def __init__(self, modules: Names) -> None:
+        self._modules = modules
+        self.optimizer = ""
+        self._step_calls = 0
+        self._went_back = self._seen_module = False
+        self._module_of_node: dict[int, tuple[str, str]] = {}
+        self._last_node = torch.autograd._get_sequence_nr() - 1
+
+    @property
+    def step_call(self) -> int:
+        return self._step_calls if self.optimizer else 0
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimiser's step begins."""
+        self._step_calls += 1
+        self.optimizer = type(optimizer).__name__
+
+    def leave_optimizer(self) -> None:
+        """Note that an optimiser's step has ended."""
+        self.optimizer = ""
+
+    def find(self) -> tuple[str, str, str]:
+        """Return the module, the place and the pass of the op that is about to run."""
+        module = self._modules.current()
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self._went_back = True
+            return *self._of_node(node, module), OpPass.BACKWARD
+        number = torch.autograd._get_sequence_nr() - 1
+        is_update = not torch.is_grad_enabled() and module is None
+        if is_update and (self.optimizer or self._went_back):
+            return "", MODULE, OpPass.UPDATE
+        if module is not None:
+            self._seen_module, found = True, (module, MODULE)
+        else:
+            found = ("", LOSS if self._seen_module else INPUT)
+        if torch.is_grad_enabled() or module is not None:
+            # An op in place makes its node before the copy that it needs has one of its own.
+            for each in range(min(self._last_node + 1, number), number + 1):
+                self._module_of_node.setdefault(each, found)
+            self._last_node = number
+        return *found, OpPass.FORWARD
+
+    def _of_node(self, node: Any, module: str | None) -> tuple[str, str]:
+        """Find the module of a node of autograd; checkpoints run modules within one."""
+        if module is not None:
+            number = torch.autograd._get_sequence_nr() - 1
+            self._module_of_node.setdefault(number, (module, MODULE))
+            return module, MODULE
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            owner = self._modules.owner(variable)
+            return owner.rpartition(".")[0], MODULE
+        return self._module_of_node.get(node._sequence_nr(), ("", LOSS))
 
 
 class Recorder(TorchDispatchMode):
@@ -130,19 +203,9 @@ class Recorder(TorchDispatchMode):
         self._ops: list[RecordedOp] = []
         self._blocks: list[_Block] = []
         self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
-        self._at = _Progress()
+        self.at = Whereabouts(modules)
+        self._calls = 0
         self._is_over = False
-
-    # What the script does besides
-
-    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that an optimiser's step begins."""
-        self._at.step_calls += 1
-        self._at.optimizer = type(optimizer).__name__
-
-    def leave_optimizer(self) -> None:
-        """Note that an optimiser's step has ended."""
-        self._at.optimizer = ""
 
     # Dispatch
 
@@ -150,61 +213,27 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in _ASIDE:
+        if func.namespace in ASIDE:
             return func(*args, **kwargs)
         if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
             return parts
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for tensor in given:
             self._block(tensor, -1)
-        where = self._where()  # before the op runs: it may make a node of autograd itself
-        call = self._at.calls
-        self._at.calls += 1
+        where = self.at.find()  # before the op runs: it may make a node of autograd itself
+        call = self._calls
+        self._calls += 1
         self._clock.begin(call)
         out = func(*args, **kwargs)
         self._clock.end(call)
         self._note(func, args, kwargs, out, where, call)
         return out
 
-    def _where(self) -> tuple[str, str, str]:
-        """Return the module, the place and the pass of the op that is about to run."""
-        at, module = self._at, self._modules.current()
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            at.went_back = True
-            return *self._of_node(node, module), OpPass.BACKWARD
-        number = torch.autograd._get_sequence_nr() - 1
-        is_update = not torch.is_grad_enabled() and module is None
-        if is_update and (at.optimizer or at.went_back):
-            return "", MODULE, OpPass.UPDATE
-        if module is not None:
-            at.seen_module, found = True, (module, MODULE)
-        else:
-            found = ("", LOSS if at.seen_module else INPUT)
-        if torch.is_grad_enabled() or module is not None:
-            # An op in place makes its node before the copy that it needs has one of its own.
-            for each in range(min(at.last_node + 1, number), number + 1):
-                at.module_of_node.setdefault(each, found)
-            at.last_node = number
-        return *found, OpPass.FORWARD
-
-    def _of_node(self, node: Any, module: str | None) -> tuple[str, str]:
-        """Find the module of a node of autograd; checkpoints run modules within one."""
-        if module is not None:
-            self._at.module_of_node.setdefault(torch.autograd._get_sequence_nr() - 1,
-                                               (module, MODULE))  # fmt: skip
-            return module, MODULE
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            owner = self._modules.owner(variable)
-            return owner.rpartition(".")[0], MODULE
-        return self._at.module_of_node.get(node._sequence_nr(), ("", LOSS))
-
     def _note(
         self, func: Any, args: Any, kwargs: Any, out: Any, where: tuple[str, str, str], call: int
     ) -> None:
         module, place, pass_ = where
-        name, at = func._schema.name.rpartition("::")[2], self._at
+        name = name_of(func)
         reads, writes = self._reads(func, args, kwargs)
         made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
         makes, shares = [], False
@@ -221,15 +250,14 @@ class Recorder(TorchDispatchMode):
             reads=tuple(reads.items()), writes=tuple(writes), makes=tuple(makes),
             device=max(devices, default="cpu"),
             is_view=shares and not makes and not writes,
-            step_call=at.step_calls if at.optimizer else 0, optimizer=at.optimizer,
+            step_call=self.at.step_call, optimizer=self.at.optimizer,
             crosses=name in ("_to_copy", "copy_") and len(read_on | devices) > 1,
             grouped=name.endswith("convolution") and len(args) > 8 and args[8] != 1,
         )  # fmt: skip
         if not op.is_view:
             op = replace(op, work=work_of(func, kind_of(op), args, kwargs, out))
-        lists = [each for each in args if _is_list(each)]
-        if name.startswith(_ON_LISTS) and lists and len(lists[0]) > 1:
-            self._ops += self._parts(op, [*args, *kwargs.values()], made, len(lists[0]))
+        if (n := n_parts(name, args)) > 1:
+            self._ops += self._parts(op, [*args, *kwargs.values()], made, n)
         else:
             self._ops.append(op)
 
@@ -240,7 +268,7 @@ class Recorder(TorchDispatchMode):
         bytes_of, total = dict(op.reads), sum(n_bytes for _, n_bytes in op.reads) or 1
         shared = [each for each in given if isinstance(each, torch.Tensor)]
         for part in range(n):
-            own = [each[part] for each in given if _is_list(each) and len(each) == n]
+            own = [each[part] for each in given if is_list(each) and len(each) == n]
             reads = {self._block(t, -1).number: 0 for t in (*own, *shared)}
             reads = {number: bytes_of[number] for number in reads if number in bytes_of}
             mine = {self._block(t, -1).number for t in own} | {
@@ -259,19 +287,13 @@ class Recorder(TorchDispatchMode):
 
     def _reads(self, func: Any, args: Any, kwargs: Any) -> tuple[dict[int, int], dict[int, None]]:
         """Return the bytes read by storage, and the storages that are changed."""
-        declared = func._schema.arguments
-        by_name = {each.name: each for each in declared}
-        pairs = [*zip(declared, args, strict=False)]
-        pairs += [(by_name[key], value) for key, value in kwargs.items() if key in by_name]
         reads: dict[int, int] = {}
         writes: dict[int, None] = {}
-        for argument, value in pairs:
-            for tensor in tree_leaves(value):
-                if isinstance(tensor, torch.Tensor):
-                    number = self._block(tensor, -1).number
-                    reads[number] = max(reads.get(number, 0), n_bytes_of(tensor))
-                    if argument.alias_info is not None and argument.alias_info.is_write:
-                        writes[number] = None
+        for tensor, is_written in given_tensors(func, args, kwargs):
+            number = self._block(tensor, -1).number
+            reads[number] = max(reads.get(number, 0), n_bytes_of(tensor))
+            if is_written:
+                writes[number] = None
         return reads, writes
 
     # Storages
@@ -323,7 +345,7 @@ class Recorder(TorchDispatchMode):
 
     def know_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Note, before the step, what the optimisers hold; it is older than the step."""
-        for _, tensor, _ in _held(optimizers):
+        for _, tensor, _ in held_by(optimizers):
             self._block(tensor, -1)
 
     def _name_model(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -331,7 +353,7 @@ class Recorder(TorchDispatchMode):
         found = [(each, owner, role) for owner, each, role in self._modules.tensors()]
         found += [
             (each, self._modules.owner(parameter), role)
-            for parameter, each, role in _held(optimizers)
+            for parameter, each, role in held_by(optimizers)
         ]
         for tensor, owner, role in found:
             block = self._block(tensor, -1)
@@ -339,7 +361,7 @@ class Recorder(TorchDispatchMode):
                 block.role, block.owner = role, owner
 
 
-def _held(
+def held_by(
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
     """Iterate over parameters with each tensor that belongs to one, and what it is of it."""
@@ -354,5 +376,12 @@ def _held(
                 yield parameter, parameter.grad, GRADIENT
 
 
-def _is_list(value: Any) -> bool:
+def n_parts(name: str, args: Sequence[Any]) -> int:
+    """Return of how many parts an op on lists of tensors is; 1 for other ops."""
+    lists = [each for each in args if is_list(each)]
+    return len(lists[0]) if name.startswith(_ON_LISTS) and lists else 1
+
+
+def is_list(value: Any) -> bool:
+    """Whether an argument is a list of tensors."""
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], torch.Tensor)

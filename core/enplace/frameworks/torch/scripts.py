@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
@@ -29,6 +29,7 @@ from enplace.frameworks.programs import (
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.calls import REPORT_S, Calls, may_train
 from enplace.frameworks.torch.error_text import explain, first_line, is_out_of_memory
+from enplace.frameworks.torch.following import wraps_another
 from enplace.frameworks.torch.recorder import check_hooks
 from enplace.frameworks.torch.recording import (
     EnoughError,
@@ -61,7 +62,27 @@ def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> 
     return watch.recorded()
 
 
-def run_watched(source: Source, watch: Watch) -> None:
+class Watching(Protocol):
+    """What follows the steps of a script, and may end it."""
+
+    mend: str
+    """What to do about a script that fails."""
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a failure of the script no longer matters."""
+        ...
+
+    def note_compiled(self) -> None:
+        """Note that the script compiles something."""
+        ...
+
+    def hooked(self) -> AbstractContextManager[None]:
+        """Follow steps within the block."""
+        ...
+
+
+def run_watched(source: Source, watch: Watching) -> None:
     """Run a script with an eye on its optimisers.
 
     Raises
@@ -191,22 +212,22 @@ class Watch:
             yield
 
     def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if _wraps(optimizer):
+        if wraps_another(optimizer):
             return
         self._depth += 1
         if self._depth == 1:
             self._calls.forget()
         if self._recording.recorder is not None and self._depth == 1:
-            self._recording.recorder.enter_optimizer(optimizer)
+            self._recording.recorder.at.enter_optimizer(optimizer)
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if _wraps(optimizer):
+        if wraps_another(optimizer):
             return
         self._depth -= 1
         if self._depth:
             return
         if self._recording.recorder is not None:
-            self._recording.recorder.leave_optimizer()
+            self._recording.recorder.at.leave_optimizer()
         if self._is_done:
             raise EnoughError  # the script's own ``except:`` caught it
         if not any(each is optimizer for each in self._optimizers):
@@ -265,8 +286,3 @@ class Watch:
     def _record(self) -> None:
         self._wanted.report("Recording a step", None)
         self._recording.begin(self._optimizers)
-
-
-def _wraps(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser only calls another, as that of accelerate does."""
-    return isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)

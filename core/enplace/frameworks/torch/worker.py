@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from enplace.errors import DoesNotFitError, EnplaceError, FileError
+from enplace.frameworks.jobs import RUN_PLAIN
+from enplace.frameworks.measured import run_message
 from enplace.frameworks.roofline import DEFAULT_GPU, GPUS
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.torch.error_text import (
@@ -21,21 +23,28 @@ from enplace.frameworks.work import (
     receive_job,
 )
 from enplace.processes import redirect
+from enplace.processes.codecs import plan_from, problem_from, profile_from
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
 from enplace.processes.worker import Report
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
 
+_NOT_DONE = "Enplace times no data parallelism of PyTorch"
+
 if TYPE_CHECKING:
     from enplace.frameworks.torch.recording import Recorded
 
 
 def work(connection: Connection) -> Message:
-    """Do the job that is received, see :mod:`enplace.frameworks.jobs`; it can only be a profile."""
-    _, job = receive_job(connection)
+    """Do the job that is received; see :mod:`enplace.frameworks.jobs`."""
+    values, job = receive_job(connection)
     try:
-        return profile_answer(_profile(job, connection.report), job, job.details["devices"])
+        if job.do == "profile":
+            return profile_answer(_profile(job, connection.report), job, job.details["devices"])
+        if job.do in ("run", RUN_PLAIN):
+            return _run(job, values, connection.report)
+        raise EnplaceError(_NOT_DONE)
     except BaseException as error:
         if not isinstance(error, EnplaceError) and is_out_of_memory(error):
             error = DoesNotFitError(describe_out_of_memory(str(error)))
@@ -45,8 +54,6 @@ def work(connection: Connection) -> Message:
 def _profile(job: Message, report: Report) -> Profile:
     details = job.details
     source = source_from_json(details["source"])
-    if job.do != "profile":
-        raise EnplaceError(f"{source.path}: {source.model_kind.why_no_run}")
     if details["batch_sizes"]:
         raise EnplaceError(
             f"{source.path}: a batch is estimated from smaller ones for TensorFlow only; use "
@@ -91,6 +98,23 @@ def _exported(source: Source, report: Report) -> Profile:
 
 MORE_BYTES, CPU_S = 3 << 30, 600
 """Memory and time that a program may take; those of Llama 70B take less than a tenth."""
+
+
+def _run(job: Message, values: list[Message], report: Report) -> Message:
+    """Run the script without the plan or, given the answer to that, with it."""
+    details = job.details
+    source, steps = source_from_json(details["source"]), details["steps"]
+    report("Starting PyTorch", None)
+    _start(details["devices"])
+    from enplace.frameworks.torch.run import run_placed, run_plain
+
+    if job.do == RUN_PLAIN:
+        return run_plain(source, steps, report)
+    profile, *plain = values
+    problem = problem_from(profile_from(profile), details["problem"])
+    answer = next(iter(plain), None)
+    devices = details["devices"]
+    return run_message(run_placed(source, problem, plan_from(job), devices, steps, answer, report))
 
 
 def _facts(found: Recorded) -> Measurement:

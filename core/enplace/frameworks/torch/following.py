@@ -1,0 +1,243 @@
+"""Follow a script's steps, and keep what they computed: losses, gradients, weights, times."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.optim import optimizer as hooks
+from torch.utils._python_dispatch import _disable_current_modes
+
+from enplace.frameworks.comparing import Values
+from enplace.frameworks.torch.calls import REPORT_S
+from enplace.frameworks.torch.modules import Modules
+from enplace.frameworks.torch.recording import EnoughError
+from enplace.processes.worker import Report
+
+SEED = 0
+"""Of a run with a plan and of one without, so that weights and batches are the same."""
+
+FIRST = 2
+"""The steps before are for what an optimiser makes first, and to record one."""
+
+WARM_UPS = 3
+"""Steps that are compared, and not timed."""
+
+
+def seed_all() -> None:
+    """Start all random numbers anew; a script may do so again."""
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002 -- scripts use this one
+    torch.manual_seed(SEED)
+
+
+class Follower:
+    """Follows the steps of a script, of which each ends with the optimiser that came last.
+
+    Attributes
+    ----------
+    mend : str
+        What to do about a script that fails.
+    losses : list of list of array
+        What each step from :data:`FIRST` on went backward from.
+    gradients, after_first, weights : mapping of str to array
+        Gradients of the last warm-up; parameters and buffers after the first step that is compared,
+        and after the last.
+    """
+
+    mend = "correct the script"
+
+    def __init__(self, steps: int, what: str, report: Report) -> None:
+        self.modules = Modules()
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.is_compiled = False
+        self._all = FIRST + WARM_UPS + steps
+        self._what, self._report = what, report
+        self._depth, self._report_at = 0, 0.0
+        self._is_done = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._number = 0
+        self.losses: list[Values] = []
+        self._times_us: list[float] = []
+        self._gradients: dict[str, torch.Tensor] = {}
+        self.gradients: Mapping[str, NDArray[Any]] = {}
+        self.after_first: Mapping[str, NDArray[Any]] = {}
+        self.weights: Mapping[str, NDArray[Any]] = {}
+
+    @property
+    def n_compared(self) -> int:
+        """How many steps were followed."""
+        return max(self._number - FIRST, 0)
+
+    @property
+    def times_us(self) -> list[float]:
+        """The times of the steps without the warm-ups, of which a short script has fewer."""
+        return self._times_us[min(WARM_UPS, len(self._times_us) // 2) :]
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a failure of the script no longer matters: it always does."""
+        return False
+
+    def note_compiled(self) -> None:
+        """Note that the script compiles something."""
+        self.is_compiled = True
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Follow the steps within the block."""
+        with ExitStack() as stack:
+            for hook in (
+                hooks.register_optimizer_step_pre_hook(self._begin),
+                hooks.register_optimizer_step_post_hook(self._end),
+            ):
+                stack.callback(hook.remove)
+            backward = patch.object(
+                torch.autograd, "backward", self._noted(torch.autograd.backward)
+            )
+            stack.enter_context(backward)
+            stack.callback(self.leave, False)
+            yield
+            self.leave(False)
+            self.finish()
+
+    def finish(self) -> None:
+        """Keep the weights as they are."""
+        self.losses = self.losses[: self.n_compared]
+        if self.n_compared:
+            self.weights = self._values()
+            self.gradients = {name: as_array(each) for name, each in self._gradients.items()}
+
+    # What a kind of run does besides
+
+    def enter(self) -> None:
+        """Prepare for the step that comes: its number is ``_number``."""
+        if self._number == FIRST - 1:
+            self.modules.__enter__()
+
+    def leave(self, is_whole: bool) -> None:
+        """The step has ended, or there is no more of it."""
+        if self._number == FIRST - 1:
+            self.modules.__exit__()
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimiser begins its step."""
+
+    def leave_optimizer(self) -> None:
+        """An optimiser has ended its step."""
+
+    # The script
+
+    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if wraps_another(optimizer):
+            return
+        self._depth += 1
+        if self._depth == 1:
+            if FIRST <= self._number < FIRST + WARM_UPS:
+                self._keep_gradients(optimizer)
+            self.enter_optimizer(optimizer)
+
+    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if wraps_another(optimizer):
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        self.leave_optimizer()
+        if self._is_done:
+            raise EnoughError  # the script's own ``except:`` caught it
+        if not any(each is optimizer for each in self.optimizers):
+            self.optimizers.append(optimizer)
+            self.leave(False)
+            self._reset()  # its round has one optimiser more than those before
+        elif self.optimizers[-1] is not optimizer:
+            return
+        else:
+            self._step_ended()
+        self._number += 1
+        if self._number >= self._all:
+            self._is_done = True
+            raise EnoughError
+        if self._number == FIRST + 1:
+            self.after_first = self._values()
+        if self._number >= FIRST:
+            self.losses.append([])
+        self.enter()
+        self._began = time.perf_counter()
+
+    def _step_ended(self) -> None:
+        self.synchronize()
+        now = time.perf_counter()
+        if self._number >= FIRST:
+            self._times_us.append((now - self._began) * 1e6)
+        self.leave(True)
+        if time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + REPORT_S
+            done = self._number / self._all
+            self._report(f"{self._what}: step {self._number:,} of {self._all:,}", done)
+
+    def synchronize(self) -> None:
+        """Wait until all that was launched has run."""
+        if torch.cuda.is_available():
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.synchronize(device)
+
+    def _noted(self, usual: Any) -> Any:
+        @wraps(usual)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.losses:
+                given = [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
+                with _disable_current_modes():
+                    self.losses[-1] += [as_array(each) for each in given]
+            return usual(tensors, *args, **kwargs)
+
+        return backward
+
+    def _keep_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        with _disable_current_modes():
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                if parameter.grad is not None:
+                    name = self.modules.spell(self.modules.owner(parameter))
+                    self._gradients[name] = parameter.grad.detach().clone()
+
+    def _values(self) -> dict[str, NDArray[Any]]:
+        """Return all parameters and buffers."""
+        with _disable_current_modes():
+            spell, found = self.modules.spell, {}
+            for owner, tensor, _ in self.modules.tensors():
+                found[spell(owner)] = as_array(tensor)
+            for parameter in parameters_of(self.optimizers):
+                found.setdefault(spell(self.modules.owner(parameter)), as_array(parameter))
+            return found
+
+
+def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    """Iterate over what optimisers update."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def wraps_another(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimiser only calls another, as that of accelerate does."""
+    return isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer)
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Copy a tensor to an array; what numpy has no type for is widened, which loses nothing."""
+    own = tensor.detach().cpu()
+    if own.layout != torch.strided:
+        own = own.to_dense()
+    if own.dtype == torch.bfloat16 or (own.is_floating_point() and own.element_size() < 2):
+        own = own.float()
+    return np.array(own.resolve_conj().resolve_neg().numpy())

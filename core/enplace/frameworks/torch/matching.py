@@ -1,0 +1,129 @@
+"""Which op of a plan an op of a running step is: a plan knows its ops by their names.
+
+A recorded step has the plan's names. In later steps, an op is known by its pass, its module, its
+kind, and how many such ops ran before it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from enplace.frameworks.torch.profile import StepGraph
+from enplace.frameworks.torch.step import LOSS, RecordedOp, Step
+from enplace.frameworks.work import check_same_graph
+from enplace.names.passes import split_pass
+from enplace.names.scopes import INPUT as INPUT_SCOPE
+from enplace.values.op_kinds import OpKind
+
+Key = tuple[str, str, str, str, int]
+"""Pass, module, place, kind, and the number of an optimiser's step."""
+
+LEAST_SHARE = 0.5
+"""Of a plan's ops, so many must be in the step by their names."""
+
+
+def key_of(op: RecordedOp) -> Key:
+    """Return what an op is known by."""
+    return op.pass_, op.module, op.place, op.kind, op.step_call
+
+
+@dataclass(frozen=True)
+class PlacedStep:
+    """Where the parts of a step are planned.
+
+    Attributes
+    ----------
+    nodes : mapping of Key to sequence of tuple
+        Of each call of such an op, in their order: the node of each of its parts; none of a view.
+    device : sequence of int or None
+        Of each node; None if nothing tells it.
+    names : sequence of str
+        Of each node.
+    variables, inputs
+        As in :class:`~enplace.frameworks.torch.profile.StepGraph`.
+    """
+
+    nodes: Mapping[Key, Sequence[tuple[int | None, ...]]]
+    device: Sequence[int | None]
+    names: Sequence[str]
+    variables: Mapping[str, int]
+    inputs: Sequence[int]
+
+
+def place_step(step: Step, graph: StepGraph, planned: Mapping[str, int]) -> PlacedStep:
+    """Find where a plan puts a recorded step.
+
+    What the plan does not name is where most ops of its module are: kernels of a GPU have other
+    names than those of a CPU, and a step may have another turn than the one that was profiled.
+
+    Parameters
+    ----------
+    planned : mapping of str to int
+        The device of each op, by its name.
+
+    Raises
+    ------
+    PlanError
+        If the plan is for another model.
+    """
+    check_same_model(graph, planned)
+    calls: dict[int, list[int]] = defaultdict(list)
+    for number, op in enumerate(step.ops):
+        calls[op.call].append(number)
+    nodes: dict[Key, list[tuple[int | None, ...]]] = defaultdict(list)
+    for numbers in calls.values():
+        nodes[key_of(step.ops[numbers[0]])].append(tuple(map(graph.of_ops.get, numbers)))
+    names = [node.name for node in graph.nodes]
+    homes = _homes(graph, planned)
+    device = [
+        planned.get(node.name, _home_of(node.scope, homes)) if homes else None
+        for node in graph.nodes
+    ]
+    return PlacedStep(nodes, device, names, graph.variables, graph.inputs)
+
+
+def check_same_model(graph: StepGraph, planned: Collection[str]) -> None:
+    """Refuse a plan that is for another model.
+
+    It is for this one if it has its parameters and no other module, and half of its ops have the
+    names of ops here.
+
+    Raises
+    ------
+    PlanError
+        With the ops that differ.
+    """
+    names = {node.name for node in graph.nodes}
+    missing = [name for name in planned if name not in names]
+    own = [node.name for node in graph.nodes if node.kind == OpKind.VARIABLE]
+    scopes = {"", INPUT_SCOPE, LOSS, *own}  # what updates a parameter is in its scope
+    scopes.update(scope for node in graph.nodes for scope in _around(node.scope))
+    if (
+        len(missing) > (1 - LEAST_SHARE) * len(planned)
+        or any(name not in planned for name in own)
+        or any(split_pass(name.rpartition("/")[0])[1] not in scopes for name in missing)
+    ):
+        check_same_graph(names, [*planned], whole=True)
+
+
+def _around(scope: str) -> list[str]:
+    """Return a scope without its pass, and the scopes around it."""
+    parts = split_pass(scope)[1].split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _homes(graph: StepGraph, planned: Mapping[str, int]) -> dict[str, int]:
+    """Find on which device most named ops of each scope are; what is nearer counts first."""
+    votes: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for node in graph.nodes:
+        if node.name in planned:
+            for scope in ("", *_around(node.scope)):
+                votes[scope][planned[node.name]] += 1
+    return {scope: max(found, key=found.__getitem__) for scope, found in votes.items()}
+
+
+def _home_of(scope: str, homes: Mapping[str, int]) -> int:
+    around = reversed(_around(scope))
+    return next((homes[each] for each in around if each in homes), homes[""])

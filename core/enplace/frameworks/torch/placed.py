@@ -1,0 +1,327 @@
+"""Run a step op by op as a plan places it, on labels: a storage has a device of the plan.
+
+What an op reads from another device is copied first, whole and laid out as it was, once for each
+device that reads it. So an op gets nothing that a plan does not send it, and computes the same.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from enplace.frameworks.torch.matching import PlacedStep
+from enplace.frameworks.torch.modules import Modules
+from enplace.frameworks.torch.op_kinds import ALLOCATES
+from enplace.frameworks.torch.recorder import (
+    ASIDE,
+    Whereabouts,
+    given_tensors,
+    held_by,
+    is_list,
+    name_of,
+    run_parts,
+)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A storage: its label, and its copies on other devices."""
+
+    n_bytes: int
+    device: int | None = None
+    is_fixed: bool = False
+    copies: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+
+
+class Labels:
+    """The devices of storages, and how many bytes each device holds."""
+
+    def __init__(self, n_devices: int) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], _Block]] = {}
+        self._bytes = [0] * n_devices
+        self.peak_bytes = [0] * n_devices
+
+    def of(self, tensor: torch.Tensor) -> _Block:
+        """Return the block of a tensor's storage."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        found = self._known.get(key)
+        if found is not None and found[0]() is storage:
+            return found[1]
+        block = _Block(storage.nbytes())
+
+        def freed(_: object) -> None:
+            self.put(block, None)
+            self.changed(block)
+            if key in self._known and self._known[key][1] is block:
+                del self._known[key]
+
+        self._known[key] = weakref.ref(storage, freed), block
+        return block
+
+    def put(self, block: _Block, device: int | None, fixed: bool = False) -> None:
+        """Give a block its device; a fixed one stays there, whatever writes to it."""
+        if block.device is not None:
+            self._bytes[block.device] -= block.n_bytes
+        block.device, block.is_fixed = device, fixed
+        if device is not None:
+            self._hold(device, block.n_bytes)
+
+    def _hold(self, device: int, n_bytes: int) -> None:
+        self._bytes[device] += n_bytes
+        self.peak_bytes[device] = max(self.peak_bytes[device], self._bytes[device])
+
+    def changed(self, block: _Block) -> None:
+        """Forget copies of what a block held."""
+        for device in block.copies:
+            self._bytes[device] -= block.n_bytes
+        block.copies.clear()
+
+    def begin_step(self) -> None:
+        """Forget copies, and where all but fixed blocks are: they are inputs of the step."""
+        for _, block in [*self._known.values()]:
+            self.changed(block)
+            if not block.is_fixed:
+                self.put(block, None)
+
+    def copy(self, tensor: torch.Tensor, device: int) -> tuple[torch.Tensor, bool]:
+        """Return a tensor's copy on another device, and whether it had to be made."""
+        block = self.of(tensor)
+        is_new = device not in block.copies
+        if is_new:
+            block.copies[device] = tensor.untyped_storage().clone()
+            self._hold(device, block.n_bytes)
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        where = tensor.storage_offset(), tensor.size(), tensor.stride()
+        made.set_(block.copies[device], *where)
+        if tensor.is_conj():
+            made = made.conj()
+        if tensor.is_neg():
+            made = torch._neg_view(made)
+        return made, is_new
+
+
+@dataclass
+class Seen:
+    """What was seen of a node of the plan in a step: its device, and its calls on the clock."""
+
+    device: int
+    as_planned: bool = True
+    time_us: float = 0.0
+    start_us: float = float("nan")
+    finish_us: float = float("nan")
+
+
+@dataclass
+class StepSeen:
+    """What was seen of a step.
+
+    Attributes
+    ----------
+    nodes : dict
+        By their numbers.
+    unplanned : dict
+        How many ops of each kind ran that no plan names.
+    transfers, moved_bytes : int
+    """
+
+    nodes: dict[int, Seen] = field(default_factory=dict)
+    unplanned: Counter[str] = field(default_factory=Counter)
+    transfers: int = 0
+    moved_bytes: int = 0
+
+
+class PlacedMode(TorchDispatchMode):
+    """Runs each op of a step on the label that the plan gives it.
+
+    Attributes
+    ----------
+    steps : list of StepSeen
+        One for each step that has ended.
+    """
+
+    def __init__(self, modules: Modules, placed: PlacedStep, n_devices: int) -> None:
+        super().__init__()
+        self._modules, self._placed = modules, placed
+        self.labels = Labels(n_devices)
+        self.at = Whereabouts(modules)
+        self.steps: list[StepSeen] = []
+        self._is_on = False
+
+    def begin_step(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Begin a step: what the model and its optimisers hold is where the plan has it."""
+        self._is_on = True
+        self.__enter__()
+        self.labels.begin_step()
+        self.at = Whereabouts(self._modules)
+        self.seen = StepSeen()
+        self._turns: Counter[Any] = Counter()
+        self._n_inputs = 0
+        spell = self._modules.spell
+        held = [(owner, tensor) for owner, tensor, _ in self._modules.tensors()]
+        held += [(self._modules.owner(p), tensor) for p, tensor, _ in held_by(optimizers)]
+        for owner, tensor in held:
+            node = self._placed.variables.get(spell(owner))
+            if node is not None and (device := self._placed.device[node]) is not None:
+                self.labels.put(self.labels.of(tensor), device, fixed=True)
+                self.seen.nodes.setdefault(node, Seen(device))
+        self._began = time.perf_counter()
+
+    def end_step(self, is_whole: bool) -> None:
+        """End a step, if one runs; part of a step does not count."""
+        if self._is_on:
+            self._is_on = False
+            self.__exit__(None, None, None)
+            self.steps += [self.seen] * is_whole
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in ASIDE:
+            return func(*args, **kwargs)
+        if (parts := run_parts(self, func, args, kwargs)) is not NotImplemented:
+            return parts
+        nodes = self._find(func)
+        if nodes is not None and all(node is None for node in nodes):
+            return self._show(func, args, kwargs)
+        if nodes is not None and len(nodes) > 1:
+            return self._run_list(func, args, kwargs, nodes)
+        return self._run(func, args, kwargs, None if nodes is None else nodes[0])
+
+    def _find(self, func: Any) -> tuple[int | None, ...] | None:
+        """Return the nodes of the op that is about to run; None if the recorded step has none."""
+        module, place, pass_ = self.at.find()
+        key = pass_, self._modules.spell(module), place, name_of(func), self.at.step_call
+        turn = self._turns[key]
+        self._turns[key] += 1
+        known = self._placed.nodes.get(key, ())
+        return known[turn] if turn < len(known) else None
+
+    def _show(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op that does no work on a device: what it makes is where its input is."""
+        out = func(*args, **kwargs)
+        if name_of(func) in ALLOCATES:
+            return out  # whatever writes first makes the tensor
+        given = (self.labels.of(each).device for each, _ in given_tensors(func, args, kwargs))
+        self._label(out, next(given, None))
+        return out
+
+    def _label(self, out: Any, device: int | None) -> None:
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and self.labels.of(tensor).device is None:
+                self.labels.put(self.labels.of(tensor), device)
+
+    def _run(self, func: Any, args: Any, kwargs: Any, node: int | None) -> Any:
+        given = [*given_tensors(func, args, kwargs)]
+        planned = None if node is None else self._placed.device[node]
+        if planned is None:
+            self.seen.unplanned[name_of(func)] += 1
+        written = [each for each, is_written in given if is_written]
+        device = self._written_on(written, self._anywhere(given) if planned is None else planned)
+        kept = {id(each) for each in written}
+        args, kwargs = tree_map(lambda each: self._moved(each, device, kept), (args, kwargs))
+        begun = time.perf_counter()
+        out = func(*args, **kwargs)
+        if node is not None:
+            self._note(node, device, begun, time.perf_counter(), 1)
+        self._label(out, device)
+        return out
+
+    def _run_list(self, func: Any, args: Any, kwargs: Any, nodes: tuple[int | None, ...]) -> Any:
+        """Run an op on lists of tensors, each part where its own node is."""
+        changed = {id(each) for each, is_written in given_tensors(func, args, kwargs) if is_written}
+        lists = [each for each in (*args, *kwargs.values()) if _has_parts(each, nodes)]
+        devices = []
+        for part, node in enumerate(nodes):
+            own = [each[part] for each in lists]
+            written = [each for each in own if id(each) in changed]
+            planned = None if node is None else self._placed.device[node]
+            found = self._anywhere([(each, False) for each in own]) if planned is None else planned
+            devices.append(self._written_on(written, found))
+
+        def moved(value: Any) -> Any:
+            if not _has_parts(value, nodes):
+                return value
+            return [self._moved(*each, changed) for each in zip(value, devices, strict=True)]
+
+        args, kwargs = [moved(each) for each in args], {k: moved(v) for k, v in kwargs.items()}
+        begun = time.perf_counter()
+        out = func(*args, **kwargs)
+        ended = time.perf_counter()
+        for node, device in zip(nodes, devices, strict=True):
+            if node is not None:
+                self._note(node, device, begun, ended, len(nodes))
+        if _has_parts(out, nodes):
+            for tensor, device in zip(out, devices, strict=True):
+                self._label(tensor, device)
+        else:
+            self._label(out, devices[0])
+        return out
+
+    def _anywhere(self, given: Sequence[tuple[torch.Tensor, bool]]) -> int:
+        """Return the device of the first tensor that has one."""
+        found = (self.labels.of(each).device for each, _ in given)
+        return next((device for device in found if device is not None), 0)
+
+    def _written_on(self, written: Sequence[torch.Tensor], device: int) -> int:
+        """Return where an op runs that changes tensors: fixed ones stay, others come along."""
+        blocks = [self.labels.of(each) for each in written]
+        device = next((b.device for b in blocks if b.is_fixed and b.device is not None), device)
+        for block in blocks:
+            self.labels.changed(block)
+            if block.device not in (None, device) and not block.is_fixed:
+                self._count(block)
+            if block.device != device and not block.is_fixed:
+                self.labels.put(block, device)
+        return device
+
+    def _moved(self, value: Any, device: int, kept: set[int]) -> Any:
+        """Return what an op on a device gets in place of a tensor."""
+        if not isinstance(value, torch.Tensor) or id(value) in kept:
+            return value
+        block = self.labels.of(value)
+        if block.device is None:
+            self.labels.put(block, self._of_input(device))
+        if block.device == device:
+            return value
+        copy, is_new = self.labels.copy(value, device)
+        if is_new:
+            self._count(block)
+        return copy
+
+    def _count(self, block: _Block) -> None:
+        self.seen.transfers += 1
+        self.seen.moved_bytes += block.n_bytes
+
+    def _of_input(self, usual: int) -> int:
+        """Return the device of the next tensor that is older than the step."""
+        number, self._n_inputs = self._n_inputs, self._n_inputs + 1
+        if number >= len(self._placed.inputs):
+            return usual
+        node = self._placed.inputs[number]
+        if (device := self._placed.device[node]) is None:
+            return usual
+        self.seen.nodes.setdefault(node, Seen(device))
+        return device
+
+    def _note(self, node: int, device: int, begun: float, ended: float, parts: int) -> None:
+        seen = self.seen.nodes.setdefault(node, Seen(device))
+        seen.as_planned &= device == self._placed.device[node]
+        seen.device = device
+        seen.time_us += (ended - begun) * 1e6 / parts
+        if seen.start_us != seen.start_us:
+            seen.start_us = (begun - self._began) * 1e6
+        seen.finish_us = (ended - self._began) * 1e6
+
+
+def _has_parts(value: Any, nodes: Sequence[Any]) -> bool:
+    return is_list(value) and len(value) == len(nodes)

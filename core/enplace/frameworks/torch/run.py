@@ -1,0 +1,347 @@
+"""Run a script with a plan and without, from the same seed, and compare what they computed.
+
+Without real devices, its ops run one after another on labels (:mod:`.placed`): that proves which
+op runs where and that the result is the same, but not how long a step takes on devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from enplace.errors import ClusterError, PlanError
+from enplace.frameworks.comparing import largest_difference
+from enplace.frameworks.devices import LOCAL
+from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, quartiles_us
+from enplace.frameworks.source import Source
+from enplace.frameworks.torch.costs import MeasuredCosts
+from enplace.frameworks.torch.following import FIRST, SEED, WARM_UPS, Follower, seed_all
+from enplace.frameworks.torch.matching import place_step
+from enplace.frameworks.torch.placed import PlacedMode, StepSeen
+from enplace.frameworks.torch.profile import graph_of
+from enplace.frameworks.torch.recorder import Recorder, check_hooks
+from enplace.frameworks.torch.recording import LoadError
+from enplace.frameworks.torch.scripts import run_watched
+from enplace.frameworks.torch.step import Timing
+from enplace.frameworks.torch.timing import Clock
+from enplace.machine import simulate
+from enplace.processes.wire import DONE, Message
+from enplace.processes.worker import Report
+from enplace.text import count, finite, listed
+from enplace.values.device_names import device_label
+from enplace.values.plan import Plan, follow_graph
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
+
+_LOSS, _WEIGHTS, _FIRST, _GRADIENTS = "loss", "weights", "first", "gradients"
+
+
+def run_plain(source: Source, steps: int, report: Report) -> Message:
+    """Run a script without a plan; the answer has what it computed.
+
+    Raises
+    ------
+    LoadError
+        If it has too few steps, or fails before.
+    """
+    follower = Follower(steps, "Running without the plan", report)
+    _follow(source, follower)
+    return Message(DONE, {"times_us": follower.times_us}, _results(follower))
+
+
+def run_placed(
+    source: Source,
+    problem: Problem,
+    plan: Plan,
+    devices: str,
+    steps: int,
+    plain: Message | None,
+    report: Report,
+) -> MeasuredRun:
+    """Run a script on labels of the plan's devices.
+
+    Parameters
+    ----------
+    plain : Message, optional
+        The answer of :func:`run_plain`, to compare with.
+
+    Raises
+    ------
+    PlanError
+        If the plan is for another model, or splits ops.
+    ClusterError
+        If there are fewer labels than devices that the plan uses.
+    LoadError
+        If the script has too few steps, or fails before.
+    """
+    check_hooks()
+    check_plan(problem, plan)
+    _check_labels(problem, plan, devices)
+    follower = _Placed(problem, plan, steps, report)
+    _follow(source, follower)
+    run = _seen(problem, plan, follower, devices)
+    return run if plain is None else _compared(run, follower, plain)
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Refuse what PyTorch does not run: parts of ops, replicas of stages, recomputing.
+
+    Raises
+    ------
+    PlanError
+        With what to do instead.
+    """
+    if plan.splits:
+        raise PlanError("the plan splits ops, and PyTorch runs them whole; make one without splits")
+    if plan.replicas:
+        raise PlanError(
+            "the plan has replicas of a stage, which one step cannot use; make one without "
+            "--replicate"
+        )
+    if plan.recompute:
+        where = listed([device_label(problem.cluster.devices[d].name) for d in plan.recompute])
+        raise PlanError(
+            f"the plan recomputes activations on {where}, which a run cannot do yet; make one "
+            f"without --recompute"
+        )
+
+
+def _check_labels(problem: Problem, plan: Plan, devices: str) -> None:
+    match = LOCAL.fullmatch(devices.strip())
+    assert match is not None
+    used = [problem.cluster.devices[d].name for d in np.unique(plan.device).tolist()]
+    if match[1].lower() == "gpu":
+        raise ClusterError(
+            f"'{devices}': Enplace runs plans of PyTorch op by op, on labels of the CPU; use "
+            f"--devices cpu:{len(used)}"
+        )
+    if int(match[2]) < len(used):
+        raise ClusterError(
+            f"'{devices}': the plan uses {count(len(used), 'device')} ({listed(used)}); use "
+            f"cpu:{len(used)}"
+        )
+
+
+def _follow(source: Source, follower: Follower) -> None:
+    seed_all()
+    run_watched(source, follower)
+    if follower.n_compared:
+        return
+    raise LoadError(
+        f"{source.name}: it made fewer than {FIRST + 1} steps of an optimiser of torch.optim, and "
+        f"two are needed before any is compared; let it make more"
+    )
+
+
+class _Placed(Follower):
+    """Follows a script whose steps run placed, after one is recorded."""
+
+    def __init__(self, problem: Problem, plan: Plan, steps: int, report: Report) -> None:
+        super().__init__(steps, "Running the plan op by op", report)
+        names = problem.profile.op_names
+        self._planned = dict(zip(names, plan.device.tolist(), strict=True))
+        self._n_devices = problem.cluster.n_devices
+        self._recorder: Recorder | None = None
+        self.mode: PlacedMode | None = None
+        self.names: Sequence[str] = ()
+
+    def enter(self) -> None:
+        super().enter()
+        if self._number == FIRST - 1:
+            self._recorder = Recorder(self.modules, Clock())
+            self._recorder.know_model(self.optimizers)
+            self._recorder.__enter__()
+        elif self.mode is not None:
+            self.modules.__enter__()
+            self.mode.begin_step(self.optimizers)
+
+    def leave(self, is_whole: bool) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.__exit__(None, None, None)
+            if is_whole:
+                self._place(recorder)
+        elif self.mode is not None:
+            self.mode.end_step(is_whole)
+        self.modules.__exit__()
+
+    def _place(self, recorder: Recorder) -> None:
+        """Find where the ops of the recorded step are planned."""
+        step = recorder.finish(self.modules.name, self.optimizers)
+        placed = place_step(step, graph_of(step, MeasuredCosts(Timing())), self._planned)
+        self.names = placed.names
+        self.mode = PlacedMode(self.modules, placed, self._n_devices)
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        for each in (self._recorder, self.mode):
+            if each is not None:
+                each.at.enter_optimizer(optimizer)
+
+    def leave_optimizer(self) -> None:
+        for each in (self._recorder, self.mode):
+            if each is not None:
+                each.at.leave_optimizer()
+
+
+def _seen(problem: Problem, plan: Plan, follower: _Placed, devices: str) -> MeasuredRun:
+    """Say what ran where, before any comparison."""
+    assert follower.mode is not None
+    profile, index = problem.profile, problem.profile.index
+    steps = follower.mode.steps
+    middle = _middle(steps)
+    time_us, start_us, finish_us = np.full((3, profile.n_ops), np.nan)
+    op_device = np.full(profile.n_ops, NOT_SEEN)
+    as_planned = 0
+    for number, seen in middle.nodes.items():
+        op = index.get(follower.names[number])
+        if op is None:
+            continue
+        time_us[op], start_us[op], finish_us[op] = seen.time_us, seen.start_us, seen.finish_us
+        op_device[op] = seen.device
+        as_planned += all(step.nodes[number].as_planned for step in steps if number in step.nodes)
+    schedule = _predicted(problem, plan, follower.names)
+    return MeasuredRun(
+        profile=profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.array(follower.times_us),
+        op_time_us=time_us,
+        op_start_us=start_us,
+        op_finish_us=finish_us,
+        op_device=op_device,
+        op_memory_bytes=np.zeros(profile.n_ops, dtype=np.int64),
+        ops_checked=int((op_device != NOT_SEEN).sum()),
+        ops_on_planned_device=as_planned,
+        order_violations=None,
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=np.nan if schedule is None else schedule.makespan_us,
+        facts={
+            **_facts(problem, plan, follower, middle, devices),
+            **_predictions(schedule),
+        },
+    )
+
+
+def _middle(steps: Sequence[StepSeen]) -> StepSeen:
+    """Return the step whose ops took the median time."""
+    total_us = [sum(seen.time_us for seen in step.nodes.values()) for step in steps]
+    return steps[int(np.argsort(total_us)[len(total_us) // 2])]
+
+
+def _facts(
+    problem: Problem, plan: Plan, follower: _Placed, middle: StepSeen, devices: str
+) -> dict[str, Any]:
+    """Collect the further details of a run; see :class:`MeasuredRun`."""
+    assert follower.mode is not None
+    names, planned = {*follower.names}, problem.profile.op_names
+    peaks = zip(problem.cluster.devices, follower.mode.labels.peak_bytes, strict=True)
+    by_module = [n for n in follower.names if n not in problem.profile.index]
+    return {
+        "devices": devices,
+        "labels": True,
+        "ordered": False,
+        "compared_steps": follower.n_compared,
+        "warm_ups": min(WARM_UPS, follower.n_compared),
+        "seed": SEED,
+        "transfers": middle.transfers,
+        "moved_bytes": middle.moved_bytes,
+        "placed_peak_bytes": {device.name: peak for device, peak in peaks if peak},
+        "placed_by_module": len(by_module),
+        "not_recorded": sum(name not in names for name in planned),
+        "not_in_plan": dict(middle.unplanned),
+        "earlier_than_planned": _count_earlier(problem, plan, follower.names, middle),
+        "compiled": follower.is_compiled,
+        "torch": torch.__version__,
+    }
+
+
+def _count_earlier(problem: Problem, plan: Plan, names: Sequence[str], middle: StepSeen) -> int:
+    """Count the ops that began before one that the plan puts ahead of them on their device."""
+    index, began = problem.profile.index, []
+    for number, seen in middle.nodes.items():
+        op = index.get(names[number])
+        if op is not None and np.isfinite(seen.start_us):
+            began.append((plan.device[op], seen.start_us, plan.position[op]))
+    earlier = 0
+    for device in range(problem.cluster.n_devices):
+        own = sorted((start_us, position) for at, start_us, position in began if at == device)
+        positions = np.array([position for _, position in own], dtype=np.int64)
+        if len(positions):
+            later = np.minimum.accumulate(positions[::-1])[::-1]
+            earlier += int((positions[:-1] > later[1:]).sum())
+    return earlier
+
+
+def _predicted(problem: Problem, plan: Plan, names: Sequence[str]) -> Schedule | None:
+    """Simulate the plan in the script's own order; None if the ops' costs are not known."""
+    if not any(problem.profile.op_types):
+        return None
+    turn = {name: number for number, name in enumerate(names)}
+    key = np.array([turn.get(name, len(turn)) for name in problem.profile.op_names])
+    position = follow_graph(problem.profile, key)
+    return simulate(problem, replace(plan, position=position, policy="strict", subgraph=None))
+
+
+def _predictions(schedule: Schedule | None) -> dict[str, Any]:
+    """Return what is predicted of each device."""
+    if schedule is None:
+        return {"predicted_busy_us": None}
+    names = [device.name for device in schedule.problem.cluster.devices]
+    peaks = dict(zip(names, schedule.peak_bytes.tolist(), strict=True))
+    return {"predicted_busy_us": schedule.busy_us.tolist(), "predicted_peak_bytes": peaks}
+
+
+def _results(follower: Follower) -> dict[str, Any]:
+    """Return what a run computed as the arrays of a message."""
+    groups = {
+        _WEIGHTS: follower.weights, _FIRST: follower.after_first,
+        _GRADIENTS: follower.gradients,
+    }  # fmt: skip
+    found = {f"{group}:{name}": each for group, own in groups.items() for name, each in own.items()}
+    losses = {
+        f"{_LOSS}:{step}:{number}": value
+        for step, values in enumerate(follower.losses)
+        for number, value in enumerate(values)
+    }
+    return found | losses
+
+
+def _group(arrays: Mapping[str, Any], group: str) -> dict[str, Any]:
+    start = f"{group}:"
+    return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+
+
+def _compared(run: MeasuredRun, follower: _Placed, plain: Message) -> MeasuredRun:
+    """Compare a run with the one without the plan."""
+    ours, theirs = _results(follower), plain.arrays
+    differences = {
+        group: _difference(_group(ours, group), _group(theirs, group))
+        for group in (_LOSS, _WEIGHTS, _GRADIENTS)
+    }
+    times_us: FloatArray = np.array(plain.details["times_us"])
+    return replace(
+        run,
+        loss_difference=differences[_LOSS],
+        weights_difference=differences[_WEIGHTS],
+        stock_step_time_us=float(np.median(times_us)) if len(times_us) else np.nan,
+        facts={
+            **run.facts,
+            "stock_quartiles_us": quartiles_us(times_us),
+            "gradients_difference": finite(differences[_GRADIENTS]),
+            "weights_compared": len(_group(ours, _WEIGHTS)),
+        },
+    )
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """Return the largest difference; infinite if one run has what the other has not."""
+    if ours.keys() != theirs.keys() or any(ours[k].shape != theirs[k].shape for k in ours):
+        return float("inf")
+    return largest_difference([*ours.values()], [theirs[k] for k in ours])

@@ -1,0 +1,160 @@
+"""Plans that run, op by op on labels; `make test-torch` has PyTorch and runs them."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from enplace.errors import ClusterError, PlanError  # noqa: E402
+from enplace.frameworks.measured import NOT_SEEN, run_from, run_message  # noqa: E402
+from enplace.frameworks.source import source_of  # noqa: E402
+from enplace.frameworks.torch.measure import measured_profile  # noqa: E402
+from enplace.frameworks.torch.recording import LoadError  # noqa: E402
+from enplace.frameworks.torch.run import run_placed, run_plain  # noqa: E402
+from enplace.frameworks.torch.scripts import record_script  # noqa: E402
+from enplace.placing.settle import settle  # noqa: E402
+from enplace.processes.worker import ignore  # noqa: E402
+from enplace.readers.clusters import presets  # noqa: E402
+from enplace.values.measurement import Measurement  # noqa: E402
+from enplace.values.plan import Plan, follow_graph  # noqa: E402
+from enplace.values.problem import Problem  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CONV = """
+import torch
+from torch import nn
+
+model = nn.Sequential(
+    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(0.2),
+    nn.Flatten(), nn.Linear(8 * 36, 10),
+)
+optimizer = torch.optim.{optimizer}
+for step in range(9):
+    x, y = torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+
+LOOP_BY_VALUE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            if x.mean() > 0:
+                x = x * 2 - x.detach().mean()
+        return self.head(x[x.sum(1) > -4])
+
+model = Net()
+first = torch.optim.Adam(model.layers.parameters(), 0.05)
+second = torch.optim.SGD(model.head.parameters(), 0.1)
+for step in range(12):
+    first.zero_grad()
+    second.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    first.step()
+    second.step()
+"""
+
+
+def script(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return source_of(str(path), framework_name="torch")
+
+
+def planned(source, seed=0, cluster="cpu-2"):
+    """Profile a script, and place its ops at random."""
+    found = record_script(source, 1, 0, ignore)
+    profile = measured_profile("model", found.step, found.timing, Measurement(framework="torch"))
+    problem = Problem(profile, presets()[cluster])
+    device = settle(problem, np.random.default_rng(seed).integers(0, 2, profile.n_ops))
+    order = np.random.default_rng(seed + 1).permutation(profile.n_ops)
+    return problem, Plan(device, follow_graph(profile, order), method="test")
+
+
+def run(source, problem, plan, steps=4):
+    plain = run_plain(source, steps, ignore)
+    return run_placed(source, problem, plan, "cpu:2", steps, plain, ignore)
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["Adam(model.parameters())", "SGD(model.parameters(), 0.1, 0.9, foreach=True)"]
+)
+def test_steps_placed_at_random_give_the_same_to_the_last_bit(tmp_path, optimizer):
+    source = script(tmp_path, CONV.format(optimizer=optimizer))
+    problem, plan = planned(source)
+    found = run(source, problem, plan)
+    assert found.in_place == (problem.profile.n_ops - 1, problem.profile.n_ops - 1)  # update/step
+    assert found.loss_difference == found.weights_difference == 0
+    assert found.facts["gradients_difference"] == 0
+    assert found.as_planned
+    assert found.facts["transfers"] > 0
+    assert found.facts["earlier_than_planned"] > 0
+    assert found.facts["weights_compared"] == 9  # statistics of batch normalisation, too
+    seen = found.op_device != NOT_SEEN
+    assert (found.op_device[seen] == plan.device[seen]).all()
+    assert run_from(run_message(found), problem).to_json() == found.to_json()
+
+
+def test_each_device_holds_what_the_plan_gives_it(tmp_path):
+    source = script(tmp_path, CONV.format(optimizer="SGD(model.parameters(), 0.1)"))
+    problem, plan = planned(source)
+    facts = run(source, problem, plan).facts
+    for device, predicted in facts["predicted_peak_bytes"].items():
+        assert facts["placed_peak_bytes"][device] == pytest.approx(predicted, rel=0.35)
+
+
+def test_steps_that_differ_by_value_and_rounds_of_two_optimisers_run_placed(tmp_path):
+    source = script(tmp_path, LOOP_BY_VALUE)
+    found = run(source, *planned(source))
+    assert found.loss_difference == found.weights_difference == 0
+    assert found.is_in_place
+
+
+def test_a_script_that_draws_other_numbers_each_time_differs(tmp_path):
+    text = CONV.format(optimizer="SGD(model.parameters(), 0.1)")
+    text = text.replace(
+        "import torch\n", "import os, torch\ntorch.manual_seed(hash(os.urandom(9)))\n"
+    )
+    source = script(tmp_path, text)
+    found = run(source, *planned(source))
+    assert found.changes_result
+    assert found.facts["gradients_difference"] > 0
+
+
+def test_a_plan_of_another_model_and_one_that_cannot_run_are_refused(tmp_path):
+    source = script(tmp_path, CONV.format(optimizer="SGD(model.parameters(), 0.1)"))
+    problem, plan = planned(source)
+    other = script(tmp_path, LOOP_BY_VALUE)
+    with pytest.raises(PlanError, match="another graph: the model has no"):
+        run_placed(other, problem, plan, "cpu:2", 1, None, ignore)
+    with pytest.raises(ClusterError, match=r"plan uses 2 devices \(CPU:0, CPU:1\); use cpu:2"):
+        run_placed(source, problem, plan, "cpu:1", 1, None, ignore)
+    with pytest.raises(ClusterError, match="--devices cpu:2"):
+        run_placed(source, problem, plan, "gpu:2", 1, None, ignore)
+
+
+def test_a_script_needs_steps_to_compare(tmp_path):
+    short = script(tmp_path, LOOP_BY_VALUE.replace("range(12)", "range(2)"))
+    with pytest.raises(LoadError, match="fewer than 3 steps"):
+        run_plain(short, 1, ignore)
+
+
+def test_a_loss_that_each_step_makes_anew_is_called_the_same(tmp_path):
+    text = CONV.format(optimizer="SGD(model.parameters(), 0.1)")
+    text = text.replace("nn.functional.cross_entropy(", "nn.CrossEntropyLoss()(")
+    source = script(tmp_path, text)
+    problem, plan = planned(source)
+    assert "CrossEntropyLoss/nll_loss_forward" in problem.profile.index
+    assert run(source, problem, plan, 1).facts["not_recorded"] == 0
