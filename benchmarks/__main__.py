@@ -19,6 +19,7 @@ ALL = (
     "simulate",
     "annealing",
     "search",
+    "serving",
     "startup",
     "repaint",
     "responsiveness",

@@ -35,7 +35,8 @@ _LAYER = re.compile(r"(?P<prefix>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.(?P<number>\d
 _EXPERT = re.compile(r"\bexperts\.|_exps\.")
 _HEAD = re.compile(r"lm_head|embed_out|^output\.")
 _LAST = re.compile(r"norm|ln_f|^ln_|final")
-_SCALED = re.compile(r"qweight$|_blocks$")
+_PACKED = re.compile(r"weight(_packed)?$|_blocks$")
+_ATTENTION = re.compile("att|qkv|query")
 
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "gpt-oss": 2, "cohere2": 4}
 """Of models whose older files do not say it: one layer in so many sees the whole context."""
@@ -229,7 +230,8 @@ class _Facts:
         self.attention = self._heads * self._head_size
         wide = self._config.get("feed_forward_length")
         if isinstance(wide, list):
-            self._config["feed_forward_length"] = max(map(int, wide), default=0)
+            whole = [each for each in wide if type(each) is int]
+            self._config["feed_forward_length"] = max(whole, default=0)
         self.widest = self._number(
             "intermediate_size", "n_inner", "ffn_dim", "feed_forward_length",
             default=4 * self.hidden,
@@ -362,6 +364,12 @@ def _divided(weights: Weights, n_layers: int) -> tuple[str, list[list[Tensor]], 
             f"{weights.path}: has no tensor of layer {empty} of {n_layers}, {prefix}.{empty}; "
             f"download it again"
         )
+    for at, tensors in enumerate(by_layer):
+        if not any(_ATTENTION.search(each.name) for each in tensors):
+            raise FileError(
+                f"{weights.path}: layer {at} has no attention, so it keeps a state instead of a "
+                f"cache; it is not planned"
+            )
     return prefix, by_layer, outside
 
 
@@ -374,7 +382,7 @@ def _weights_of(tensors: Sequence[Tensor]) -> tuple[int, int, int, int]:
 
 def _params(tensor: Tensor) -> int:
     """Count the weights of a tensor; a packed one holds eight of four bits in each int32."""
-    if tensor.dtype in ("I32", "U8") and _SCALED.search(tensor.name):
+    if tensor.dtype in ("I32", "U8") and _PACKED.search(tensor.name):
         return tensor.elements * (8 if tensor.dtype == "I32" else 2)
     return tensor.elements
 

@@ -97,6 +97,12 @@ def test_whatever_is_no_decoder_is_refused(tmp_path, fault):
         _decoder(tmp_path / "m", **config)
 
 
+def test_layers_without_attention_are_refused(tmp_path):
+    shapes = llama_shapes(layers=3) | {"model.layers.3.mixer.in_proj.weight": [64, 64]}
+    with pytest.raises(FileError, match="layer 3 has no attention, so it keeps a state"):
+        _decoder(tmp_path / "m", shapes)
+
+
 def test_a_gguf_file_with_states_is_refused(tmp_path):
     metadata = {**gguf_metadata(), "llama.ssm.state_size": 16}
     path = write_gguf(tmp_path / "m.gguf", metadata=metadata)

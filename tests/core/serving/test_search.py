@@ -44,8 +44,8 @@ def _decoder(folder, layers=8, tied=False, window=0):
     shape = [30 * GIB // (2 * layers * 8192), 8192]
     tensors = [
         {"name": "embed.weight", "dtype": "BF16", "shape": [128_000, 8192]},
-        {"name": "layers.*.a", "dtype": "F8_E4M3", "shape": shape},
-        {"name": "layers.*.b", "dtype": "BF16", "shape": [shape[0] // 2, 8192]},
+        {"name": "layers.*.attn.a", "dtype": "F8_E4M3", "shape": shape},
+        {"name": "layers.*.mlp.b", "dtype": "BF16", "shape": [shape[0] // 2, 8192]},
     ]
     if not tied:
         tensors.append({"name": "lm_head.weight", "dtype": "BF16", "shape": [128_000, 8192]})
