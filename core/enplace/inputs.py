@@ -9,7 +9,6 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -111,8 +110,7 @@ def make_problem(
     EnplaceError
         If a file, a name or a constraint cannot be used.
     """
-    from enplace.frameworks.framework import OPS
-    from enplace.frameworks.registry import framework_of
+    from enplace.frameworks.registry import at_usual_grain, keep_whole
     from enplace.names.whole import find_layers
     from enplace.readers.clusters import cluster_from
     from enplace.values.constraints import KINDS, Constraints, Pin
@@ -127,22 +125,15 @@ def make_problem(
     }
     pinned = {op for op, _ in rows[Pin.key]}
     rows[Pin.key] += scope_pins(profile, machine, pinned)
-    framework = framework_of(profile)
-    if grain and grain != OPS:
-        rows["colocate"] += framework.grain(grain, profile)
     for pattern in whole:
         layers = find_layers(pattern, profile, f"{dashes}whole")
         rows["colocate"] += [tuple(ops) for ops in layers.values() if len(ops) > 1]
     problem = Problem(profile, machine, Constraints.of(rows))
     if constraints is not None:
         problem = _with_constraints(problem, constraints)
-    usual = framework.usual_grains.get(objective)
-    if grain or whole or usual is None:
-        return problem
-    together = [*problem.together, *framework.grain(usual, profile)]
-    with suppress(ProblemError):
-        return problem.constrained(together=together)
-    return problem
+    if grain:
+        return keep_whole(problem, grain)
+    return problem if whole else at_usual_grain(problem, objective)
 
 
 def _how_to_profile(path: PathLike) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from enplace.frameworks.framework import OPS
 from enplace.option import Value
 
 _SPELLINGS = {
@@ -39,6 +40,11 @@ def values_text(values: Mapping[str, Value]) -> str:
         else:
             texts.append(value if isinstance(value, str) else f"{name} {value}")
     return ", ".join(texts)
+
+
+def grain_text(grain: str) -> str:
+    """Say what stays whole: ``whole blocks``; nothing if no op stays with another."""
+    return "" if grain == OPS else f"whole {grain}s"
 
 
 def short_title(title: str) -> str:

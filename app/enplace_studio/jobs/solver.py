@@ -13,6 +13,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from enplace.bounds import Proof
+from enplace.frameworks.framework import OPS
 from enplace.option import Option, Value
 from enplace.placing.registry import ANYTIME
 from enplace.processes import codecs
@@ -89,6 +90,10 @@ class Job:
         Values of the method's options, by name.
     cluster : Cluster or None
         The cluster before scaling, which the plan is kept for if another one is open by then.
+    grain : str
+        What stays whole, such as ``block``.
+    whole : Problem or None
+        The problem with that as a constraint; a bound is only proven for it.
     """
 
     number: int
@@ -101,6 +106,13 @@ class Job:
     objective: str = ""
     values: dict[str, Value] = field(default_factory=dict)
     cluster: Cluster | None = None
+    grain: str = OPS
+    whole: Problem | None = None
+
+    @property
+    def solved(self) -> Problem:
+        """The problem as the placer gets it."""
+        return self.whole or self.problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +363,7 @@ class Solver(QObject):
             self._send(codecs.profile_message(self._sent_profile))
         details = {
             "job": job.number,
-            "problem": codecs.problem_to_json(job.problem),
+            "problem": codecs.problem_to_json(job.solved),
             "method": job.method,
             "time_limit_s": job.time_limit_s,
             "objective": job.objective,
@@ -389,7 +401,7 @@ class Solver(QObject):
             bound_us = message.details["bound_us"]
             if bound_us is not None:
                 proof = Proof(bound_us, message.details["proven_by"])
-                self.proven.emit(job.problem, proof)
+                self.proven.emit(job.solved, proof)
             self.solved.emit(job, codecs.plan_from(message))
         else:
             self.failed.emit(job, message.details["why"])

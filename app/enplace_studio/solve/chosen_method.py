@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from PySide6.QtCore import QObject, Signal
 
+from enplace.frameworks.framework import OPS
+from enplace.frameworks.registry import usual_grain
 from enplace.option import Option, Value
 from enplace.placing.registry import EVERY
 from enplace.values.problem import LATENCY, THROUGHPUT
-from enplace_studio.explain.titles import short_title, values_text
+from enplace.values.profile import Profile
+from enplace_studio.explain.titles import grain_text, short_title, values_text
 from enplace_studio.jobs.solver import Solver
 
 TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
@@ -32,12 +35,15 @@ class Choice:
         Options that differ from their default, by name; methods ignore unknown ones.
     time_limit_s : int
         How long a method that searches may take.
+    grain : str
+        What stays whole, such as ``block``; empty for what is usual.
     """
 
     method: str = ""
     objective: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
     time_limit_s: int = USUAL_TIME_LIMIT_S
+    grain: str = ""
 
 
 class ChosenMethod(QObject):
@@ -56,6 +62,7 @@ class ChosenMethod(QObject):
         super().__init__(parent)
         self._solver = solver
         self._choice = Choice()
+        self._profile: Profile | None = None
         self.recent: tuple[tuple[str, str], ...] = ()
         solver.methods_changed.connect(self.changed)
 
@@ -85,6 +92,13 @@ class ChosenMethod(QObject):
         return self._choice.time_limit_s
 
     @property
+    def grain(self) -> str:
+        """What stays whole; nothing if it is ``op``."""
+        if self._profile is None:
+            return OPS
+        return self._choice.grain or usual_grain(self._profile, self.objective)
+
+    @property
     def options(self) -> tuple[Option, ...]:
         """The options of the chosen placer for the chosen objective."""
         method = self._solver.methods.get(self.method)
@@ -100,6 +114,7 @@ class ChosenMethod(QObject):
             texts.append(f"{self.time_limit_s} s")
         known = self._solver.known_values(self.method, self.objective, self.values)
         texts.append(values_text(known))
+        texts.append(grain_text(self.grain))
         return ", ".join(filter(None, texts))
 
     def long_title(self, method: str, objective: str) -> str:
@@ -108,8 +123,9 @@ class ChosenMethod(QObject):
         unusual = objective != self._solver.aim(method)
         return f"{title}, {SHORT_OBJECTIVES[objective]}" if unusual else title
 
-    def forget(self) -> None:
+    def forget(self, profile: Profile | None) -> None:
         """Return to the usual method, as another model is open; the time limit stays."""
+        self._profile = profile
         self.use(Choice(time_limit_s=self.time_limit_s))
 
     def restore(self, recent: Sequence[object], time_limit: str) -> None:

@@ -9,6 +9,8 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QComboBox, QDialog, QFrame, QVBoxLayout, QWidget
 
 from enplace.errors import EnplaceError
+from enplace.frameworks.framework import OPS
+from enplace.frameworks.registry import framework_of, usual_grain
 from enplace.text import seconds
 from enplace.values.problem import Problem
 from enplace_studio.explain.titles import short_title
@@ -163,6 +165,8 @@ class MethodDialog(QDialog):
         """Begin the form with what not only one method has: the objective and the time limit."""
         if self._solver.searches(self._method.name):
             form.add_first("Time limit", self._limit_field())
+        if grains := framework_of(self._problem.measured_profile).grains:
+            form.add_first("Keep whole", self._grain_field([*grains]))
         if len(self._method.objectives) > 1:
             form.add_first("Find", self._objective_field())
 
@@ -173,6 +177,21 @@ class MethodDialog(QDialog):
         field.setCurrentIndex(field.findData(self.choice.objective))
         field.activated.connect(lambda: self._change(objective=field.currentData()))
         return field
+
+    def _grain_field(self, grains: Sequence[str]) -> QComboBox:
+        field = self.grain_field = QComboBox()
+        titles = {grain: f"{grain}s".capitalize() for grain in grains} | {OPS: "Nothing"}
+        usual = usual_grain(self._problem.measured_profile, self.choice.objective)
+        field.addItem(f"{titles[usual]} (usual)", "")
+        for grain in titles:
+            if grain != usual:
+                field.addItem(titles[grain], grain)
+        field.setCurrentIndex(max(field.findData(self.choice.grain), 0))
+        field.activated.connect(lambda: self._change_grain(field.currentData()))
+        return field
+
+    def _change_grain(self, grain: str) -> None:
+        self.choice = replace(self.choice, grain=grain)
 
     def _limit_field(self) -> QComboBox:
         field = self.limit_field = QComboBox()

@@ -9,6 +9,9 @@ from typing import Any
 
 from PySide6.QtWidgets import QWidget
 
+from enplace.errors import EnplaceError
+from enplace.frameworks.framework import OPS
+from enplace.frameworks.registry import at_usual_grain, keep_whole, usual_grain
 from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.names.rules import read_rules
 from enplace.option import Value
@@ -20,7 +23,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.splits import whole_names
 from enplace_studio.explain.cluster_facts import cluster_title
-from enplace_studio.explain.titles import short_title, values_text
+from enplace_studio.explain.titles import grain_text, short_title, values_text
 from enplace_studio.jobs.solver import Job, Solver
 from enplace_studio.model import edits
 from enplace_studio.model.document import Document, PlanEntry
@@ -230,15 +233,33 @@ class Solving(Part):
             return False
         time_limit_s = limit_s or self._methods.time_limit_s
         problem, cluster = project.problem, project.cluster
+        objective = self._solver.aim(methods[0], details.get("objective", ""))
+        try:
+            details |= self._kept_whole(problem, objective, details.get("start"))
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
         self._solver.solve(problem, methods, time_limit_s, choose, cluster=cluster, **details)
         return True
+
+    def _kept_whole(self, problem: Problem, objective: str, start: Plan | None) -> dict[str, Any]:
+        """Return what a job says of what stays whole.
+
+        A plan to start from may divide anything, so only a grain that was asked for counts then.
+        """
+        asked, usual = self._methods.choice.grain, usual_grain(problem.measured_profile, objective)
+        if asked:
+            whole = keep_whole(problem, asked)
+        else:
+            whole = problem if start is not None else at_usual_grain(problem, objective)
+        return {} if whole is problem else {"grain": asked or usual, "whole": whole}
 
     def _on_opened(self) -> None:
         self._solver.cancel()
         project = self._document.project
         if self._document.n_opened != self._n_opened:  # else another graph of the same model
             self._n_opened = self._document.n_opened
-            self._methods.forget()
+            self._methods.forget(None if project is None else project.problem.measured_profile)
         if project is not None and all(entry.cluster is not None for entry in project.plans):
             self._find_reference(project)
 
@@ -283,6 +304,8 @@ class Solving(Part):
             note = "polished"
         elif job.values:
             note = values_text(job.values)
+        if job.grain != OPS:
+            note = ", ".join(filter(None, [note, grain_text(job.grain)]))
         return replace(entry, name=name, note=note)
 
     def _is_of_no_use(self, job: Job) -> bool:

@@ -85,6 +85,7 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written nevertheless.
     """
+    from enplace.frameworks.registry import about_usual_grain
     from enplace.placers import STEP_TIME, PlaceOptions, Stop
     from enplace.placers import place as run_placer
     from enplace.placing.stopwatch import Stopwatch
@@ -118,7 +119,11 @@ def place(
             stop = Stop(left_s, stopped, clock)
             others = find_others(problem, objective, result.schedule, stop)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = make_answer(result, others, written, given["whole"], seed=seed, **files)
+    kept = "" if given["grain"] else about_usual_grain(problem, objective)
+    about = [*filter(None, [kept]), *written]
+    answer = make_answer(
+        result, others, about, given["whole"], seed=seed, kept_whole=kept or None, **files
+    )
     if stopped():
         _note_stop("this is the best plan so far")
         return Answer(answer.document, answer.text, INTERRUPTED)

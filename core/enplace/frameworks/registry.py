@@ -11,10 +11,11 @@ from typing import Any
 
 from enplace import frameworks as package
 from enplace import writers
-from enplace.errors import EnplaceError
-from enplace.frameworks.framework import Framework, ModelKind, unknown_framework
+from enplace.errors import EnplaceError, ProblemError
+from enplace.frameworks.framework import OPS, Framework, ModelKind, unknown_framework
 from enplace.option import Option, merge
 from enplace.readers.plans import read_plan_framework
+from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.result import Result
 from enplace.writers.registry import Exporter
@@ -99,6 +100,44 @@ def framework_of(profile: Profile) -> Framework:
 
 def _named(name: str) -> Framework:
     return frameworks().get(name) or unknown_framework(name)
+
+
+def usual_grain(profile: Profile, objective: str) -> str:
+    """Return what stays whole for an objective if nobody asks for another grain."""
+    return framework_of(profile).usual_grains.get(objective, OPS)
+
+
+def keep_whole(problem: Problem, grain: str) -> Problem:
+    """Return a problem whose plans keep whole what a model's framework knows as one.
+
+    Raises
+    ------
+    EnplaceError
+        If the framework has no such grain, or another constraint divides it.
+    """
+    if grain == OPS:
+        return problem
+    groups = framework_of(problem.measured_profile).grain(grain, problem.profile)
+    return problem.constrained(together=[*problem.together, *groups])
+
+
+def at_usual_grain(problem: Problem, objective: str) -> Problem:
+    """Keep whole what is usual for an objective, unless another constraint divides it."""
+    try:
+        return keep_whole(problem, usual_grain(problem.measured_profile, objective))
+    except ProblemError:
+        return problem
+
+
+def about_usual_grain(problem: Problem, objective: str) -> str:
+    """Say what stays whole because it is usual for an objective; empty if nothing does."""
+    grain = usual_grain(problem.measured_profile, objective)
+    if grain == OPS:
+        return ""
+    groups = framework_of(problem.measured_profile).grain(grain, problem.profile)
+    if not {*groups} <= {*problem.together}:
+        return ""
+    return f"{grain.capitalize()}s stay whole; --grain {OPS} divides them."
 
 
 def kind_of(profile: Profile) -> ModelKind | None:

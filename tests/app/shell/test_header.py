@@ -132,7 +132,7 @@ def test_the_last_sessions_choice_is_known_before_the_methods_are(make_header):
     assert chosen.time_limit_s == 30
     assert "Both, query" in texts(header.method_menu)
     chosen.set_method("both", objective="latency")
-    chosen.forget()
+    chosen.forget(None)
     assert (chosen.method, chosen.time_limit_s) == (solver.default_method, 30)
 
 

@@ -1,6 +1,7 @@
 """The window solves, compares, and shows what a search finds."""
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 from PySide6.QtCore import Qt
@@ -14,12 +15,14 @@ from enplace.machine.pipelines.pipeline import planned_rule
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.text import ms
+from enplace.values.measurement import Measurement
 from enplace.values.result import Result
 from enplace.writers import write_plan
 from enplace_studio.jobs.solver import Job, Method, Report
 from enplace_studio.model.open_project import start_project
 from enplace_studio.model.plan_facts import standing, why_stale
 from enplace_studio.solve.compare_dialog import CompareDialog
+from enplace_studio.solve.method_dialog import MethodDialog
 from problems import cluster_of, plan_of, profile_of
 
 
@@ -230,6 +233,41 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     assert by_method["local-search"] == ""
     chosen.set_method("heft")
     assert header.method_button.text() == "HEFT  ▾"
+
+
+def test_blocks_of_pytorch_stay_whole_for_throughput_unless_ops_are_asked_for(
+    make_window, qtbot, monkeypatch
+):
+    window = make_window()
+    times = {"h_0/a": 10, "h_0/b": 10, "h_1/a": 20, "h_1/b": 40}
+    profile = profile_of(times, [(a, b, 4) for a, b in pairwise(times)])
+    profile = replace(profile, measured=Measurement(framework="torch"))
+    with solving(window, qtbot):
+        window.document.open(start_project(profile, cluster_of(2, b0_us=0.0)))
+    header, chosen = window.header, window.studio.chosen
+    assert "whole" not in header.method_button.text()
+    chosen.set_method("max-load-dp")
+    assert header.method_button.text() == "Max-load DP, whole blocks  ▾"
+    with solving(window, qtbot):
+        header.solve_button.click()
+    found = window.document.current
+    assert (found.plan.value_us, found.note) == (64.0, "contiguous, whole blocks")
+    assert not window.document.problem.together
+
+    def ask_for_ops(dialog):
+        field = dialog.grain_field
+        assert field.currentText() == "Blocks (usual)"
+        field.setCurrentIndex(field.findText("Nothing"))
+        field.activated.emit(field.currentIndex())
+        return True
+
+    monkeypatch.setattr(MethodDialog, "exec", ask_for_ops)
+    window.studio.solving.choose_method()
+    assert header.method_button.text() == "Max-load DP  ▾"
+    with solving(window, qtbot):
+        header.solve_button.click()
+    found = window.document.current
+    assert (found.plan.value_us, found.note) == (44.0, "contiguous")
 
 
 def test_a_running_solver_refuses_requests_with_the_reason(window, qtbot):

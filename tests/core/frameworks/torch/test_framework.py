@@ -1,13 +1,20 @@
 import pytest
 
 from enplace.errors import FileError
-from enplace.frameworks.registry import frameworks
+from enplace.frameworks.registry import (
+    about_usual_grain,
+    at_usual_grain,
+    frameworks,
+    keep_whole,
+)
 from enplace.frameworks.roofline import GPUS
 from enplace.frameworks.source import source_from_json, source_of
 from enplace.frameworks.torch.error_text import describe_out_of_memory, explain
 from enplace.frameworks.torch.measure import estimated_profile
 from enplace.frameworks.torch.names import UniqueNames, scope_of_module
+from enplace.readers.clusters import presets
 from enplace.values.measurement import Measurement
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem
 from torch_steps import read_step
 
 
@@ -72,3 +79,18 @@ def test_known_errors_say_what_to_do():
     assert explain(ValueError("labels are wrong")) == ""
     text = describe_out_of_memory("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has")
     assert "2.50 GiB" in text
+
+
+def test_blocks_stay_whole_for_throughput_unless_a_constraint_divides_one():
+    profile = estimated_profile(
+        "tied", read_step("tied"), GPUS["h100"], Measurement(framework="torch")
+    )
+    problem = Problem(profile, presets()["h100-2-nvlink"])
+    kept = at_usual_grain(problem, THROUGHPUT)
+    assert len(kept.together) > len(problem.together)
+    assert about_usual_grain(kept, THROUGHPUT) == "Blocks stay whole; --grain op divides them."
+    assert at_usual_grain(problem, STEP_TIME) is keep_whole(problem, "op") is problem
+    ops = [profile.index[f"blocks_0/{name}/addmm"] for name in ("up", "down")]
+    divided = problem.constrained(pins=((ops[0], 0), (ops[1], 1)))
+    assert at_usual_grain(divided, THROUGHPUT) is divided
+    assert about_usual_grain(divided, THROUGHPUT) == ""
