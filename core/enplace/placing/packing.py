@@ -46,7 +46,7 @@ def pack(problem: Problem, stop: Stop) -> Packing:
     if allowed.size > MOST_CHOICES:
         return Packing()
     weights = problem.unit_persistent_bytes[:, None] / capacity
-    runs = _working_bytes(problem) / capacity
+    runs = working_bytes(problem) / capacity
     if (np.where(allowed, weights + runs, np.inf).min(axis=1) > 1 + SURELY).any():
         return Packing(is_impossible=True)  # a unit is too large for every device
     if stop():
@@ -73,7 +73,7 @@ def pack(problem: Problem, stop: Stop) -> Packing:
     )
 
 
-def _working_bytes(problem: Problem) -> FloatArray:
+def working_bytes(problem: Problem) -> FloatArray:
     """Find what a device needs, besides variables, for a unit's hungriest op; by device.
 
     Nothing is held for an op that takes no time. Shape (n_units, n_devices).

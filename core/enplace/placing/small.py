@@ -178,6 +178,25 @@ class Placements:
         return found
 
 
+def find_order(problem: Problem, device: IntArray) -> tuple[Schedule, bool]:
+    """Find an order in which a placement fits.
+
+    Returns
+    -------
+    Schedule
+        One that fits; if none was found, that of devices which take ops as they become ready.
+    bool
+        Whether that is certain: of a placement that fits, or that no order of a small problem does.
+    """
+    (plan,) = unordered(problem, device, "")
+    made = simulate(problem, plan)
+    found = made if made.fits else best_fit(in_other_orders(made))
+    if found is None and is_small(problem):
+        found, is_certain = _Search(problem, "").any_order(device)
+        return found or made, is_certain
+    return found or made, found is not None
+
+
 def fullest_percent(schedule: Schedule) -> int:
     """Return the share of memory that the fullest device uses, in per cent, rounded up."""
     share = schedule.peak_bytes / schedule.problem.cluster.capacity_bytes

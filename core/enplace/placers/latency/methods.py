@@ -22,17 +22,17 @@ from enplace.placers.max_load.table.caveats import (
     explain_failure,
     simplify,
 )
-from enplace.placers.max_load.table.contract import find_static_excess, find_step_excess
-from enplace.placing.candidates import unordered
+from enplace.placers.max_load.table.contract import find_static_excess
 from enplace.placing.incumbents import PROVEN_GAP, Best, Incumbent, report_plan
 from enplace.placing.options import PROGRAM_S, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, TIES, placer
 from enplace.placing.settle import settle
-from enplace.placing.small import NO_PLAN_FITS
+from enplace.placing.small import NO_PLAN_FITS, find_order
 from enplace.placing.ties import choose
 from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
+from enplace.values.profile import IntArray
 from enplace.values.rivals import Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
@@ -184,16 +184,17 @@ class _Plans:
     """
 
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
-        self.problem, self._same, self._about = _simplify(problem)
+        self.problem = problem
+        self._same, self._about = _describe(problem, about_machine(problem))
         self._method, self._q, self._options = method, q, options
-        self._best, self._found_us = Best[Incumbent](), np.inf
+        self._best, self._found = Best[Incumbent](), Best[Incumbent]()
 
     def make(self, found: Incumbent) -> Plan:
         """Make the best plan so far, with everything known about it by now."""
         best = self._best.kept or _settled(self.problem, found, self._q)
         plan = _plan(self.problem, best, self._method)
         about = list(self._about)
-        if np.isinf(found.objective_us):
+        if not found.fits:
             about.append(explain_failure(self.problem, plan.device))
         bound_us, proven = _prove(found, best.objective_us)
         plan = replace(
@@ -211,9 +212,8 @@ class _Plans:
 
     def _is_better(self, found: Incumbent) -> bool:
         """Keep the placement of an incumbent, once settled, if it is better."""
-        if found.objective_us >= self._found_us:
+        if not self._found.offer(found):
             return False
-        self._found_us = found.objective_us
         return self._best.offer(_settled(self.problem, found, self._q))
 
 
@@ -233,22 +233,26 @@ def _settled(problem: Problem, found: Incumbent, n_subgraphs: int) -> Incumbent:
         settled_us <= us * (1 + 1e-9)
         and find_pass_subgraphs(problem, settled).max() < n_subgraphs
         and find_static_excess(problem, settled) <= find_static_excess(problem, device)
-        and find_step_excess(problem, settled) <= find_step_excess(problem, device)
+        and _excess_bytes(problem, settled) <= _excess_bytes(problem, device)
     )
     return replace(found, device=settled, objective_us=settled_us) if as_good else found
 
 
+def _excess_bytes(problem: Problem, device: IntArray) -> int:
+    return find_order(problem, device)[0].excess_bytes
+
+
 def _prove(found: Incumbent, us: float) -> tuple[float, bool]:
     """Return a bound on the latency, and whether it proves a placement with this latency best."""
-    bound_us = min(found.bound_us, us) if np.isfinite(found.objective_us) else 0.0
+    bound_us = min(found.bound_us, us) if found.fits else 0.0
     proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
     return (us if proven else bound_us), proven
 
 
 def _plan(problem: Problem, found: Incumbent, method: str) -> Plan:
     """Make the plan of an incumbent."""
+    plan = find_order(problem, found.device)[0].plan.under_name(method)
     # Usually the fewest subgraphs have the same latency, and need not be kept.
-    (plan,) = unordered(problem, found.device, method)
     us = found.objective_us
     is_split = us < latency_us(problem, found.device) * (1 - 1e-9)
     subgraph = found.subgraph if is_split else None

@@ -8,18 +8,51 @@ The paper's products are made linear with a latency that is known to be sufficie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.host_links import send_us
 from enplace.machine.op_passes import backward_ops
 from enplace.placers.latency.groups import cpu_us, place_bytes
 from enplace.placers.max_load.search.program import add_contiguity
 from enplace.placers.max_load.table.hyperedges import find_cut_costs
+from enplace.placing.packing import working_bytes
 from enplace.solvers.model import Model, ModelBuilder, Terms
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
+
+
+class Memory(NamedTuple):
+    """What a program knows of memory; a place is an accelerator, or the last one: all CPUs.
+
+    Attributes
+    ----------
+    op_bytes : int array, shape (n_ops,)
+        What each op takes on its place all the time.
+    working_bytes : float array, shape (n_units, n_places)
+        What a unit takes there besides, for some time.
+    capacity_bytes : float array, shape (n_places,)
+    refused : tuple of int arrays, shape (n_units,)
+        Placements that are left out, because they do not fit.
+    """
+
+    op_bytes: IntArray
+    working_bytes: FloatArray
+    capacity_bytes: FloatArray
+    refused: tuple[IntArray, ...] = ()
+
+
+def known_memory(problem: Problem) -> Memory:
+    """Return what every plan needs: its variables, and what one of its ops works with.
+
+    A plan may need more: whether it fits depends on the order of its ops, too.
+    """
+    cluster, working = problem.cluster, working_bytes(problem)
+    of_cpus = working[:, cluster.cpus].min(axis=1, initial=np.inf)
+    of_cpus[np.isinf(of_cpus)] = 0.0
+    each = np.column_stack([working[:, cluster.gpus], of_cpus])
+    return Memory(problem.profile.persistent_bytes, each, place_bytes(problem))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +107,7 @@ class _Parts:
         return np.arange(len(self.gpu))
 
 
-def write_program(problem: Problem, q: int, enough_us: float) -> LatencyProgram:
+def write_program(problem: Problem, q: int, enough_us: float, memory: Memory) -> LatencyProgram:
     """Write the program.
 
     Parameters
@@ -85,7 +118,7 @@ def write_program(problem: Problem, q: int, enough_us: float) -> LatencyProgram:
         A latency that the best placement does not exceed.
     """
     builder = ModelBuilder()
-    where = _add_where(builder, problem)
+    where = _add_where(builder, problem, memory)
     here = _add_here(builder, problem, where, q)
     n_ops, _, n_passes, _ = here.shape
     # An op of the other pass is in no subgraph; one shared variable, fixed at 0, represents this.
@@ -154,7 +187,7 @@ def _add_contiguity_of_passes(builder: ModelBuilder, problem: Problem, here: Int
         add_contiguity(builder, mine, place[a[both]], place[b[both]])
 
 
-def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
+def _add_where(builder: ModelBuilder, problem: Problem, memory: Memory) -> IntArray:
     """Add the variables for the place of each unit: one place each (1), within memory (3)."""
     cluster = problem.cluster
     allowed = np.zeros((problem.n_units, len(cluster.gpus) + 1), dtype=bool)
@@ -163,15 +196,30 @@ def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
     where = builder.variables(*allowed.shape, upper=allowed, integral=True)
     each = np.arange(problem.n_units)[:, None]
     builder.sums(problem.n_units, [(each, 1.0, where)], lower=1.0, upper=1.0)
-    need = np.zeros(problem.n_units)
-    np.add.at(need, problem.unit, op_memory_bytes(problem))
-    capacity = place_bytes(problem)
-    limited = np.flatnonzero((capacity < need.sum()) & allowed.any(axis=0))
-    if len(limited):
-        share = need[:, None] / capacity[limited]
-        rows = np.arange(len(limited))
-        builder.sums(len(limited), [(rows, share, where[:, limited])], upper=1.0)
+    _limit_memory(builder, problem, memory, where, allowed)
+    for place in memory.refused:
+        chosen, row = where[np.arange(problem.n_units), place], np.zeros(1, dtype=np.int64)
+        builder.sums(1, [(row, 1.0, chosen)], upper=problem.n_units - 1)
     return where
+
+
+def _limit_memory(
+    builder: ModelBuilder, problem: Problem, memory: Memory, where: IntArray, allowed: BoolArray
+) -> None:
+    """Add the rows for the memory of each place that may be full."""
+    need = np.zeros(problem.n_units)
+    np.add.at(need, problem.unit, memory.op_bytes)
+    capacity, working = memory.capacity_bytes, memory.working_bytes * allowed
+    limited = np.flatnonzero((capacity < need.sum() + working.max(axis=0)) & allowed.any(axis=0))
+    if not len(limited):
+        return
+    share, capacity = need[:, None] / capacity[limited], capacity[limited]
+    held, rows = builder.variables(len(limited), upper=1.0), np.arange(len(limited))
+    terms: list[Terms] = [(rows, share, where[:, limited]), (rows, -1.0, held)]
+    builder.sums(len(limited), terms, upper=0.0)
+    unit, at = np.nonzero(working[:, limited])
+    besides = working[unit, limited[at]] / capacity[at]
+    builder.rows([(1.0, held[at]), (besides, where[unit, limited[at]])], upper=1.0)
 
 
 def _add_here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> IntArray:

@@ -17,13 +17,16 @@ from problems import cluster_of, profile_of
 
 
 @st.composite
-def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem:
-    """Draw a few ops, some backward or colocated, on accelerators with little memory and a CPU."""
+def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1, largest: int = 9) -> Problem:
+    """Draw a few ops, some backward or colocated, on accelerators with little memory and a CPU.
+
+    With a larger ``largest`` tensor, what fits is a matter of which outputs are alive at once.
+    """
     n = draw(st.integers(2, most))
     names = [f"{'' if i < n - draw(st.integers(0, 2)) else 'gradients/'}op{i}" for i in range(n)]
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
-    sizes = [draw(st.integers(0, 9)) for _ in names]
+    sizes = [draw(st.integers(0, largest)) for _ in names]
     times = {name: draw(st.integers(least_us, 20)) for name in names}
     profile = profile_of(
         times,
