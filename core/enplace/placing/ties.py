@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import le
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.machine.pipelines.pipeline import planned_rule, simulate_pipeline
+from enplace.machine.subgraphs import find_subgraphs
 from enplace.placing.incumbents import BETTER
 from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE, Around, exchanged, in_order, with_fewer_transfers
@@ -62,6 +64,8 @@ class _Rated:
         The objective and the price of all transfers.
     fullest : int
         Share of memory that the fullest device uses, in per cent, rounded up.
+    subgraphs : tuple of int
+        The most subgraphs of a device in each pass, less one.
     """
 
     schedule: Schedule
@@ -69,7 +73,7 @@ class _Rated:
     charged_us: float
     peak_bytes: IntArray
     fullest: int
-    n_subgraphs: int
+    subgraphs: tuple[int, ...]
 
     @property
     def rank(self) -> tuple[int, int, tuple[int, ...]]:
@@ -126,6 +130,20 @@ def _value_us(problem: Problem, plan: Plan) -> float:
     if plan.objective == LATENCY:
         return latency_us(problem, plan.device, plan.subgraph)
     return max_load_us(problem, plan.device, planned_rule(plan))
+
+
+def _count_subgraphs(problem: Problem, plan: Plan) -> tuple[int, ...]:
+    """Return one less than the most subgraphs of a device in each pass.
+
+    In a pipeline, CPUs have stages too.
+    """
+    backward = backward_ops(problem)
+    if plan.objective == THROUGHPUT:
+        place, n_places = 2 * plan.device + backward, 2 * problem.cluster.n_devices
+        number = find_subgraphs(problem.profile, place, n_places)
+    else:
+        number = find_pass_subgraphs(problem, plan.device)
+    return tuple(int(number[ops].max(initial=0)) for ops in (~backward, backward))
 
 
 class _Choice:
@@ -241,15 +259,15 @@ class _Choice:
             and found.charged_us <= self._charged_us + self._slack_us
             and found.fullest <= max(100, self._first.fullest)
             and found.schedule.fits
-            and found.n_subgraphs <= self._first.n_subgraphs
+            and all(map(le, found.subgraphs, self._first.subgraphs))
         )
 
     def _rate(self, schedule: Schedule) -> _Rated:
         problem, plan = schedule.problem, schedule.plan
-        value_us, n_subgraphs, peak_bytes = schedule.makespan_us, 0, schedule.peak_bytes
+        value_us, peak_bytes = schedule.makespan_us, schedule.peak_bytes
+        subgraphs: tuple[int, ...] = ()
         if plan.objective != STEP_TIME:
-            value_us = _value_us(problem, plan)
-            n_subgraphs = int(find_pass_subgraphs(problem, plan.device).max())
+            value_us, subgraphs = _value_us(problem, plan), _count_subgraphs(problem, plan)
         if self._in_flight:
             rule = planned_rule(plan)
             n = max(3 * problem.cluster.n_devices, rule.microbatches)
@@ -259,7 +277,7 @@ class _Choice:
         price_us = self._price_us[schedule.transfer_from, schedule.transfer_to].sum()
         charged_us = value_us + float(price_us)
         fullest = math.ceil(100 * share - 1e-9)
-        return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, n_subgraphs)
+        return _Rated(schedule, value_us, charged_us, peak_bytes, fullest, subgraphs)
 
     def taken(self) -> Schedule:
         """Return the plan to take, and say in its note why, if it is not the one given."""
@@ -270,9 +288,12 @@ class _Choice:
         if plan.objective == STEP_TIME:
             plan = plan.with_notes(plan.note, why)
         else:
-            plan = replace(plan, value_us=best.value_us, proven=self._is_proven(best))
-            if plan.proven and plan.bound_us == self._given.value_us:
-                plan = replace(plan, bound_us=plan.value_us)  # they differ by rounding
+            is_proven, bound_us = self._is_proven(best), plan.bound_us
+            if is_proven and bound_us == plan.value_us:  # the values differ by rounding
+                bound_us = best.value_us
+            elif bound_us is not None:  # it may not hold for the plan taken
+                bound_us = min(bound_us, best.value_us)
+            plan = replace(plan, value_us=best.value_us, bound_us=bound_us, proven=is_proven)
             plan = plan.with_notes(plan.note, as_clause(why), separator="; ")
         return replace(best.schedule, plan=plan)
 

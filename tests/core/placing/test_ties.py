@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import place
+from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placing.options import PlaceOptions
 from enplace.placing.prices import FEW, MOST, PRICE_US, price_us
 from enplace.placing.rebalance import TIE
 from enplace.placing.stop import Stop
 from enplace.placing.ties import settle_ties
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.load_rule import USUAL
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from problems import cluster_of, plan_of, planned_problems, profile_of, with_measured_links
@@ -134,6 +136,22 @@ def test_the_throughput_of_a_chain_has_the_most_free_memory_of_all_stages(sizes,
     ]
     best = min(share(rival) for rival in rivals if rival.fits)
     assert share(found.schedule) <= best + 0.01
+
+
+def test_the_stage_of_a_host_is_not_torn_apart_to_save_a_transfer():
+    """The last op reads the first one's output on the host, but between them is a GPU."""
+    edges = [("first", "middle", 1), ("first", "last", 1), ("middle", "last", 1)]
+    times = {"first": 1, "middle": 100, "last": 50}
+    profile = profile_of(times, edges, cpu={"first": 1, "last": 50})
+    problem = Problem(profile, cluster_of(2, cpu_lanes=1))
+    pipeline = {"objective": THROUGHPUT, "load_rule": USUAL}
+    schedule = placed(problem, [2, 0, 1], **pipeline)
+    nearer = placed(problem, [2, 0, 2], **pipeline)
+    loads_us = [max_load_us(problem, each.plan.device) for each in (schedule, nearer)]
+    assert loads_us[0] == loads_us[1]
+    assert len(nearer.transfer_tensor) < len(schedule.transfer_tensor)
+    found = settle_ties(schedule, [nearer.plan], Stop())
+    assert is_contiguous(problem, found.plan.device)
 
 
 def test_the_subgraphs_of_a_query_are_not_lost_to_a_slower_plan():

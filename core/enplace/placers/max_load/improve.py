@@ -168,11 +168,6 @@ class _Improver:
         return self.goal.rivals != ALL
 
     @property
-    def is_contiguous(self) -> bool:
-        """Whether the best plan fits, and each of its devices has one stage."""
-        return self.fits and not self._is_apart(self.plan)
-
-    @property
     def is_usable(self) -> bool:
         """Whether the best plan fits, and is contiguous if that is preferred."""
         return self.fits and not (self.prefers_contiguous and self._is_apart(self.plan))
@@ -411,17 +406,18 @@ class _Improver:
                 self._offer(replace(plan, rivals=STAGED, details=self.plan.details))
 
     def _search_locally(self) -> None:
-        """Descend from random placements and the best plan, and anneal, with fewer outputs counted.
+        """Descend from the best plan and random placements, and anneal, with fewer outputs counted.
 
         It takes little time, and its placements may be anywhere. Where the best plan is contiguous,
         it tells what another split would take.
         """
         problem, known = self.problem, unit_devices(self.problem, self.plan.device)
-        least_us, choices = shared_work_us(problem), problem.unit_allowed.size
-        if self.is_preferred and not (
-            choices <= MOST_CHOICES and is_clearly_less(least_us, self.plan.value_us)
-        ):
-            return
+        choices, restarts = problem.unit_allowed.size, RESTARTS
+        if self.is_preferred:
+            least_us = shared_work_us(problem)
+            if choices > MOST_CHOICES or not is_clearly_less(least_us, self.plan.value_us):
+                return
+            restarts *= choices <= FEW_CHOICES
         stop, draw = self.stop.within(LOCAL_SHARE), np.random.default_rng(self.options.seed)
         outputs = op_memory_bytes(problem) - self.weights
         for share in OUTPUT_SHARES if outputs.any() else OUTPUT_SHARES[:1]:
@@ -430,16 +426,18 @@ class _Improver:
             if self.fits:
                 room = np.maximum(graph.capacity_bytes, held_bytes(graph, known))
                 graph = replace(graph, capacity_bytes=room)
-            found = [known]
-            for start in (known, *(draw_placement(graph, draw) for _ in range(RESTARTS))):
-                if stop():
-                    return
-                found.append(descend(graph, start, stop))
+            starts = (known, *(draw_placement(graph, draw) for _ in range(restarts)))
+            found = [descend(graph, start, stop) for start in starts]
             best = min(found, key=partial(score, graph))
             if score(graph, best)[0] <= 0:
                 found.append(anneal_by_levels(graph, best, stop, self.options.seed))
-            for device in found[1:]:
+            for device in sorted(found, key=partial(score, graph)):
+                apart_us = min(self._apart_us, self.plan.value_us or np.inf)
+                if self.is_preferred and not score(graph, device)[1] < apart_us * (1 - BETTER):
+                    break
                 self._offer_device(device[problem.unit])
+                if stop():
+                    return
 
     def _mend(self, stop: Stop) -> None:
         """Move units of the placements that lack least, until one fits."""
@@ -472,12 +470,10 @@ class _Improver:
         """
         plan, is_asked = self.plan, self.goal.rivals != STAGED
         value_us, bound_us = plan.value_us or 0.0, plan.bound_us or 0.0
-        is_near = self.is_contiguous and bound_us >= value_us * (1 - NEAR)
+        is_near = self.is_usable and bound_us >= value_us * (1 - NEAR)
         if not is_asked:
-            choices, has_time = (
-                self.problem.unit_allowed.size,
-                self.options.stop.limit_s is not None,
-            )
+            choices = self.problem.unit_allowed.size
+            has_time = self.options.stop.limit_s is not None
             if choices > (FEW_CHOICES if is_near else MOST_CHOICES):
                 return
             is_usable = self.lacks[0] <= 0 and not self._is_apart(plan)

@@ -14,11 +14,13 @@ from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.pipelines.loads import max_load_us
 from enplace.placers import PlaceOptions, Stop, place
+from enplace.placers.max_load import methods
 from enplace.placers.max_load.contiguity import is_contiguous
 from enplace.placing.candidates import unordered
 from enplace.placing.packing import pack
 from enplace.placing.rebalance import TIE
 from enplace.placing.small import Placements
+from enplace.placing.stopwatch import Stopwatch
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.constraints import Constraints
 from enplace.values.problem import THROUGHPUT, Problem
@@ -105,6 +107,21 @@ def test_without_a_proof_only_the_time_of_the_search_is_said():
     plan = replace(place(problem, "max-load-dp").plan, nothing_fits=False, solve_seconds=8.0)
     schedule = simulate(problem, plan)
     assert schedule.fit_verdict == "Nothing found that fits in 8.0 s; not proven"
+
+
+@pytest.mark.parametrize(("n", "most_s"), [(12, 4), (7000, 8)])
+def test_the_table_leaves_time_to_the_programs_if_they_can_be_solved(monkeypatch, n, most_s):
+    limits_s = []
+
+    def note(problem, rule, *, stopped, **_):
+        limits_s.append(stopped.limit_s)
+        raise InterruptedError
+
+    monkeypatch.setattr(methods, "find_fitting", note)
+    options = PlaceOptions(THROUGHPUT, Stop(8, clock=Stopwatch(lambda: 0.0)))
+    with pytest.raises(InterruptedError):
+        methods.max_load_dp(Problem(layers(n), cards([10**6] * 2, 10**6)), options)
+    assert limits_s == [most_s]
 
 
 @pytest.mark.parametrize("limit_s", [None, 4])
