@@ -1,29 +1,33 @@
 """Memory of a pipeline over time: what each device holds of every sample on its way.
 
-A device always holds the variables of its ops, copies of others' that its ops read, and sums of
-gradients that its ops make for updates elsewhere, or that are held until the optimiser has ended
+A device always holds the variables of its ops, copies of others' that its ops read, and the sums of
+the gradients that its ops make, to which each sample adds its own at once
 (:func:`~enplace.machine.op_passes.once_per_step`). Of each sample it holds
 
-- a tensor that it makes, from the start of the stage that makes it to the end of the last stage
-  there that reads it, and of those until which it is held, and until it is sent;
-- a tensor that it receives, from the start of the transfer to the end of the last stage there that
-  reads it;
-- while a stage computes, the temporary memory of its hungriest op.
+- a tensor that it makes, from the op that makes it to the last op there that reads it, and those
+  until which it is held, and until it is sent;
+- a tensor that it receives, from the start of the transfer to the last op there that reads it;
+- while an op runs, its temporary memory.
 
-Between two steps, in the exchange, it also holds the sums that it receives.
+So between stages a device only holds what later ones need: of the samples on their way back, what
+the backward pass reads. While a stage computes, it needs as much more as its ops do at their most,
+one after another in the plan's order (:mod:`enplace.machine.pipelines.stage_peaks`). Between two
+steps, in the exchange, it also holds the sums that it receives.
 
 In the inputs of 2020, the size of a node includes the outputs of one sample. There a device holds
 the sizes of its nodes, and for every further sample in flight the outputs of its forward nodes,
 if it has backward nodes too.
 
 A device that recomputes keeps no activations: of a sample in flight it holds the tensors that its
-forward ops receive, and those that they make exist again while its backward stages run.
+forward ops receive. Those that they make exist again from its first backward stage on, which runs
+the forward ops once more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,14 +38,24 @@ from enplace.machine.op_passes import (
     given_by_variables,
     holds_of_samples,
     once_per_step,
+    optimiser_ops,
     recomputing,
     returns_to,
 )
 from enplace.machine.pipelines.loads import COMPUTE, IN, OUT
+from enplace.machine.pipelines.stage_peaks import (
+    UNKNOWN,
+    Life,
+    find_ancestors,
+    find_corrections,
+    find_repeated,
+    last_of,
+    run_in_order,
+)
 from enplace.machine.pipelines.stages import FORWARD, Stage
 from enplace.values.memory import MemoryCurve
 from enplace.values.plan import Plan
-from enplace.values.problem import Problem
+from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 Times = Mapping[tuple[int, int, int], tuple[float, float]]
@@ -64,6 +78,10 @@ class _Hold:
     begin: tuple[int, int]
     ends: tuple[tuple[int, int], ...]
     received: bool = False
+
+
+Holds = Mapping[int, Mapping[_Hold, int]]
+"""By device, the bytes of each sample that it holds for the same time."""
 
 
 def forward_bytes(problem: Problem) -> IntArray:
@@ -100,6 +118,7 @@ def find_memory(
     problem: Problem,
     plan: Plan,
     stages: Sequence[Stage],
+    holds: Holds,
     times: Times,
     n_microbatches: int,
     exchange_us: tuple[float, float],
@@ -108,10 +127,11 @@ def find_memory(
 
     Parameters
     ----------
+    holds : Holds
+        What :func:`find_holds` finds.
     exchange_us : (float, float)
         From when to when weights and gradients are exchanged; twice the same if none are.
     """
-    holds = _find_holds(problem, plan, stages)
     variables, copies = problem.profile.persistent_bytes, copied_bytes(problem, plan.device)
     begin_us, end_us = exchange_us
     curves = []
@@ -159,8 +179,7 @@ def copied_bytes(problem: Problem, device: IntArray) -> Copies:
         np.add.at(place, to[chosen], profile.copy_bytes[tensor[chosen]])
     made = np.flatnonzero(weights)
     np.add.at(kept, device[profile.tensor_op[made]], profile.held_bytes[made])
-    held = np.diff(profile.hold_ptr) > 0
-    sums = np.union1d(tensor[~of_weights], np.flatnonzero(once & ~weights & held))
+    sums = np.flatnonzero(added_at_once(problem, device))
     np.add.at(kept, device[profile.tensor_op[sums]], profile.held_bytes[sums])
     return Copies(kept, arriving)
 
@@ -185,36 +204,56 @@ def _time(times: Times, microbatch: int, at: tuple[int, int]) -> tuple[float, fl
     return times[microbatch, stage, COMPUTE] if found is None else found
 
 
-def _find_holds(
-    problem: Problem, plan: Plan, stages: Sequence[Stage]
-) -> dict[int, dict[_Hold, int]]:
-    """Find what each device holds of a sample, and how many bytes."""
+def find_holds(problem: Problem, plan: Plan, stages: Sequence[Stage], *, overlap: bool) -> Holds:
+    """Find what each device holds of a sample, and how many bytes.
+
+    ``overlap`` says whether a device may still send a tensor while it computes the next stage.
+    """
     profile = problem.profile
     stage_of = np.zeros(profile.n_ops, dtype=np.int64)
     for number, stage in enumerate(stages):
         stage_of[stage.ops] = number
     first = [stage.devices[0] for stage in stages]
-    recompute = recomputing(problem, plan.device, plan.recompute)
+    repeated = find_repeated(stages, recomputing(problem, plan.device, plan.recompute))
+    repeats = {first[number]: number for number in repeated}
+    added, ancestors = added_at_once(problem, plan.device), find_ancestors(stages)
     holds: dict[int, dict[_Hold, int]] = defaultdict(lambda: defaultdict(int))
-    for use, (held_bytes, copy_bytes) in _find_uses(profile, stage_of).items():
+    lives: dict[tuple[int, int], list[Life]] = {}
+    uses, use_of = _find_uses(profile, stage_of, added)
+    for number, (use, (held_bytes, copy_bytes)) in enumerate(uses.items()):
         maker = use.maker
         readers: dict[int, set[int]] = {first[maker]: {maker}}
-        for reader in use.readers:
+        for reader in () if use.is_added else use.readers:
             readers.setdefault(first[reader], set()).add(reader)
-        if use.is_summed and (use.is_held or len(readers) > 1):
-            # Added at once to the sum of the samples, which stays, or is sent after the last one.
-            readers = {first[maker]: {maker}}
         for device, there in readers.items():
-            sent = device == first[maker] and len(readers) > 1
-            again = stages[min(there)].of == FORWARD and device in recompute
             made = device == first[maker]
-            later = sorted(use.until) if made else []
-            for hold in _holds_of(stages, maker, sorted(there), made, sent, again, later):
+            receive = {min(each) for d, each in readers.items() if d != device} if made else set()
+            again = repeats.get(device, UNKNOWN) if stages[min(there)].of == FORWARD else UNKNOWN
+            later = use.until if made else frozenset()
+            known = lives.setdefault((number, device), [])
+            for hold, life in _holds_of(
+                stages, ancestors, maker, there, made, receive, again, later, overlap
+            ):
                 holds[device][hold] += held_bytes if made else copy_bytes
-    for number, stage in enumerate(stages):
-        if temporary := int(profile.temporary_bytes[stage.ops].max(initial=0)):
-            holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += temporary
+                known.append(life)
+    steps = run_in_order(profile, plan, stages, repeated)
+    corrections = find_corrections(problem, plan.device, steps, use_of, added, lives)
+    for number, n_bytes in enumerate(corrections.tolist()):
+        holds[first[number]][_Hold((number, COMPUTE), ((number, COMPUTE),))] += n_bytes
     return holds
+
+
+def added_at_once(problem: Problem, device: IntArray) -> BoolArray:
+    """Find the gradients that each sample adds to a sum as they are made; shape (n_tensors,).
+
+    What the optimiser makes of these sums is no sum, unless it is held, or sent to other devices.
+    """
+    profile = problem.profile
+    found = once_per_step(profile) & ~given_by_variables(profile)
+    crosses = np.zeros(profile.n_tensors, dtype=bool)
+    crosses[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    stays = crosses | (np.diff(profile.hold_ptr) > 0) | ~optimiser_ops(problem)[profile.tensor_op]
+    return found & stays
 
 
 class _Use(NamedTuple):
@@ -224,21 +263,23 @@ class _Use(NamedTuple):
     ----------
     until : frozenset of int
         Stages of the same sample until whose end it is held besides.
-    is_summed : bool
-        Whether it goes to a sum of all samples.
-    is_held : bool
-        Whether anything holds it.
+    is_added : bool
+        Whether it is added to a sum of all samples at once.
     """
 
     maker: int
     readers: frozenset[int]
     until: frozenset[int]
-    is_summed: bool
-    is_held: bool
+    is_added: bool
 
 
-def _find_uses(profile: Profile, stage_of: IntArray) -> dict[_Use, tuple[int, int]]:
-    """Return the bytes of all tensors of one use: where they are made, and of their copies."""
+def _find_uses(
+    profile: Profile, stage_of: IntArray, added: BoolArray
+) -> tuple[dict[_Use, tuple[int, int]], IntArray]:
+    """Find the bytes of all tensors of one use: where they are made, and of their copies.
+
+    The array has the number of each tensor's use; -1 if the tensor takes no memory.
+    """
     counts = np.flatnonzero((profile.copy_bytes > 0) & ~given_by_variables(profile))
     until: dict[int, set[int]] = defaultdict(set)
     for hold in holds_of_samples(profile).tolist():
@@ -247,51 +288,70 @@ def _find_uses(profile: Profile, stage_of: IntArray) -> dict[_Use, tuple[int, in
     columns = (
         counts,
         stage_of[profile.tensor_op[counts]],
-        once_per_step(profile)[counts],
-        np.diff(profile.hold_ptr)[counts] > 0,
+        added[counts],
         profile.held_bytes[counts],
         profile.copy_bytes[counts],
     )
     found: dict[_Use, tuple[int, int]] = {}
-    for tensor, maker, summed, held, held_bytes, copy_bytes in zip(
+    number: dict[_Use, int] = {}
+    use_of = np.full(profile.n_tensors, -1)
+    for tensor, maker, is_added, held_bytes, copy_bytes in zip(
         *(column.tolist() for column in columns), strict=True
     ):
         read_by = frozenset(readers[ptr[tensor] : ptr[tensor + 1]])
-        use = _Use(maker, read_by, frozenset(until.get(tensor, ())), summed, held)
+        use = _Use(maker, read_by, frozenset(until.get(tensor, ())), is_added)
         known = found.get(use, (0, 0))
         found[use] = known[0] + held_bytes, known[1] + copy_bytes
-    return found
+        use_of[tensor] = number.setdefault(use, len(number))
+    return found, use_of
 
 
 def _holds_of(
     stages: Sequence[Stage],
+    ancestors: Sequence[int],
     maker: int,
-    there: list[int],
+    there: set[int],
     made: bool,
-    sent: bool,
-    again: bool,
-    later: list[int],
-) -> list[_Hold]:
+    receive: set[int],
+    again: int,
+    later: frozenset[int],
+    overlap: bool,
+) -> list[tuple[_Hold, Life]]:
     """Find when a device holds a tensor that some of its stages make or read.
 
-    ``later`` are stages, anywhere, until the end of which it is held besides.
+    Parameters
+    ----------
+    receive : set of int
+        Stages of other devices that receive it from here.
+    again : int
+        The stage that makes it again; :data:`UNKNOWN` if none does.
+    later : frozenset of int
+        Stages, anywhere, until the end of which it is held besides.
     """
-    if again:
-        later = [s for s in later if stages[s].devices == stages[maker].devices]
-    stay = sorted({*there, *later})
-    ends = [(stage, COMPUTE) for stage in stay] + [(maker, OUT)] * sent
-    begin = (maker, COMPUTE) if made else (there[0], IN)
-    back = [(s, COMPUTE) for s in stay if stages[s].of != FORWARD]
-    if not again:
-        return [_Hold(begin, tuple(ends), not made)]
-    if not made:
-        # The forward ops run again, so their inputs stay until they have.
-        device = stages[there[0]].devices
-        last = [(s, COMPUTE) for s, each in enumerate(stages) if each.devices == device]
-        return [_Hold(begin, tuple(ends + last), True)]
-    forward = [end for end in ends if end not in back]
-    found = [_Hold(begin, tuple(forward))]
-    return [*found, _Hold(back[0], tuple(back))] if back else found
+    device = stages[min(there)].devices
+    here = {s for s, each in enumerate(stages) if each.devices == device}
+    if again != UNKNOWN:
+        later &= here
+        if not made:
+            # The forward ops run again, so their inputs stay until they have.
+            return [(_Hold((min(there), IN), _ends(here), True), Life(UNKNOWN, UNKNOWN))]
+    stay = there | later
+    begin = (maker, COMPUTE) if made else (min(there), IN)
+    back = {s for s in stay if stages[s].of != FORWARD} if again != UNKNOWN else set()
+    ahead, found = stay - back, []
+    freed_in = last_of([*ahead, *receive] if overlap else [*ahead], ancestors)
+    if freed_in not in ahead & here or (receive and freed_in == maker):
+        freed_in = UNKNOWN
+    ends = _ends(ahead) + ((maker, OUT),) * bool(receive)
+    found.append((_Hold(begin, ends, not made), Life(maker if made else UNKNOWN, freed_in)))
+    if again != UNKNOWN:
+        life = Life(again, last_of([again, *back], ancestors))
+        found.append((_Hold((again, COMPUTE), _ends(back | {again})), life))
+    return found
+
+
+def _ends(stages: AbstractSet[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((stage, COMPUTE) for stage in sorted(stages))
 
 
 def _further_samples(
@@ -334,4 +394,6 @@ def _curve(rows: list[tuple[float, int, int]], resident: int) -> MemoryCurve:
     table: FloatArray = np.array([(0.0, 0, 0), *sorted(rows)], dtype=np.float64).reshape(-1, 3)
     time_us, at = np.unique(table[:, 0], return_index=True)
     total = np.add.reduceat(table[:, 1:], at).cumsum(axis=0).round().astype(np.int64)
-    return MemoryCurve(time_us, total[:, 0] + resident, total[:, 1], resident)
+    in_use = total[:, 0] + resident
+    # At the peak of a stage, what it has received may be freed already.
+    return MemoryCurve(time_us, in_use, np.minimum(total[:, 1], in_use), resident)

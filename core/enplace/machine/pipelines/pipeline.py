@@ -31,7 +31,7 @@ from enplace.machine.pipelines.loads import (
     add_up_parts_us,
     transfer_parts_us,
 )
-from enplace.machine.pipelines.memory import find_memory
+from enplace.machine.pipelines.memory import Holds, find_holds, find_memory
 from enplace.machine.pipelines.memory_waits import (
     ROUNDING,
     Room,
@@ -228,6 +228,7 @@ def simulate_pipeline(
             )
         passes = passes_of(problem, plan.device, weights_apart=kind == "zb-h1")
     stages = stages_of(problem, plan, passes)
+    holds = find_holds(problem, plan, stages, overlap=rule.n_resources > 1)
     owner = problem.cluster.lane_owner.tolist()
     exchange = () if kind == "inference" else exchanges(problem, plan.device, rule)
 
@@ -238,7 +239,7 @@ def simulate_pipeline(
         return [find_schedule(play) for play in plays]
 
     def find_schedule(play: _Play) -> PipelineSchedule:
-        return _find_schedule(problem, plan, play, n_microbatches, exchange)
+        return _find_schedule(problem, plan, play, holds, n_microbatches, exchange)
 
     if kind == "zb-h1":
         in_turn = simulate_pipeline(
@@ -301,6 +302,7 @@ def _find_schedule(
     problem: Problem,
     plan: Plan,
     play: _Play,
+    holds: Holds,
     n_microbatches: int,
     exchange: tuple[Exchange, ...],
 ) -> PipelineSchedule:
@@ -324,7 +326,13 @@ def _find_schedule(
         play.time_per_sample_us(),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
         find_memory(
-            problem, plan, play.stages, _times(slots), n_microbatches, (over_us, makespan_us)
+            problem,
+            plan,
+            play.stages,
+            holds,
+            _times(slots),
+            n_microbatches,
+            (over_us, makespan_us),
         ),
         exchange,
     )
