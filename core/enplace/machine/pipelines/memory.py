@@ -100,13 +100,38 @@ def forward_bytes(problem: Problem) -> IntArray:
     if counts_whole_nodes(profile):
         np.maximum.at(kept, profile.tensor_op, profile.tensor_bytes)
     else:
-        read = np.zeros(profile.n_tensors, dtype=bool)
-        read[profile.edge_tensor[backward[profile.edge_op]]] = True
-        holds = holds_of_samples(profile)
-        read[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
-        read[once_per_step(profile)] = False
-        np.add.at(kept, profile.tensor_op, profile.held_bytes * read)
+        np.add.at(kept, profile.tensor_op, profile.held_bytes * kept_tensors(problem))
     return np.where(backward, 0, kept)
+
+
+def kept_tensors(problem: Problem) -> BoolArray:
+    """Find the tensors of forward ops that a sample needs on its way back; (n_tensors,)."""
+    profile, backward = problem.profile, backward_ops(problem)
+    kept = np.zeros(profile.n_tensors, dtype=bool)
+    kept[profile.edge_tensor[backward[profile.edge_op]]] = True
+    holds = holds_of_samples(profile)
+    kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
+    return kept & ~once_per_step(profile) & ~backward[profile.tensor_op]
+
+
+def least_bytes(problem: Problem) -> IntArray:
+    """Return the bytes of each op that are surely held where it runs; (n_ops,).
+
+    They are its variables, the sums of gradients that it makes, and what it keeps of one sample for
+    backward ops that share its device. No pipeline in training needs less.
+    """
+    profile = problem.profile
+    if counts_whole_nodes(profile):
+        return profile.persistent_bytes
+    found, backward = profile.persistent_bytes.copy(), backward_ops(problem)
+    held_bytes, once = profile.held_bytes, once_per_step(profile)
+    forward = ~backward[profile.tensor_op] & ~once
+    reads = forward[profile.edge_tensor] & backward[profile.edge_op]
+    reads &= problem.unit[profile.edge_source] == problem.unit[profile.edge_op]
+    stays = added_anywhere(problem)
+    stays[profile.edge_tensor[reads]] = True
+    np.add.at(found, profile.tensor_op, held_bytes * stays)
+    return found
 
 
 def counts_whole_nodes(profile: Profile) -> bool:
@@ -249,11 +274,17 @@ def added_at_once(problem: Problem, device: IntArray) -> BoolArray:
     What the optimiser makes of these sums is no sum, unless it is held, or sent to other devices.
     """
     profile = problem.profile
+    stays = np.diff(profile.hold_ptr) > 0
+    stays[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
+    stays &= once_per_step(profile) & ~given_by_variables(profile)
+    return stays | added_anywhere(problem)
+
+
+def added_anywhere(problem: Problem) -> BoolArray:
+    """Find the gradients that each sample adds to a sum in every placement; (n_tensors,)."""
+    profile = problem.profile
     found = once_per_step(profile) & ~given_by_variables(profile)
-    crosses = np.zeros(profile.n_tensors, dtype=bool)
-    crosses[profile.edge_tensor[device[profile.edge_source] != device[profile.edge_op]]] = True
-    stays = crosses | (np.diff(profile.hold_ptr) > 0) | ~optimiser_ops(problem)[profile.tensor_op]
-    return found & stays
+    return found & ~optimiser_ops(problem)[profile.tensor_op]
 
 
 class _Use(NamedTuple):

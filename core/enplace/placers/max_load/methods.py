@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
 from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.memory.in_flight import held_by_stages
 from enplace.placers.max_load.partition_plan import plan_of_partition
 from enplace.placers.max_load.search.throughput_search import DP_SHARE
 from enplace.placers.max_load.table.caveats import outputs_decide, simplify
@@ -150,16 +151,17 @@ def _partition_plan(
 ) -> Plan:
     """Make a plan of the result of the dynamic programs."""
     options.stop.check()
-    problem, about = simplify(problem, options.load_rule)
+    rule = options.load_rule
+    problem, about = simplify(problem, rule, held_by_stages(problem, rule))
     stop = options.stop.limited(PROGRAM_S)
     partition = find_fitting(
         problem,
-        options.load_rule,
+        rule,
         seed=options.seed,
         along_order=along_order,
         stopped=stop,
     )
-    plan = plan_of_partition(problem, partition, method, options.load_rule, about, stopped=stop())
+    plan = plan_of_partition(problem, partition, method, rule, about, stopped=stop())
     value_us, bound_us = plan.value_us, plan.bound_us
     options.progress(Progress(options.seconds, "a partition", None, plan, value_us, bound_us))
     return plan

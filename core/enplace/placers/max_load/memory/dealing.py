@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.placers.max_load.memory.in_flight import samples_matter
+from enplace.placers.max_load.memory.in_flight import held_by_stages, samples_matter
 from enplace.placers.max_load.memory.partition_at_pace import slow_down
 from enplace.placers.max_load.table.caveats import UNLIKE_DEVICES, find_unlike
 from enplace.placers.max_load.table.dp import Partition
@@ -45,7 +45,9 @@ def _loads_us(problem: Problem, found: Partition, rule: LoadRule, devices: list[
     """Find the load of what each device has on each of them; inf where it may not go or fit."""
     n, cluster = len(devices), problem.cluster
     us = np.full((n, n), np.inf)
-    held = np.bincount(found.device, op_memory_bytes(problem), cluster.n_devices)
+    counted = held_by_stages(problem, rule)
+    counted = op_memory_bytes(problem) if counted is None else counted
+    held = np.bincount(found.device, counted, cluster.n_devices)
     most = np.maximum(cluster.capacity_bytes, (held > cluster.capacity_bytes) * held)
     for shift in range(n):
         name = np.arange(cluster.n_devices)

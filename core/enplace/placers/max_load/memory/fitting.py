@@ -10,14 +10,20 @@ import numpy as np
 
 from enplace.errors import DoesNotFitError
 from enplace.machine.pipelines.loads import max_load_us
+from enplace.machine.pipelines.memory import counts_whole_nodes
 from enplace.machine.pipelines.pipeline import simulate_pipeline
 from enplace.placers.max_load.memory.dealing import deal_out
-from enplace.placers.max_load.memory.in_flight import find_fullest, samples_matter
+from enplace.placers.max_load.memory.in_flight import (
+    find_fullest,
+    held_by_stages,
+    samples_matter,
+)
 from enplace.placers.max_load.memory.partition_at_pace import (
     keeps_pace,
     partition_at_pace,
     slow_down,
 )
+from enplace.placers.max_load.memory.passing import allow_for_passing
 from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
     Partition,
@@ -31,6 +37,7 @@ from enplace.placing.stop import never
 from enplace.text import ms
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 
 NOTHING_FITS = (
     "no partition was found that fits with its samples in flight, so only the memory of one sample "
@@ -67,14 +74,18 @@ def find_fitting(
     A partition that only fits when samples follow each other more slowly gets a pace of its own.
     In the end, the stages are dealt out to devices of a kind that differ.
     """
+    op_bytes = held_by_stages(problem, rule)
     find = partial(_find_partition, seed=seed, along_order=along_order, stopped=stopped)
     alone = replace(rule, in_flight=False, recompute=False)
-    free = find(problem, alone)
+    free = find(problem, alone, op_bytes)
     if np.isinf(free.load_us):
         return free
     if not samples_matter(problem, rule) or _find_excess(problem, free, rule) <= 1.0:
         return deal_out(problem, free, rule)  # the best of all that fit for one sample
-    found, plain_us = _find_cautiously(problem, rule, find), np.inf
+    roomy = allow_for_passing(problem)
+    found, plain_us = _find_cautiously(problem, roomy, rule, find), np.inf
+    if not counts_whole_nodes(problem.profile):
+        found = replace(found, bound_us=free.bound_us, optimal=False)
     if rule.pipeline != "gpipe":  # there, each stage holds all samples
         found = slow_down(problem, free, rule, below=found)
         plain = replace(rule, pipeline="1f1b", recompute=False)
@@ -87,7 +98,14 @@ def find_fitting(
         found = replace(found, bound_us=free.bound_us, optimal=False)
     if keeps_pace(rule):
         found = partition_at_pace(
-            problem, rule, free, found, along_order=along_order, seed=seed, stopped=stopped
+            problem,
+            roomy,
+            rule,
+            free,
+            found,
+            along_order=along_order,
+            seed=seed,
+            stopped=stopped,
         )
     if np.isinf(found.load_us):
         return replace(free, optimal=False, bound_us=0.0, note=_join(free.note, NOTHING_FITS))
@@ -102,10 +120,16 @@ def find_fitting(
 
 
 def _find_cautiously(
-    problem: Problem, rule: LoadRule, find: Callable[[Problem, LoadRule], Partition]
+    problem: Problem,
+    given: Problem,
+    rule: LoadRule,
+    find: Callable[[Problem, LoadRule, IntArray | None], Partition],
 ) -> Partition:
-    """Find a partition that fits with the most samples that stages may hold."""
-    given, found = problem, find(problem, rule)
+    """Find a partition that fits with the most samples that stages may hold.
+
+    The search is given a problem that leaves room, and even less memory if that does not suffice.
+    """
+    found = find(given, rule, held_by_stages(given, rule))
     for _ in range(MOST_TRIES):
         excess = 0.0 if np.isinf(found.load_us) else _find_excess(problem, found, rule)
         if excess <= 1.0:
@@ -114,7 +138,8 @@ def _find_cautiously(
             given = _with_less_memory(given, excess)
         except DoesNotFitError:
             break  # not even the variables of one op fit in so little
-        found = replace(find(given, rule), optimal=False, bound_us=0.0)
+        found = find(given, rule, held_by_stages(given, rule))
+        found = replace(found, optimal=False, bound_us=0.0)
     return replace(found, load_us=np.inf)
 
 
@@ -152,7 +177,13 @@ def _with_less_memory(problem: Problem, factor: float) -> Problem:
 
 
 def _find_partition(
-    problem: Problem, rule: LoadRule, *, seed: int, along_order: bool, stopped: Stopped
+    problem: Problem,
+    rule: LoadRule,
+    op_bytes: IntArray | None,
+    *,
+    seed: int,
+    along_order: bool,
+    stopped: Stopped,
 ) -> Partition:
     """Find a partition for a rule with the dynamic programs.
 
@@ -164,11 +195,16 @@ def _find_partition(
     def find(rule: LoadRule) -> Partition:
         if rule.two_level and machines:
             return partition_over_machines(
-                problem, rule, seed=seed, along_order=along_order, stopped=stopped
+                problem,
+                rule,
+                seed=seed,
+                along_order=along_order,
+                stopped=stopped,
+                op_bytes=op_bytes,
             )
         if along_order:
-            return partition_along_order(problem, rule, stopped=stopped)
-        return partition_exactly(problem, rule, seed=seed, stopped=stopped)
+            return partition_along_order(problem, rule, stopped=stopped, op_bytes=op_bytes)
+        return partition_exactly(problem, rule, seed=seed, stopped=stopped, op_bytes=op_bytes)
 
     def load_us(found: Partition) -> float:
         if np.isinf(found.load_us):

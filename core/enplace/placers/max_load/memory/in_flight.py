@@ -9,7 +9,7 @@ import numpy as np
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import backward_ops
 from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
-from enplace.machine.pipelines.memory import forward_bytes
+from enplace.machine.pipelines.memory import added_anywhere, forward_bytes, least_bytes
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
     simulate_pipeline,
@@ -26,12 +26,23 @@ SAME = 1e-9
 """Paces that differ by a smaller share are equal."""
 
 
+def held_by_stages(problem: Problem, rule: LoadRule) -> IntArray | None:
+    """Return what each op counts towards the memory of its stage, if not all of its outputs do.
+
+    In training, it is what the op surely holds; samples in flight are counted besides.
+    """
+    if not rule.in_flight or not backward_ops(problem).any():
+        return None
+    return least_bytes(problem)
+
+
 def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     """Whether samples in flight may need more memory than a device has."""
     if not rule.in_flight or not backward_ops(problem).any():
         return False
     kept = int(forward_bytes(problem).sum())
-    one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max())
+    sums = problem.profile.held_bytes[added_anywhere(problem)]
+    one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max() + sums.sum())
     smallest = int(problem.cluster.capacity_bytes.min())
     return one + _most_samples(problem, rule) * kept > smallest
 

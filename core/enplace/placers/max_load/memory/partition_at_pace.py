@@ -37,7 +37,7 @@ from enplace.machine.pipelines.loads import (
     shared_parts_us,
 )
 from enplace.machine.pipelines.memory import counts_whole_nodes
-from enplace.placers.max_load.memory.in_flight import SAME, find_pace_us
+from enplace.placers.max_load.memory.in_flight import SAME, find_pace_us, held_by_stages
 from enplace.placers.max_load.memory.listing import FEW_PARTITIONS, list_partitions
 from enplace.placers.max_load.table.caveats import find_unlike
 from enplace.placers.max_load.table.dp import (
@@ -104,6 +104,7 @@ def slow_down(problem: Problem, found: Partition, rule: LoadRule, below: Partiti
 
 def partition_at_pace(
     problem: Problem,
+    roomy: Problem,
     rule: LoadRule,
     free: Partition,
     best: Partition,
@@ -118,13 +119,15 @@ def partition_at_pace(
 
     Parameters
     ----------
+    roomy : Problem
+        The same problem with some memory set aside, in which partitions are searched for.
     free : Partition
         The best for one sample.
     best : Partition
         One that fits; its load is inf if none is known.
     """
     one_each = replace(rule, pipeline="1f1b")  # one stage on each device, whatever the schedule
-    task = build_task(problem, one_each)
+    task = build_task(roomy, one_each, held_by_stages(roomy, rule))
     nodes, lattice = task.nodes, None
     graph = (nodes.n_nodes, nodes.source, nodes.target)
     machines = rule.two_level and has_machines(problem)

@@ -58,8 +58,15 @@ def find_unlike(problem: Problem, rule: LoadRule) -> str:
     return UNLIKE_LINKS if rule.replicate and not syncs_alike(cluster, rule.two_level) else ""
 
 
-def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
+def simplify(
+    problem: Problem, rule: LoadRule = USUAL, op_bytes: IntArray | None = None
+) -> tuple[Problem, str]:
     """Convert a problem to the paper's machines.
+
+    Parameters
+    ----------
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
 
     Returns
     -------
@@ -67,7 +74,7 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
         The problem, with GPUs large enough for a partition, and a note; "" if it is unchanged. An
         optimum of a changed problem need not be one of the original.
     """
-    problem, about_memory = with_larger_gpus(problem)
+    problem, about_memory = with_larger_gpus(problem, op_bytes)
     about = about_memory, about_machine(problem, rule)
     return problem, "; ".join(filter(None, about))
 

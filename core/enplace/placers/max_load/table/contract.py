@@ -33,6 +33,8 @@ from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
+WHAT_STAYS = "weights, gradients and what one sample leaves for its way back"
+
 SLACK = 1.25
 """Memory that the GPUs get if they are too small for it, relative to the paper's sum."""
 
@@ -370,11 +372,16 @@ def find_step_excess(problem: Problem, device: IntArray) -> int:
     return simulate(problem, plan).excess_bytes
 
 
-def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
-    """Give a problem larger GPUs if the paper's sum exceeds the memory of all of them.
+def with_larger_gpus(problem: Problem, op_bytes: IntArray | None = None) -> tuple[Problem, str]:
+    """Give a problem larger GPUs if what all ops count exceeds the memory of all of them.
 
-    A step needs less, because not all tensors are in memory at once. So there may well be a good
-    partition, and its schedule shows whether it fits.
+    By the paper's sum, a step may need less, because not all tensors are in memory at once. So
+    there may well be a good partition, and its schedule shows whether it fits.
+
+    Parameters
+    ----------
+    op_bytes : int array, shape (n_ops,), optional
+        What each op counts towards memory; its variables and outputs by default.
 
     Returns
     -------
@@ -383,7 +390,9 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
     """
     cluster = problem.cluster
     on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
-    need_bytes = int(op_memory_bytes(problem)[~on_cpu[problem.unit]].sum())
+    what = "weights and outputs of all ops" if op_bytes is None else WHAT_STAYS
+    op_bytes = op_memory_bytes(problem) if op_bytes is None else op_bytes
+    need_bytes = int(op_bytes[~on_cpu[problem.unit]].sum())
     gpu_bytes = int(cluster.capacity_bytes[cluster.gpus].sum(dtype=np.float64))
     if need_bytes <= gpu_bytes:
         return problem, ""
@@ -393,7 +402,7 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
         for device in cluster.devices
     )
     note = (
-        f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
+        f"{what} sum to {size(need_bytes)}, more than all GPUs have: "
         f"divided as if each had {factor:.1f} times its memory; the step's peak shows if it fits"
     )
     return replace(problem, cluster=replace(cluster, devices=devices)), note

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.op_passes import links_passes
 from enplace.machine.pipelines.loads import busiest_us
 from enplace.machine.pipelines.memory import forward_bytes
@@ -193,12 +194,13 @@ def _task_of(problem: Problem, rule: LoadRule, nodes: Nodes) -> Task:
         # CPUs would break the turns, so they only take part where some op needs one.
         devices = devices * np.array([CHUNKS, int(np.isinf(nodes.work_us[0]).any())])
     kept_bytes = int(forward_bytes(problem).sum())
+    all_bytes = int(op_memory_bytes(problem).sum())
     samples = _samples(problem, rule, devices, kept_bytes > 0)
     costs = build_node_costs(problem, nodes, rule, devices, samples)
     if rule.pipeline == "interleaved":
         costs = costs._replace(capacity_bytes=costs.capacity_bytes / CHUNKS)
-    least_bytes = nodes.memory_bytes.sum() + (costs.samples.max() - 1) * kept_bytes
-    if not rule.in_flight or least_bytes <= costs.capacity_bytes.min():
+    most_bytes = all_bytes + (costs.samples.max() - 1) * kept_bytes
+    if not rule.in_flight or most_bytes <= costs.capacity_bytes.min():
         # If everything fits anywhere, the search need not count the stages.
         costs = costs._replace(samples=np.ones_like(costs.samples), recompute=False, is_plain=True)
     return Task(problem, rule, nodes, costs, floor_us(costs))
@@ -372,10 +374,14 @@ def _settle_ties(
 
 
 def partition_along_order(
-    problem: Problem, rule: LoadRule = PAPER, *, stopped: Stopped = never
+    problem: Problem,
+    rule: LoadRule = PAPER,
+    *,
+    stopped: Stopped = never,
+    op_bytes: IntArray | None = None,
 ) -> Partition:
     """Find the best partition along one depth-first order (DPL, section 5.1.2)."""
-    task = build_task(problem, rule)
+    task = build_task(problem, rule, op_bytes)
     found = best_in_orders(task, 1, 0, stopped)
     return _over_devices(task, found) if task.is_interleaved else found
 
@@ -417,7 +423,8 @@ def best_in_orders(
     if below is not None:
         best = replace(below, bound_us=least_us, optimal=False, n_ideals=0, note="")
     elif task.rule.n_passes > 1 and task.costs.samples.max() == 1:
-        found = partition_along_order(task.problem, replace(task.rule, pipeline="1f1b"))
+        rule = replace(task.rule, pipeline="1f1b")
+        found = partition_along_order(task.problem, rule, op_bytes=task.nodes.op_bytes)
         if np.isfinite(found.load_us):
             us = busiest_us(task.problem, found.device, task.rule, found.replicas, found.recompute)
             us = us.sum()

@@ -15,13 +15,7 @@ from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.op_passes import return_ops
 from enplace.machine.pipelines.patterns import CLOSE, wait_for_room
 from enplace.placers.max_load.table.contract import Nodes
-from enplace.placers.max_load.table.hyperedges import (
-    KEPT,
-    ONCE_AGAIN,
-    ONCE_AHEAD,
-    ONCE_BACK,
-    RECEIVED,
-)
+from enplace.placers.max_load.table.hyperedges import KEPT, ONE, RECEIVED
 from enplace.placers.max_load.table.ideals import Lattice
 from enplace.placers.max_load.table.kinds import capacities_bytes
 from enplace.placers.max_load.table.walk import (
@@ -385,7 +379,7 @@ def _extend(
                 continue
             place = _Place(kind, stride[kind], 0)
             reached, on_cpu = walk.ideal[depth], costs.price[kind] < 0
-            own, kept = _own_bytes(share, ONCE_BACK), _kept_bytes(share)
+            own, kept = share.held[ONE], _kept_bytes(share)
             loads_us = (
                 _load_us(share, costs, kind, 0, 0.0),
                 _load_us(share, costs, kind, last, 0.0),
@@ -404,7 +398,7 @@ def _extend(
                 )
                 if costs.taken_first == BACK:
                     taken_us += again_us
-                own, kept = _own_bytes(share, ONCE_AGAIN), share.held[RECEIVED]
+                kept = share.held[RECEIVED]
                 stage = _Stage(base, reached, *loads_us, sync_us, taken_us, own, kept, 0.0)
                 place = _Place(kind, stride[kind], table.best_us.shape[1])
                 _offer(table, costs, limit_us, stage, cells, used, place)
@@ -513,19 +507,13 @@ def _kept_bytes(share: _Share) -> float:  # pragma: no cover - compiled
 
 
 @step
-def _own_bytes(share: _Share, back: int) -> float:  # pragma: no cover - compiled
-    """Return the memory of one sample over time; ``back`` is the channel of its way back."""
-    return float(max(share.held[ONCE_AHEAD], share.held[back]))
-
-
-@step
 def _find_takers(
     share: _Share, costs: NodeCosts, limit_us: FloatArray, fewest: int
 ) -> bool:  # pragma: no cover - compiled
     """Find the kinds of devices that may take the share, before its transfers count.
 
     ``fewest`` is the least number of samples in flight. As in the paper, the sizes of all nodes
-    must fit too.
+    must fit too; what they are depends on the rule.
     """
     any_may = False
     counts_samples = not (costs.is_plain or costs.recompute)
@@ -535,7 +523,7 @@ def _find_takers(
             samples = fewest
             if n_replicas > 1:
                 samples = -(-fewest // n_replicas)
-            own = _own_bytes(share, ONCE_BACK) + (samples - 1) * _kept_bytes(share)
+            own = share.held[ONE] + (samples - 1) * _kept_bytes(share)
             held = max(held, own)
         may = share.barred[kind] == 0 and held <= costs.capacity_bytes[kind]
         may &= costs.devices[kind] > 0

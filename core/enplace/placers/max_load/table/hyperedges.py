@@ -24,7 +24,7 @@ from enplace.machine.op_passes import (
     once_per_step,
 )
 from enplace.machine.pipelines.loads import BACKWARD, FORWARD, IN, OUT
-from enplace.machine.pipelines.memory import counts_whole_nodes, forward_bytes
+from enplace.machine.pipelines.memory import added_anywhere, counts_whole_nodes, forward_bytes
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
@@ -32,11 +32,11 @@ from enplace.values.profile import FloatArray, IntArray, Profile
 
 _Ends = tuple[int, ...]
 
-KEPT, RECEIVED, ONCE_AHEAD, ONCE_BACK, ONCE_AGAIN = range(5)
-"""What a device holds: of each further sample, and if it recomputes; of one sample, variables
-included, on the way forward, on the way back, and on the way back if it recomputes."""
+KEPT, RECEIVED, ONE = range(3)
+"""What a device holds: of each further sample, and if it recomputes; and with one sample alone,
+variables included."""
 
-N_HELD = 5
+N_HELD = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,26 +100,32 @@ def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArra
 
 
 def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
-    """Find the bytes that a set holds, by channels from :data:`KEPT` to :data:`ONCE_AGAIN`.
+    """Find the bytes that a set holds, by channels: :data:`KEPT`, :data:`RECEIVED`, :data:`ONE`.
 
     As in :mod:`enplace.machine.pipelines.memory`: a tensor of the forward pass stays for the
     backward pass where a backward op reads it and a forward op makes or reads it, wherever it was
     made. With A, the maker and the forward readers, and B, the backward readers, those are
     ``[S touches A] + [S touches B] - [S touches A or B]``. A tensor that is held until a backward
     op counts as read by one where it is made. The content of a variable is there all the time, and
-    a sum that only the optimiser reads counts where it is made. All are 0 if the rule counts one
+    a sum of gradients where they are made. What only one pass needs is not counted here: it depends
+    on the order of the ops, and is allowed for in
+    :func:`~enplace.placers.max_load.memory.passing.find_passing`. All are 0 if the rule counts one
     sample only, by the sizes of nodes.
     """
     profile, backward = problem.profile, backward_ops(problem)
     sums = _Sums(rule, (1, N_HELD), int(label.max()) + 1)
     if not rule.in_flight:
         return sums.hyperedges()
-    np.add.at(sums.own_us[:, 0, ONCE_AHEAD:], label, profile.persistent_bytes[:, None])
+    np.add.at(sums.own_us[:, 0, ONE], label, profile.persistent_bytes)
     apart = np.ones(N_HELD)
     if counts_whole_nodes(profile):
         np.add.at(sums.own_us[:, 0, KEPT], label, forward_bytes(problem))
         apart = np.arange(N_HELD) == RECEIVED
-    once, weights = once_per_step(profile), given_by_variables(profile)
+    once, weights, added = (
+        once_per_step(profile),
+        given_by_variables(profile),
+        added_anywhere(problem),
+    )
     kept = np.zeros(profile.n_tensors, dtype=bool)
     holds = holds_of_samples(profile)
     kept[profile.hold_tensor[holds[backward[profile.hold_op[holds]]]]] = True
@@ -130,17 +136,16 @@ def find_held(problem: Problem, label: IntArray, rule: LoadRule) -> Hyperedges:
         ahead = maker | set(label[readers[~backward[readers]]].tolist())
         back |= maker if kept[tensor] else set()
         terms = [
-            (ahead, (1, 1, 1, 0, 0)),
-            (back, (1, 0, 0, 1, 1)),
-            (ahead | back, (-1, 0, 0, 0, 1)),
-            (maker, (0, -1, 0, 0, 0)),
-            (maker | back, (0, 0, 0, 0, -1)),
+            (ahead, (1, 1, 1)),
+            (back, (1, 0, 1)),
+            (ahead | back, (-1, 0, -1)),
+            (maker, (0, -1, 0)),
         ]
-        if backward[op]:
-            terms = [(maker if once[tensor] else maker | back, (0, 0, 0, 1, 1))]
+        if backward[op] or once[tensor]:
+            terms = [(maker, (0, 0, int(added[tensor])))]
         if weights[tensor]:
             own = 0 if profile.held_bytes[tensor] else -1
-            terms = [(ahead | back, (0, 0, 1, 1, 1)), (maker, (0, 0, own, own, own))]
+            terms = [(ahead | back, (0, 0, 1)), (maker, (0, 0, own))]
         for ends, times in terms:
             n_bytes = profile.tensor_bytes[tensor] * apart * times
             if ends and n_bytes.any():

@@ -119,13 +119,14 @@ def partition_over_machines(
     seed: int = 0,
     along_order: bool = False,
     stopped: Stopped = never,
+    op_bytes: IntArray | None = None,
 ) -> Partition:
     """Find the best contiguous partition over machines and their devices.
 
     With more than :data:`MOST_IDEALS` ideals, it is the best along some depth-first orders.
     Machines with different numbers of devices are tried in all orders, up to :data:`MOST_ORDERS`.
     """
-    task = build_task(problem, rule)
+    task = build_task(problem, rule, op_bytes)
     machines = _build_machines(task)
     orders = _machine_orders(machines)
     nodes = task.nodes
