@@ -111,6 +111,7 @@ def numbers(result: Result, expert: Schedule | None, whole: Sequence[str] = ()) 
         **_objective_numbers(plan),
         **_replicas(schedule),
         **_layer_numbers(schedule, whole),
+        **_pipeline_numbers(result),
         "step_time_us": schedule.makespan_us,
         "estimated": schedule.problem.measured_profile.measured.estimated or None,
         "guessed_backward": about_passes(schedule.problem) or None,
@@ -165,6 +166,49 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
         load = asdict(plan.load_rule) if plan.load_rule else None
         found |= {"load": load, "ideals": finite(plan.details.get("ideals"))}
     return found
+
+
+def _play_pipeline(result: Result) -> PipelineSchedule | None:
+    """Simulate a plan for throughput in training with as many samples as it ever holds."""
+    from enplace.machine.op_passes import backward_ops
+    from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
+    from enplace.values.problem import THROUGHPUT
+
+    problem, plan = result.schedule.problem, result.plan
+    rule = plan.load_rule
+    if plan.objective != THROUGHPUT or rule is None or not rule.in_flight:
+        return None
+    if not backward_ops(problem).any():
+        return None
+    return simulate_pipeline(problem, plan, rule.pipeline, samples_that_fill(problem, rule), rule)
+
+
+def _pipeline_numbers(result: Result) -> dict[str, Any]:
+    """Return the memory of a plan with its samples in flight; empty if it is for no pipeline."""
+    found = _play_pipeline(result)
+    if found is None:
+        return {}
+    capacity = result.schedule.problem.cluster.capacity_bytes
+    return {
+        "pipeline": {
+            "kind": found.kind,
+            "samples": found.n_microbatches,
+            "feasible": bool((found.peak_bytes <= capacity).all()),
+            "in_flight": list(found.in_flight),
+            "peak_bytes": found.peak_bytes.tolist(),
+        }
+    }
+
+
+def _pipeline_lines(problem: Problem, found: PipelineSchedule | None) -> list[list[str]]:
+    """Show what the fullest device holds with its samples in flight."""
+    if found is None:
+        return []
+    fullest = int((found.peak_bytes / problem.cluster.capacity_bytes).argmax())
+    device, samples = problem.cluster.devices[fullest], found.in_flight[fullest]
+    where = f"of {size(device.capacity_bytes)} on {device_label(device.name)}"
+    where += f", with {count(samples, 'sample')} in flight"
+    return [["most memory in the pipeline", size(float(found.peak_bytes[fullest])), where]]
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:
@@ -282,6 +326,8 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     lines = _objective_lines(result)
     lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
     lines += _layer_lines(schedule, whole)
+    pipeline = _play_pipeline(result)
+    lines += _pipeline_lines(problem, pipeline)
     lines += _step_lines(result, others.expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     sent_size = size(float(schedule.transfer_bytes.sum()))
@@ -295,6 +341,7 @@ def describe(result: Result, others: Others, whole: Sequence[str] = ()) -> str:
     tables = [table(lines, "lrl"), *note, device_table(schedule)]
     first = worth_it(schedule, others)
     memory = about_memory(problem, schedule.peak_bytes, schedule.fit_verdict)
+    memory += _lacking_in_flight(problem, pipeline)
     return "\n\n".join([head, *filter(None, [first]), *tables, *memory])
 
 
@@ -477,6 +524,17 @@ def about_memory(
     cluster = problem.cluster
     lines = [about_reserves(cluster), *_lacking(problem, peak_bytes, verdict)]
     return [*filter(None, [*lines, about_full(cluster, peak_bytes)])]
+
+
+def _lacking_in_flight(problem: Problem, found: PipelineSchedule | None) -> list[str]:
+    """Name the devices that exceed their memory with the samples in flight of a pipeline."""
+    columns = zip(problem.cluster.devices, found.peak_bytes if found else (), strict=False)
+    lacking = [
+        f"{device_label(device.name)} needs {size(float(peak))} of {size(device.capacity_bytes)}"
+        for device, peak in columns
+        if peak > device.capacity_bytes
+    ]
+    return [f"With its samples in flight it does not fit: {listed(lacking)}."] if lacking else []
 
 
 def _lacking(problem: Problem, peak_bytes: IntArray, verdict: str) -> list[str]:

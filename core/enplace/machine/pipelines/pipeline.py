@@ -255,6 +255,11 @@ def simulate_pipeline(
     return best
 
 
+def samples_that_fill(problem: Problem, rule: LoadRule) -> int:
+    """Return how many samples fill a pipeline, so that it holds as many as it ever does."""
+    return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices
+
+
 def _shortest(
     problem: Problem, in_turn: PipelineSchedule, delayed: list[PipelineSchedule]
 ) -> PipelineSchedule:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from enplace.placers.max_load.improve import MOST_CHOICES, SHARE, UNASKED_S, Goal, improve
-from enplace.placers.max_load.memory.fitting import find_fitting
+from enplace.placers.max_load.memory.fitting import NOTHING_FITS, find_fitting
 from enplace.placers.max_load.memory.in_flight import held_by_stages
+from enplace.placers.max_load.memory.mending import describe_mend
 from enplace.placers.max_load.partition_plan import plan_of_partition
 from enplace.placers.max_load.search.throughput_search import DP_SHARE
 from enplace.placers.max_load.table.caveats import outputs_decide, simplify
@@ -28,6 +29,9 @@ from enplace.solvers.milp import CP_SAT
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.rivals import ALL, CONTIGUOUS, STAGED
+
+MAY_MEND = "more GPUs or a smaller batch may mend that"
+"""What is said where it is not known."""
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -94,7 +98,8 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     (section 5.1.2). Devices that differ, pins and forbidden devices are treated as by
     ``max-load-dp``.
     """
-    return _partition_plan(problem, "max-load-dpl", options, along_order=True)
+    plan = _partition_plan(problem, "max-load-dpl", options, along_order=True)
+    return _with_mend(problem, plan, options)
 
 
 @placer(
@@ -173,4 +178,12 @@ def _search_plan(
     """Make a plan from a partition, for which there is a share of the time, and other searches."""
     stop = options.stop.limited(PROGRAM_S).within(share)
     partition = _partition_plan(problem, method, replace(options, stop=stop))
-    return improve(problem, partition, options, goal)
+    return _with_mend(problem, improve(problem, partition, options, goal), options)
+
+
+def _with_mend(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+    """Add what would let the pipeline fit, where none was found that does."""
+    if NOTHING_FITS not in plan.note:
+        return plan
+    mend = describe_mend(problem, options.load_rule) or MAY_MEND
+    return replace(plan, note=plan.note.replace(NOTHING_FITS, f"{NOTHING_FITS}; {mend}"))

@@ -41,7 +41,7 @@ from enplace.values.profile import IntArray
 
 NOTHING_FITS = (
     "no partition was found that fits with its samples in flight, so only the memory of one sample "
-    "counts; more GPUs or a smaller batch may mend that"
+    "counts"
 )
 
 SLOWED = "samples follow each other more slowly than they could, so that fewer are in flight"

@@ -12,6 +12,7 @@ from enplace.machine.pipelines.loads import max_load_us, pass_loads_us
 from enplace.machine.pipelines.memory import added_anywhere, forward_bytes, least_bytes
 from enplace.machine.pipelines.pipeline import (
     PipelineSchedule,
+    samples_that_fill,
     simulate_pipeline,
     time_with_room_us,
 )
@@ -44,7 +45,7 @@ def samples_matter(problem: Problem, rule: LoadRule) -> bool:
     sums = problem.profile.held_bytes[added_anywhere(problem)]
     one = int(op_memory_bytes(problem).sum() + problem.profile.temporary_bytes.max() + sums.sum())
     smallest = int(problem.cluster.capacity_bytes.min())
-    return one + _most_samples(problem, rule) * kept > smallest
+    return one + samples_that_fill(problem, rule) * kept > smallest
 
 
 def find_fullest(
@@ -124,7 +125,7 @@ def count_samples(
 def _simulate(
     problem: Problem, plan: Plan, rule: LoadRule, *, with_room: bool = True
 ) -> PipelineSchedule:
-    n = _most_samples(problem, rule)
+    n = samples_that_fill(problem, rule)
     return simulate_pipeline(problem, plan, rule.pipeline, n, rule, with_room=with_room)
 
 
@@ -141,8 +142,3 @@ def _make_plan(
 ) -> Plan:
     (plan,) = unordered(problem, device, "")
     return replace(plan, replicas=replicas, recompute=recompute, pace_us=pace_us)
-
-
-def _most_samples(problem: Problem, rule: LoadRule) -> int:
-    """Return enough samples to fill the pipeline."""
-    return rule.microbatches if rule.pipeline == "gpipe" else 3 * problem.cluster.n_devices

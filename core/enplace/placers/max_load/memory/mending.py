@@ -1,0 +1,191 @@
+"""What would let a pipeline fit: recomputation, or more GPUs, by the memory of the simulation.
+
+Stages are cut along one order of the graph so that the fullest device holds as little as it can.
+What is said of a cut was simulated, on the GPUs that there are or on more like the last of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.machine.op_passes import backward_ops
+from enplace.machine.pipelines.memory import (
+    added_anywhere,
+    counts_whole_nodes,
+    forward_bytes,
+)
+from enplace.machine.pipelines.pipeline import samples_that_fill, simulate_pipeline
+from enplace.placers.max_load.memory.passing import find_passing
+from enplace.placers.max_load.table.dp import build_task, chains
+from enplace.placing.candidates import unordered
+from enplace.placing.settle import settle
+from enplace.text import size
+from enplace.values.cluster import MAX_DEVICES, Cluster, Link
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+
+MOST_TIMES = 4
+"""At most so many times as many GPUs are tried."""
+
+SLACK, MOST_TRIES = 1.15, 6
+"""A cut is simulated if it counts for at most this share of the memory, and so many are."""
+
+HALVINGS = 40
+
+
+def describe_mend(problem: Problem, rule: LoadRule) -> str:
+    """Say with how many such GPUs a pipeline would fit, and whether it would if it recomputes.
+
+    Empty if that is not known: in inputs of 2020, with replicas, or without a backward pass.
+    """
+    is_known = not counts_whole_nodes(problem.profile) and backward_ops(problem).any()
+    n = len(problem.cluster.gpus)
+    if not is_known or rule.replicate or rule.two_level or not n:
+        return ""
+    row = _Row(problem, rule)
+    again = True if rule.recompute else row.find_number(n, n, recompute=True)
+    if isinstance(again, _Fit):
+        return f"with --recompute it would: {size(again.most_bytes)} at most on each GPU"
+    found = [(row.find_number(n, MOST_TIMES * n, recompute=False), "")]
+    found.append((row.find_number(n, MOST_TIMES * n, recompute=True), ", with --recompute"))
+    fits = [(fit, how) for fit, how in found if fit is not None]
+    least: list[str] = []
+    for number, (fit, how) in enumerate(fits):
+        if number == 0 or fit.n_gpus < fits[0][0].n_gpus:
+            least.append(f"on {fit.n_gpus} such GPUs{how} ({size(fit.most_bytes)} at most on each)")
+    return f"it would fit {', or '.join(least)}" if least else ""
+
+
+class _Fit(NamedTuple):
+    """A number of GPUs with which a pipeline fits, and what the fullest of them holds."""
+
+    n_gpus: int
+    most_bytes: int
+
+
+class _Row:
+    """The nodes of a problem in one order, with their bytes."""
+
+    def __init__(self, problem: Problem, rule: LoadRule) -> None:
+        self._problem, self._rule = problem, rule
+        task = build_task(problem, replace(rule, pipeline="1f1b"))
+        order = next(iter(chains(task, 1, 0))).added
+        self._place = np.empty(len(order), dtype=np.int64)
+        self._place[order] = np.arange(len(order))
+        self._node = task.nodes.node
+        runs = task.costs.runs[task.nodes.kinds.is_gpu].sum(axis=0)
+        self._on_gpu = runs[order] > 0
+        profile = problem.profile
+        resident = profile.persistent_bytes.copy()
+        sums = profile.held_bytes * added_anywhere(problem)
+        np.add.at(resident, profile.tensor_op, sums)
+        at = self._place[self._node]
+        self._resident = np.bincount(at, resident, len(order)) * self._on_gpu
+        self._kept = np.bincount(at, forward_bytes(problem), len(order)) * self._on_gpu
+        self._passing: FloatArray = np.zeros(len(order))
+        np.maximum.at(self._passing, at, find_passing(problem))
+        self._passing *= self._on_gpu
+
+    def find_number(self, least: int, most: int, *, recompute: bool) -> _Fit | None:
+        """Find the least number of GPUs with which a pipeline fits when it is simulated."""
+        cluster = self._problem.cluster
+        capacity = min(cluster.devices[gpu].capacity_bytes for gpu in cluster.gpus)
+        tries = 0
+        for n in range(least, min(most, MAX_DEVICES - len(cluster.cpus)) + 1):
+            stage_of, counted = self._cut(n, recompute)
+            if counted > SLACK * capacity:
+                continue
+            most_bytes = self._simulate(stage_of, n, recompute)
+            if most_bytes <= capacity:
+                return _Fit(n, most_bytes)
+            tries += 1
+            if tries == MOST_TRIES:
+                return None
+        return None
+
+    def _cut(self, n: int, recompute: bool) -> tuple[IntArray, float]:
+        """Cut the nodes so that the fullest stage counts least; return each one's stage."""
+        fast, slow = 0.0, self._count(np.arange(len(self._place)), n, recompute)
+        stage_of = np.full(len(self._place), n - 1)
+        for _ in range(HALVINGS):
+            limit = (fast + slow) / 2
+            found = self._fill(limit, n, recompute)
+            if found is None:
+                fast = limit
+            else:
+                slow, stage_of = limit, found
+        return stage_of, slow
+
+    def _fill(self, limit: float, n: int, recompute: bool) -> IntArray | None:
+        """Fill one stage after another from the end, up to a limit; None if too many are needed."""
+        stage_of, end = np.zeros(len(self._place), dtype=np.int64), len(self._place)
+        for samples in range(1, n + 1):
+            held = self._held(samples, n, recompute)[:end][::-1].cumsum()
+            held += np.maximum.accumulate(self._passing[:end][::-1])
+            begin = end - int(np.searchsorted(held, limit, side="right"))
+            stage_of[begin:end] = n - samples
+            if begin == 0:
+                return stage_of
+            if begin == end:
+                return None
+            end = begin
+        return None
+
+    def _held(self, samples: int, n: int, recompute: bool) -> FloatArray:
+        """Return what each node holds in the stage that is so many from the end."""
+        if self._rule.pipeline == "gpipe":
+            samples = self._rule.microbatches
+        elif self._rule.pipeline != "1f1b":
+            samples = n
+        held: FloatArray = self._resident + (1 if recompute else samples) * self._kept
+        return held
+
+    def _count(self, nodes: IntArray, n: int, recompute: bool) -> float:
+        held = self._held(n, n, recompute)[nodes].sum()
+        return float(held + self._passing.max(initial=0.0))
+
+    def _simulate(self, stage_of: IntArray, n: int, recompute: bool) -> int:
+        """Return what the fullest GPU holds if such stages are on so many GPUs."""
+        problem = replace(self._problem, cluster=with_gpus(self._problem.cluster, n))
+        gpus = np.array(problem.cluster.gpus)
+        device = settle(problem, gpus[stage_of][self._place[self._node]])
+        (plan,) = unordered(problem, device, "")
+        plan = replace(plan, recompute=tuple(gpus.tolist()) if recompute else ())
+        rule = self._rule
+        n_samples = samples_that_fill(problem, rule)
+        found = simulate_pipeline(problem, plan, rule.pipeline, n_samples, rule)
+        return int(found.peak_bytes[gpus].max())
+
+
+def with_gpus(cluster: Cluster, n: int) -> Cluster:
+    """Return a cluster with more GPUs, like its last one and with links like its first ones."""
+    gpus = cluster.gpus
+    like, beside = gpus[-1], gpus[0]
+    devices, channels, links = list(cluster.devices), list(cluster.channels), list(cluster.links)
+    between = {(link.source, link.target): link for link in cluster.links}
+
+    def join(source: int, target: int, like: Link) -> None:
+        name = f"{devices[source].name} > {devices[target].name}, added"
+        links.append(replace(like, source=source, target=target, channels=(len(channels),)))
+        channels.append(name)
+
+    for number in range(len(gpus), n):
+        new = len(devices)
+        devices.append(replace(cluster.devices[like], name=f"GPU:{number}, added", chip=""))
+        for other in range(new):
+            end = other if other < cluster.n_devices and other != like else beside
+            if end == like:  # a single GPU: as to any other device
+                end = next((d for d in range(cluster.n_devices) if d != like), like)
+            if end == like:
+                join(new, other, Link(0, 1, 0.0, 0.0, (0,)))
+                join(other, new, Link(0, 1, 0.0, 0.0, (0,)))
+                continue
+            join(new, other, between[like, end])
+            join(other, new, between[end, like])
+    return replace(
+        cluster, devices=tuple(devices), channels=tuple(channels), links=tuple(links), hosts=()
+    )
