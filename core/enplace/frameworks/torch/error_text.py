@@ -17,6 +17,15 @@ def first_line(error: BaseException) -> str:
     return UNPRINTABLE.sub(" ", next(filter(None, lines), ""))
 
 
+TRIED = "2.6, 2.11, 2.13 and 2.14"
+"""Versions of PyTorch; `make test-torch` tries them."""
+
+
+def lacking(version: str, what: str) -> str:
+    """Say that a version of PyTorch lacks something that Enplace needs, and which do not."""
+    return f"PyTorch {version} has no {what}; use another version: {TRIED} were tried"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory is full."""
     text = f"{type(error).__name__}: {error}"

@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.recorder import check_hooks, run_parts
 from enplace.frameworks.torch.recording import Recorded, Wanted
-from enplace.frameworks.torch.scripts import Watch, run_watched
+from enplace.frameworks.torch.scripts import OF_STEPS, Watch, run_watched
 from enplace.frameworks.torch.timing import Clock
 from enplace.processes.worker import Report
 
@@ -47,12 +47,21 @@ def record_on_fake_tensors(source: Source, report: Report) -> Recorded:
     LoadError
         If it ends or fails before, or asks for more than a fake tensor knows.
     """
-    check_hooks()
+    check_hooks(*OF_STEPS, *OF_FAKES)
     watch = Watch(source, Clock, Wanted(0, 0, report))
     watch.mend = _MEND
     with fake_tensors():
         run_watched(source, watch)
     return watch.recorded()
+
+
+OF_FAKES = (
+    "torch._subclasses.FakeTensor",
+    "torch.nn.Module._apply",
+    "torch.nn.RNNBase.flatten_parameters",
+    "torch.amp.GradScaler._maybe_opt_step",
+)
+"""What is replaced meanwhile."""
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the forward op that made its node of autograd: both have its sequence number.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from enplace.errors import EnplaceError
+from enplace.frameworks.torch.error_text import lacking
 from enplace.frameworks.torch.op_kinds import kind_of
 from enplace.frameworks.torch.step import (
     GRADIENT,
@@ -41,21 +43,37 @@ _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 """Begin the names of ops that do one thing to each tensor of some lists."""
 
 
-def check_hooks() -> None:
-    """Refuse a version of PyTorch without the functions that tell which module an op belongs to.
+HOOKS = (
+    "torch._C._current_autograd_node",
+    "torch.autograd._get_sequence_nr",
+    "torch.nn.modules.module.register_module_forward_pre_hook",
+    "torch.nn.modules.module.register_module_forward_hook",
+    "torch._ops.OpOverload.decompose",
+)
+"""What the recorder needs of PyTorch, most of it private."""
+
+
+def check_hooks(*more: str) -> None:
+    """Refuse a version of PyTorch that lacks functions which tell what is running.
+
+    Parameters
+    ----------
+    *more : str
+        Dotted names that are needed beside :data:`HOOKS`.
 
     Raises
     ------
     EnplaceError
         With the name of what is missing.
     """
-    wanted = {
-        "torch._C._current_autograd_node": getattr(torch._C, "_current_autograd_node", None),
-        "torch.autograd._get_sequence_nr": getattr(torch.autograd, "_get_sequence_nr", None),
-    }
-    for name, found in wanted.items():
+    for name in (*HOOKS, *more):
+        parts = name.split(".")
+        inner = max(n for n in range(1, len(parts)) if ".".join(parts[:n]) in sys.modules)
+        found: Any = sys.modules[".".join(parts[:inner])]
+        for part in parts[inner:]:
+            found = getattr(found, part, None)
         if found is None:
-            raise EnplaceError(f"PyTorch {torch.__version__} has no {name}; use another version")
+            raise EnplaceError(lacking(torch.__version__, name))
 
 
 def name_of(func: Any) -> str:

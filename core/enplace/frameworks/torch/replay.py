@@ -17,7 +17,7 @@ from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.source import Source
 from enplace.frameworks.torch.error_text import first_line
 from enplace.frameworks.torch.exported import Code, Graph, Input, Node, Program, Ref, TensorMeta
-from enplace.frameworks.torch.fake import fake_tensors
+from enplace.frameworks.torch.fake import OF_FAKES, fake_tensors
 from enplace.frameworks.torch.recorder import Recorder, check_hooks
 from enplace.frameworks.torch.recording import Recorded
 from enplace.frameworks.torch.step import BUFFER, PARAMETER, Timing
@@ -55,7 +55,7 @@ def record_program(program: Program, source: Source, report: Report) -> Recorded
         If it has an op that this version of PyTorch does not know, or one that does not suit its
         tensors.
     """
-    check_hooks()
+    check_hooks(*OF_FAKES)
     chosen = program.chosen(source.batch_size, dict(source.options.get("sizes", ())))
     run = _Run(program, chosen, report)
     with fake_tensors(), torch.no_grad():

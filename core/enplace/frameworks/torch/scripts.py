@@ -55,7 +55,7 @@ def record_script(source: Source, steps: int, warm_ups: int, report: Report) -> 
     LoadError
         If it ends or fails before its second step, and calls no model.
     """
-    check_hooks()
+    check_hooks(*OF_STEPS)
     make_clock = _gpu_clock if torch.cuda.is_available() else CpuClock
     watch = Watch(source, make_clock, Wanted(steps, warm_ups, report))
     run_watched(source, watch)
@@ -80,6 +80,13 @@ class Watching(Protocol):
     def hooked(self) -> AbstractContextManager[None]:
         """Follow steps within the block."""
         ...
+
+
+OF_STEPS = (
+    "torch.optim.optimizer.register_optimizer_step_pre_hook",
+    "torch.optim.optimizer.register_optimizer_step_post_hook",
+)
+"""What tells that a step is made."""
 
 
 def run_watched(source: Source, watch: Watching) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import re
+import sys
 from typing import TYPE_CHECKING
 
 from enplace.errors import DoesNotFitError, EnplaceError, FileError
@@ -14,6 +16,7 @@ from enplace.frameworks.torch.error_text import (
     describe_out_of_memory,
     first_line,
     is_out_of_memory,
+    lacking,
 )
 from enplace.frameworks.torch.framework import FRAMEWORK
 from enplace.frameworks.work import (
@@ -104,6 +107,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     """Run the script without the plan or, given the answer to that, with it."""
     details = job.details
     source, steps = source_from_json(details["source"]), details["steps"]
+    if why := source.model_kind.why_no_run:
+        raise EnplaceError(f"{source.path}: {why}")
     report("Starting PyTorch", None)
     _start(details["devices"])
     from enplace.frameworks.torch.run import run_placed, run_plain
@@ -140,3 +145,24 @@ def _redirect() -> None:
 def _start(devices: str) -> None:
     import_framework(FRAMEWORK, devices, first_line)
     _redirect()
+    check_imports()
+
+
+def check_imports() -> None:
+    """Import what works on PyTorch.
+
+    Raises
+    ------
+    EnplaceError
+        If this version of PyTorch lacks something that it needs.
+    """
+    for name in ("measure", "replay", "run"):
+        try:
+            importlib.import_module(f"enplace.frameworks.torch.{name}")
+        except (ImportError, AttributeError) as error:
+            what = _MISSING.search(str(error))
+            name = what[1] if what else first_line(error)
+            raise EnplaceError(lacking(sys.modules["torch"].__version__, name)) from None
+
+
+_MISSING = re.compile(r"(?:cannot import name|No module named|has no attribute) '([\w.]+)'")

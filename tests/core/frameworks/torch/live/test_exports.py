@@ -99,6 +99,7 @@ def losses(words, folder):
     return [line for line in done.stdout.splitlines() if line.startswith("loss")]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="its pipelines of PyTorch 2.6 have a fault")
 def test_a_pipeline_of_two_processes_has_the_losses_of_the_plain_run(tmp_path):
     for name, text in (("model", MODEL), ("train", PLAIN), ("pipeline", PIPELINE)):
         (tmp_path / f"{name}.py").write_text(text)
